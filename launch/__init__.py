@@ -1,0 +1,1 @@
+"""What one starts: the command line."""

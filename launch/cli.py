@@ -1,0 +1,119 @@
+"""The command `imageshards`; `python -m imageshards.launch.cli` is the same.
+
+Logs and progress go to stderr, the result alone to stdout. Exit 0: done; 1: the job failed;
+2: the command line was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+
+from imageshards.pipeline.options import Parser, add_build_options, beam_arguments, config_from
+from imageshards.transforms.elements import BuildError, UsageError
+
+_DESCRIPTION = (
+    "Turns images into shuffled, evenly sharded TFRecord data sets. "
+    "imageshards COMMAND --help tells more."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line; returns the exit code."""
+    # File names need not be UTF-8, and a message about one must not fail.
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(arguments)
+    except (UsageError, BuildError) as error:
+        print(f"imageshards: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("imageshards: interrupted; the same command again does the rest", file=sys.stderr)
+        return 130
+
+
+def _dispatch(arguments: list[str]) -> int:
+    parser = Parser(prog="imageshards", description=_DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("--version", action="store_true", help="print the version")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    build = commands.add_parser(
+        "build",
+        help="images in, a data set out",
+        description="Builds a data set. Options of Beam are taken too: --runner, --project, "
+        "--temp_location, --direct_num_workers, ...",
+        allow_abbrev=False,
+    )
+    add_build_options(build)
+    verify = commands.add_parser(
+        "verify", help="check every record of a data set", allow_abbrev=False
+    )
+    verify.add_argument("output", metavar="DIR", help="the folder of the data set")
+    verify.add_argument("--json", action="store_true", help="print the result as JSON")
+    inspect = commands.add_parser(
+        "inspect", help="show what is in a data set or a shard", allow_abbrev=False
+    )
+    inspect.add_argument("place", metavar="DIR|SHARD", help="a data set, or one of its files")
+    inspect.add_argument(
+        "--records", type=int, default=3, metavar="N", help="records to show (default 3)"
+    )
+    args, rest = parser.parse_known_args(arguments)
+    if args.version:
+        from imageshards.pipeline.metadata import version
+
+        print(f"imageshards {version()}")
+        return 0
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    if args.command == "build":
+        return _build(args, rest)
+    if rest:
+        raise UsageError(
+            f"unknown option {rest[0]} (imageshards {args.command} --help lists the options)"
+        )
+    return _verify(args) if args.command == "verify" else _inspect(args)
+
+
+def _build(args: argparse.Namespace, rest: list[str]) -> int:
+    config = config_from(args)
+    beam_options = beam_arguments(rest)
+    from imageshards.pipeline.run import JobError, run
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO if args.verbose else logging.WARNING)
+    if not args.verbose:
+        # Beam logs the traceback of what we tell in one line.
+        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+    try:
+        summary = run(config, beam_options)
+    except JobError as error:
+        if args.verbose:
+            print(error.details, file=sys.stderr)
+        print(f"imageshards: {error}", file=sys.stderr)
+        return 1
+    print(summary.to_json() if args.json else summary)
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from imageshards.reader.verify import verify
+
+    verdict = verify(args.output)
+    for problem in verdict.problems:
+        print(f"imageshards: {problem}", file=sys.stderr)
+    print(verdict.to_json() if args.json else verdict)
+    return 1 if verdict.problems else 0
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    from imageshards.reader.inspect import inspect
+
+    print(inspect(args.place, args.records))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What a build is: options, graph, metadata, run."""

@@ -1,0 +1,254 @@
+"""One build, as a frozen value: every option is checked at construction."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, fields
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+
+from imageshards.transforms import storage
+from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.encoder import ImageEncoder
+from imageshards.transforms.example import SCHEMAS, Schema
+from imageshards.transforms.layout import Layout
+from imageshards.transforms.plan import Planner
+from imageshards.transforms.references import Annotator
+from imageshards.transforms.rules import GroupRule, LabelRule, ShardCounts, SplitRule
+
+FORMAT_VERSION = 1
+"""Part of every fingerprint; changes when the same options give other bytes than before."""
+
+_CHOICES = {"check": ("full", "header"), "writer": ("shard", "beam"), "features": tuple(SCHEMAS)}
+_TFDS_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+# Options that decide nothing in the data set itself.
+_NOT_OF_THE_DATA = ("output", "overwrite", "max_reject_fraction", "input")
+
+
+@dataclass(frozen=True)
+class Config:
+    """All options of a build. The defaults are those of the command line.
+
+    Attributes:
+      input: folders, glob patterns, manifests, files.
+      output: the folder of the data set, local or remote.
+      num_shards: `16`, `train=1024,test=16` or `auto`.
+      seed: 0 .. 2**64 - 1; fixes the order and the hashed splits.
+      labels: `auto`, `dirname`, `column[:NAME]`, `regex:RE` or `none`.
+      class_names: a text file, one name a line in label order; empty: the sorted labels.
+      label_offset: 1 leaves label 0 to TF-slim's background class.
+      splits: `auto`, `train=0.8,test=0.2`, `column[:NAME]` or `folder`.
+      split_names: which splits a column or folder may name.
+      group_by: `uri`, `dirname`, `column:NAME` or `regex:RE`.
+      uri_column: the manifests' column of URIs.
+      base_uri: URIs below it are shuffled, split and named relative to it.
+      include_all: take files whatever their name.
+      features: name of the schema.
+      check: `full` or `header`.
+      writer: `shard` or `beam`.
+      name: of the data set; empty: that of the output folder.
+      max_reject_fraction: more rejects than this fail the build.
+      overwrite: replace what another build left in the output.
+
+    Raises:
+      UsageError: an option has a bad value.
+    """
+
+    input: tuple[str, ...]
+    output: str
+    num_shards: str = "auto"
+    seed: int = 0
+    labels: str = "auto"
+    class_names: str = ""
+    label_offset: int = 0
+    splits: str = "auto"
+    split_names: tuple[str, ...] = ()
+    group_by: str = "uri"
+    uri_column: str = "uri"
+    base_uri: str = ""
+    include_all: bool = False
+    features: str = "slim"
+    check: str = "full"
+    writer: str = "shard"
+    name: str = ""
+    max_reject_fraction: float = 0.01
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.input:
+            raise UsageError("--input is missing: name a folder, a pattern or a manifest")
+        if not self.output:
+            raise UsageError("--output is missing: name a folder for the data set")
+        for option, choices in _CHOICES.items():
+            if getattr(self, option) not in choices:
+                raise UsageError(
+                    f"--{option} {getattr(self, option)!r}: write {' or '.join(choices)}"
+                )
+        if not 0 <= self.seed < 1 << 64:
+            raise UsageError(f"--seed {self.seed}: write a number from 0 to 2**64 - 1")
+        if not 0 <= self.max_reject_fraction <= 1:
+            raise UsageError(
+                f"--max_reject_fraction {self.max_reject_fraction}: write a number from 0 to 1"
+            )
+        if self.label_offset not in (0, 1):
+            raise UsageError(f"--label_offset {self.label_offset}: write 0 or 1")
+        if self.name and not _TFDS_NAME.fullmatch(self.name):
+            raise UsageError(
+                f"--name {self.name!r}: write a small letter, then small letters, digits and _"
+            )
+        try:
+            # Parsed here so that a bad value is told before anything runs.
+            rules = (self.annotator, self.shard_counts)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        self._check_together(rules[0])
+
+    def _check_together(self, annotator: Annotator) -> None:
+        splits = annotator.splits
+        if annotator.labels.kind == "none" and (self.class_names or self.label_offset):
+            raise UsageError("--class_names and --label_offset do not go with --labels none")
+        if annotator.groups.kind != "uri" and splits.kind != "ratio":
+            raise UsageError(
+                "--group_by goes with splits by ratio, such as --splits train=0.8,test=0.2"
+            )
+        if splits.kind == "ratio":
+            for split in self.shard_counts.named:
+                if split not in splits.names:
+                    raise UsageError(
+                        f"--num_shards names the split {split!r}; "
+                        f"the splits are {', '.join(splits.names)}"
+                    )
+        if self.writer == "beam":
+            for split in self.beam_splits:
+                if self.shard_counts.of(split) is None:
+                    raise UsageError(
+                        f"--writer beam needs a number of shards for {split!r}: "
+                        f"Beam's writer must know it before it starts"
+                    )
+
+    @cached_property
+    def annotator(self) -> Annotator:
+        """Labels, splits and keys."""
+        return Annotator(
+            seed=self.seed,
+            labels=LabelRule.parse(self.labels),
+            splits=SplitRule.parse(self.splits, self.split_names),
+            groups=GroupRule.parse(self.group_by),
+            base_uri=storage.normalize(self.base_uri) if self.base_uri else "",
+        )
+
+    @cached_property
+    def shard_counts(self) -> ShardCounts:
+        """How many shards."""
+        return ShardCounts.parse(self.num_shards)
+
+    @property
+    def beam_splits(self) -> tuple[str, ...]:
+        """The splits that Beam's writer must know before anything is listed.
+
+        Raises:
+          UsageError: they cannot be known.
+        """
+        splits = self.annotator.splits
+        if splits.kind == "ratio" or self.split_names:
+            return splits.names
+        if splits.kind == "auto":
+            return ("train",)
+        raise UsageError(
+            f"--writer beam with --splits {self.splits} needs --split_names, such as train,test: "
+            "Beam's writer must know them before it starts"
+        )
+
+    @cached_property
+    def planner(self) -> Planner:
+        """Splits, shards and classes; reads the class names.
+
+        Raises:
+          BuildError: the file of class names is not what it must be.
+        """
+        splits = self.annotator.splits
+        fixed = splits.kind == "ratio" or bool(self.split_names) or self.writer == "beam"
+        return Planner(
+            num_shards=self.shard_counts,
+            split_order=(self.beam_splits if self.writer == "beam" else splits.names)
+            if fixed
+            else (),
+            class_names=_read_class_names(self.class_names) if self.class_names else None,
+            label_offset=self.label_offset,
+            with_labels=self.has_labels,
+        )
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether records have a class."""
+        return self.annotator.labels.kind != "none"
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The features of a record."""
+        schema = SCHEMAS[self.features]
+        return schema if self.has_labels else schema.without_labels()
+
+    @cached_property
+    def encoder(self) -> ImageEncoder:
+        """The encoder of both writers."""
+        return ImageEncoder(self.schema, self.check)  # type: ignore[arg-type]
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where everything lies."""
+        return Layout(storage.normalize(self.output))
+
+    @property
+    def dataset_name(self) -> str:
+        """The name in dataset_info.json."""
+        if self.name:
+            return self.name
+        base = os.path.basename(self.layout.root.rstrip("/")).lower()
+        base = re.sub(r"[^a-z0-9_]+", "_", base).strip("_")
+        return base if _TFDS_NAME.fullmatch(base) else f"dataset_{base}".rstrip("_")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options that decide what is in the data set, as build.json has them."""
+        return {
+            field.name: value
+            for field in fields(self)
+            if field.name not in _NOT_OF_THE_DATA
+            for value in [getattr(self, field.name)]
+        }
+
+    @property
+    def settings(self) -> str:
+        """A digest of all that decides the bytes of a shard beside its references."""
+        # The name does not reach the shards.
+        decisive = {key: value for key, value in self.options.items() if key != "name"}
+        text = json.dumps([FORMAT_VERSION, decisive], sort_keys=True)
+        return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _read_class_names(uri: str) -> tuple[str, ...]:
+    try:
+        with storage.open_read(storage.normalize(uri)) as file:
+            text = file.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BuildError(f"--class_names {uri}: not UTF-8 at byte {error.start}") from error
+    except OSError as error:
+        raise BuildError(
+            f"--class_names {uri}: cannot be read: {error.strerror or 'no such file'}"
+        ) from error
+    names = tuple(text.splitlines())
+    if not names or "" in names:
+        raise BuildError(
+            f"--class_names {uri}: line {names.index('') + 1 if names else 1} is empty"
+        )
+    seen: set[str] = set()
+    for number, name in enumerate(names, 1):
+        if name in seen:
+            raise BuildError(f"--class_names {uri}:{number}: {name!r} is there twice")
+        seen.add(name)
+    return names

@@ -1,0 +1,76 @@
+"""The whole graph on one screen: the pipeline's table of contents."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+from apache_beam.pvalue import AsIter, AsSingleton
+
+from imageshards.pipeline.config import Config
+from imageshards.pipeline.finish import claim, finish
+from imageshards.transforms.elements import RefBatch
+from imageshards.transforms.encode import EncodeExamples, WriteRejects, WriteSplit
+from imageshards.transforms.plan import Plan
+from imageshards.transforms.read import ReadReferences
+from imageshards.transforms.shuffle import Group, ShuffleReferences, assign_shards
+from imageshards.transforms.write import WriteShards, Written
+
+
+def build(root: beam.Pipeline, config: Config) -> None:
+    """Adds the build of a data set to a pipeline."""
+    listed = root | "Read" >> ReadReferences(
+        config.input, config.annotator, config.uri_column, config.include_all, config.layout.root
+    )  # (bucket, references); tallies
+    groups, planned = listed | "Shuffle" >> ShuffleReferences(config.planner)
+    # groups: (bucket, split -> sorted references); planned: one plan
+    plan = AsSingleton(planned | "Claim" >> beam.Map(claim, config).with_output_types(Plan))
+    write = write_shards if config.writer == "shard" else write_with_beam
+    written = write(groups, plan, config)  # shard reports; reject reports
+    (
+        root
+        | "Once" >> beam.Create([None])
+        | "Finish"
+        >> beam.Map(finish, plan, AsIter(written.reports), AsIter(written.rejects), config)
+    )
+
+
+def write_shards(
+    groups: beam.PCollection[Group], plan: AsSingleton, config: Config
+) -> Written:
+    """`--writer=shard`: every shard is written by one owner, in exact order."""
+    return (
+        groups
+        | "AssignShards" >> beam.FlatMap(assign_shards, plan)  # (shard, (bucket, references))
+        | "WriteShards" >> WriteShards(config.layout, config.encoder, config.settings, plan)
+    )
+
+
+def write_with_beam(
+    groups: beam.PCollection[Group], plan: AsSingleton, config: Config
+) -> Written:
+    """`--writer=beam`: images are encoded in parallel and written by `WriteToTFRecord`."""
+    encoded = (
+        groups
+        | "BySplit" >> beam.FlatMap(_by_split)  # (split, references)
+        | "EncodeExamples" >> EncodeExamples(config.encoder, plan)  # (split, Example)
+    )
+    splits = config.beam_splits
+    examples = encoded.examples | "Part" >> beam.Partition(
+        lambda element, _: splits.index(element[0]), len(splits)
+    )
+    reports = [
+        part
+        | f"Examples_{split}" >> beam.Values()
+        | f"Write_{split}"
+        >> WriteSplit(split, config.shard_counts.of(split) or 1, config.layout, config.features)
+        for split, part in zip(splits, examples, strict=True)
+    ]
+    rejects = (
+        encoded.rejects  # (split, reject)
+        | "GroupRejects" >> beam.GroupByKey()
+        | "WriteRejects" >> beam.ParDo(WriteRejects(config.layout))
+    )
+    return Written(reports | "Reports" >> beam.Flatten(), rejects)
+
+
+def _by_split(group: Group) -> list[tuple[str, RefBatch]]:
+    return list(group[1].items())

@@ -1,0 +1,173 @@
+"""What `finish` writes beside the shards, as values. Pure: no clock, no folder, no runner.
+
+Two builds of the same inputs and options have the same metadata, byte for byte.
+
+Formats: dataset_info.json and features.json are those of tensorflow_datasets
+(core/proto/dataset_info.proto, feature.proto, as JSON).
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import metadata as packages
+from typing import Any
+
+from imageshards.pipeline.config import FORMAT_VERSION, Config
+from imageshards.transforms.elements import ShardReport
+from imageshards.transforms.example import Feature, Schema
+from imageshards.transforms.plan import Plan
+from imageshards.transforms.tfrecord import shard_name
+
+_VERSIONED = ("apache-beam", "google-crc32c", "numpy", "pillow", "pyarrow", "simplejpeg")
+_TFDS = "tensorflow_datasets.core.features"
+
+
+@cache
+def version() -> str:
+    """The version of imageshards."""
+    return packages.version("imageshards")
+
+
+def to_json(value: Any) -> bytes:
+    """JSON as all files here are written."""
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def plan_json(plan: Plan, config: Config) -> dict[str, Any]:
+    """Which build a folder belongs to: what a resumed run compares."""
+    return {
+        "digest": plan.digest,
+        "settings": config.settings,
+        "options": config.options,
+        "splits": {
+            name: {"images": split.images, "shards": split.num_shards, "bytes": split.bytes}
+            for name, split in plan.splits.items()
+        },
+    }
+
+
+def _sum(counts: Sequence[Mapping[Any, int]]) -> dict[Any, int]:
+    total: Counter[Any] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(sorted(total.items()))
+
+
+def build_json(
+    plan: Plan, shards: Sequence[ShardReport], errors: Mapping[str, int], config: Config
+) -> dict[str, Any]:
+    """Everything that is known of a build."""
+    records = sum(shard.records for shard in shards)
+    splits = {}
+    for name, split in plan.splits.items():
+        mine = [shard for shard in shards if shard.shard.split == name]
+        whole = [shard for shard in mine if shard.records]
+        splits[name] = {
+            "images": split.images,
+            "records": sum(shard.records for shard in mine),
+            "bytes": sum(shard.bytes for shard in mine),
+            "shards": len(mine),
+            "labels": {str(k): v for k, v in _sum([shard.labels for shard in mine]).items()},
+            "formats": _sum([shard.formats for shard in mine]),
+            "long_sides": {
+                str(k): v for k, v in _sum([shard.long_sides for shard in mine]).items()
+            },
+            "smallest": min((s.smallest for s in whole), key=_pixels, default=(0, 0)),
+            "largest": max((s.largest for s in whole), key=_pixels, default=(0, 0)),
+        }
+    return {
+        "imageshards": version(),
+        "format": FORMAT_VERSION,
+        "name": config.dataset_name,
+        "options": config.options,
+        "versions": {
+            "python": platform.python_version(),
+            **{name: packages.version(name) for name in _VERSIONED},
+        },
+        "counts": {
+            "inputs": plan.images + plan.duplicates,
+            "records": records,
+            "rejects": sum(errors.values()),
+            "duplicates": plan.duplicates,
+            "passed_over": plan.passed_over,
+            "bytes": sum(shard.bytes for shard in shards),
+        },
+        "rejects": dict(sorted(errors.items())),
+        "notes": list(plan.notes),
+        "classes": list(plan.classes),
+        "splits": splits,
+        "shards": [
+            {
+                "name": shard_name(shard.shard),
+                "records": shard.records,
+                "bytes": shard.bytes,
+                "crc32c": f"{shard.crc32c:08x}",
+            }
+            for shard in shards
+        ],
+    }
+
+
+def _pixels(size: tuple[int, int]) -> tuple[int, int, int]:
+    return size[0] * size[1], *size
+
+
+def dataset_info_json(
+    plan: Plan, shards: Sequence[ShardReport], config: Config
+) -> dict[str, Any]:
+    """What `tfds.builder_from_directory` needs; int64 are strings, as in protobuf's JSON."""
+    counts = f"{sum(shard.records for shard in shards):,} images"
+    return {
+        "name": config.dataset_name,
+        "version": "1.0.0",
+        "description": f"{counts}, shuffled with seed {config.seed} by imageshards {version()}.",
+        "fileFormat": "tfrecord",
+        "splits": [
+            {
+                "name": name,
+                "numBytes": str(sum(s.bytes for s in shards if s.shard.split == name)),
+                "shardLengths": [str(s.records) for s in shards if s.shard.split == name],
+                "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}",
+            }
+            for name in plan.splits
+        ],
+    }
+
+
+def features_json(schema: Schema, plan: Plan) -> dict[str, Any]:
+    """The features as tensorflow_datasets describes them."""
+    return {
+        "pythonClassName": f"{_TFDS}.features_dict.FeaturesDict",
+        "featuresDict": {
+            "features": {
+                feature.key: _tfds_feature(feature, len(plan.classes))
+                for feature in sorted(schema.features, key=lambda feature: feature.key)
+            }
+        },
+    }
+
+
+def _tfds_feature(feature: Feature, num_classes: int) -> dict[str, Any]:
+    if feature.tfds == "Image":
+        return {
+            "pythonClassName": f"{_TFDS}.image_feature.Image",
+            # Three channels whatever the file has: grey levels are then repeated, and a batch
+            # has one shape.
+            "image": {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"},
+        }
+    if feature.tfds == "ClassLabel":
+        return {
+            "pythonClassName": f"{_TFDS}.class_label_feature.ClassLabel",
+            "classLabel": {"numClasses": str(num_classes)},
+        }
+    if feature.tfds == "Text":
+        return {"pythonClassName": f"{_TFDS}.text_feature.Text", "text": {}}
+    dtype = {"int64": "int64", "float": "float32", "bytes": "string"}[feature.kind]
+    return {
+        "pythonClassName": f"{_TFDS}.tensor_feature.Tensor",
+        "tensor": {"shape": {}, "dtype": dtype, "encoding": "none"},
+    }

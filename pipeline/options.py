@@ -1,0 +1,164 @@
+"""Command line <-> Config: the only argparse of the build."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from imageshards.transforms.elements import UsageError
+
+if TYPE_CHECKING:
+    from imageshards.pipeline.config import Config
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose errors are one line, raised."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError instead of printing the usage of fifty options."""
+        raise UsageError(f"{message} (imageshards {self.prog.split()[-1]} --help lists the options)")
+
+
+def add_build_options(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of `imageshards build`."""
+    data = parser.add_argument_group("what goes in")
+    data.add_argument(
+        "--input", action="append", default=[], metavar="PLACE",
+        help="a folder, a glob pattern, an image, or a manifest (.csv .tsv .jsonl .parquet with a "
+        "uri column, .txt with a URI a line); local or gs://; repeatable",
+    )  # fmt: skip
+    data.add_argument(
+        "--include_all", action="store_true",
+        help="take every file, and not only those that are images by their name",
+    )  # fmt: skip
+    data.add_argument(
+        "--uri_column", default="uri", metavar="NAME", help="the manifests' column of URIs"
+    )
+    data.add_argument(
+        "--base_uri", default="", metavar="URI",
+        help="shuffle, split and name URIs relative to this one, so that a copy of the images "
+        "elsewhere gives the same bytes",
+    )  # fmt: skip
+
+    out = parser.add_argument_group("what comes out")
+    out.add_argument("--output", default="", metavar="DIR", help="the folder of the data set")
+    out.add_argument(
+        "--num_shards", default="auto", metavar="N",
+        help="16, or train=1024,test=16, or auto: 100 to 200 MB a shard (default)",
+    )  # fmt: skip
+    out.add_argument(
+        "--seed", type=int, default=0, help="fixes the order and the splits (default 0)"
+    )
+    out.add_argument("--name", default="", help="of the data set (default: the output's name)")
+    out.add_argument("--features", default="slim", help="the schema of a record: slim")
+    out.add_argument(
+        "--overwrite", action="store_true", help="replace what another build left in the output"
+    )
+
+    labels = parser.add_argument_group("labels and splits")
+    labels.add_argument(
+        "--labels", default="auto", metavar="RULE",
+        help=r"dirname, column, column:NAME, regex:RE such as regex:([a-z]+)\d+\.jpg, none; or "
+        "auto: the manifest's label column where there is one, else dirname (default)",
+    )  # fmt: skip
+    labels.add_argument(
+        "--class_names", default="", metavar="FILE",
+        help="class names in label order, one a line (default: the labels found, sorted)",
+    )  # fmt: skip
+    labels.add_argument(
+        "--label_offset", type=int, default=0, metavar="0|1",
+        help="1 leaves label 0 to a background class, as TF-slim does",
+    )  # fmt: skip
+    labels.add_argument(
+        "--splits", default="auto", metavar="RULE",
+        help="train=0.8,test=0.2 by a seeded hash; column, column:NAME; folder: the top folder; or "
+        "auto: the manifest's split column where there is one, else all is train (default)",
+    )  # fmt: skip
+    labels.add_argument(
+        "--split_names", default="", metavar="A,B",
+        help="the splits that a column or folder may name",
+    )  # fmt: skip
+    labels.add_argument(
+        "--group_by", default="uri", metavar="RULE",
+        help="keep a group in one split: dirname, column:NAME or regex:RE",
+    )  # fmt: skip
+
+    work = parser.add_argument_group("how it is done")
+    work.add_argument(
+        "--check", default="full",
+        help="full decodes every image (default); header looks at its header and its end",
+    )  # fmt: skip
+    work.add_argument(
+        "--max_reject_fraction", type=float, default=0.01, metavar="F",
+        help="more rejects than this fail the build (default 0.01)",
+    )  # fmt: skip
+    work.add_argument(
+        "--writer", default="shard",
+        help="shard: a worker owns a shard (default); beam: WriteToTFRecord, for heavy work per "
+        "image on few shards",
+    )  # fmt: skip
+    work.add_argument("--json", action="store_true", help="print the result as JSON")
+    work.add_argument("--verbose", action="store_true", help="show Beam's log and tracebacks")
+
+
+def config_from(args: argparse.Namespace) -> Config:
+    """The Config that the parsed options mean.
+
+    Raises:
+      UsageError: an option has a bad value.
+    """
+    from imageshards.pipeline.config import Config  # numpy and Pillow: not for --help
+
+    return Config(
+        input=tuple(args.input),
+        output=args.output,
+        num_shards=args.num_shards,
+        seed=args.seed,
+        labels=args.labels,
+        class_names=args.class_names,
+        label_offset=args.label_offset,
+        splits=args.splits,
+        split_names=tuple(name for name in args.split_names.split(",") if name),
+        group_by=args.group_by,
+        uri_column=args.uri_column,
+        base_uri=args.base_uri,
+        include_all=args.include_all,
+        features=args.features,
+        check=args.check,
+        writer=args.writer,
+        name=args.name,
+        max_reject_fraction=args.max_reject_fraction,
+        overwrite=args.overwrite,
+    )
+
+
+def beam_arguments(arguments: Sequence[str]) -> list[str]:
+    """Checks what is left for Beam, and names the local runner.
+
+    Beam ignores an option that it does not know; a misspelt one must not be ignored.
+
+    Raises:
+      UsageError: neither imageshards nor Beam has such an option.
+    """
+    arguments = list(arguments)
+    if arguments:
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        known = Parser(prog="imageshards build", add_help=False, allow_abbrev=False)
+        for options in (PipelineOptions, *PipelineOptions.__subclasses__()):
+            if adder := getattr(options, "_add_argparse_args", None):
+                try:
+                    adder(known)
+                except argparse.ArgumentError:
+                    continue  # two of Beam's classes declare the same option
+        _, unknown = known.parse_known_args(arguments)
+        if unknown:
+            raise UsageError(
+                f"unknown option {unknown[0]} (imageshards build --help lists the options; "
+                "those of Beam are taken too)"
+            )
+    if not any(argument.split("=")[0] == "--runner" for argument in arguments):
+        # DirectRunner would first look for Prism on the network.
+        arguments.append("--runner=FnApiRunner")
+    return arguments

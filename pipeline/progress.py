@@ -1,0 +1,176 @@
+"""How far a build is, seen from the files that it writes.
+
+Runners tell nothing while they run (or through private interfaces), and workers may be other
+processes: the finished shards and the growing ones are what everybody can see.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from imageshards.transforms import storage
+from imageshards.transforms.elements import ShardId
+from imageshards.transforms.keys import first_rank
+from imageshards.transforms.layout import Layout
+from imageshards.transforms.tfrecord import SUFFIX, parse_shard_name
+
+_BAR_SECONDS = 0.2
+_LINE_SECONDS = 10.0
+_REMOTE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a build is: shards and images done, of how many."""
+
+    shards: int = 0
+    all_shards: int = 0
+    images: int = 0
+    all_images: int = 0
+
+
+def observe(layout: Layout, since_ns: int) -> State | None:
+    """Reads how far a build is; None while it is still listing.
+
+    Args:
+      layout: its folder.
+      since_ns: a plan that is older belongs to an earlier run.
+    """
+    if storage.is_local(layout.root) and storage.stamp(layout.plan)[1] < since_ns:
+        return None
+    try:
+        with storage.open_read(layout.plan) as file:
+            splits: dict[str, dict[str, int]] = json.load(file)["splits"]
+    except (OSError, ValueError, KeyError):
+        return None
+
+    def images_of(shard: ShardId | None) -> int:
+        if shard is None or shard.split not in splits:
+            return 0
+        total = splits[shard.split]["images"]
+        begin = first_rank(shard.index, shard.num_shards, total)
+        return first_rank(shard.index + 1, shard.num_shards, total) - begin
+
+    shards = 0
+    images = 0.0
+    for name in storage.names_in(layout.state):
+        if name.endswith(SUFFIX + ".json"):
+            shards += 1
+            images += images_of(parse_shard_name(name.removesuffix(".json")))
+        elif name.endswith(storage.TEMP_SUFFIX) and f"{SUFFIX}." in name:
+            shard = parse_shard_name(name[: name.rindex(SUFFIX) + len(SUFFIX)])
+            if shard and (whole := splits.get(shard.split, {}).get("bytes")):
+                written = storage.stamp(storage.join(layout.state, name))[0]
+                share = written * shard.num_shards / whole
+                images += images_of(shard) * min(max(share, 0.0), 1.0)
+    return State(
+        shards,
+        sum(split["shards"] for split in splits.values()),
+        int(images),
+        sum(split["images"] for split in splits.values()),
+    )
+
+
+class Progress:
+    """Shows how far a build is on stderr: a bar on a terminal, else a line now and then."""
+
+    def __init__(self, layout: Layout, *, enabled: bool = True) -> None:
+        self._layout = layout
+        self._enabled = enabled
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._began_ns = time.time_ns()
+        self._begin: tuple[float, int] | None = None
+
+    def __enter__(self) -> Progress:
+        if self._enabled:
+            watch = self._bar if sys.stderr.isatty() else self._lines
+            self._thread = threading.Thread(target=watch, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        if self._thread:
+            self._thread.join()
+
+    def _look(self) -> State | None:
+        try:
+            # Clocks of files may be a little behind that of the process.
+            state = observe(self._layout, self._began_ns - 20_000_000)
+        except Exception:  # looking must never be why a build fails
+            return None
+        if state and self._begin is None:
+            self._begin = (time.monotonic(), state.images)
+        return state
+
+    def _rate(self, state: State) -> float:
+        """Images a second, those of earlier runs left out."""
+        if self._begin is None:
+            return 0.0
+        seconds = time.monotonic() - self._begin[0]
+        return (state.images - self._begin[1]) / seconds if seconds > 0.5 else 0.0
+
+    def _lines(self) -> None:
+        while not self._stop.wait(_LINE_SECONDS):
+            state = self._look()
+            print(f"imageshards: {self._text(state)}", file=sys.stderr, flush=True)
+
+    def _text(self, state: State | None) -> str:
+        if state is None:
+            return "listing"
+        text = (
+            f"{state.shards:,} of {state.all_shards:,} shards, "
+            f"{state.images:,} of {state.all_images:,} images"
+        )
+        if rate := self._rate(state):
+            left = (state.all_images - state.images) / rate
+            text += f", {rate:,.0f} images/s, {_duration(left)} left"
+        return text
+
+    def _bar(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        columns: list[Any] = [
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[detail]}"),
+        ]
+        local = storage.is_local(self._layout.root)
+        pause = _BAR_SECONDS if local else _REMOTE_SECONDS
+        with Bar(*columns, console=Console(stderr=True), transient=True, expand=True) as bar:
+            task = bar.add_task("listing", total=None, detail="")
+            while not self._stop.wait(pause):
+                state = self._look()
+                if state is None:
+                    continue
+                done = state.images >= state.all_images or state.shards == state.all_shards
+                bar.update(
+                    task,
+                    total=state.all_images,
+                    completed=state.images,
+                    description="finishing" if done else "writing",
+                    detail=self._text(state),
+                )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -1,0 +1,273 @@
+"""metadata/report.html: a page to look at. One file, no network."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Mapping
+from html import escape
+from itertools import islice
+from typing import Any
+
+from PIL import Image
+
+from imageshards.transforms import scan
+from imageshards.transforms.example import Schema
+from imageshards.transforms.layout import Layout
+from imageshards.transforms.stats import SIZE_CLASSES
+from imageshards.transforms.tfrecord import parse_shard_name
+
+SAMPLES = 24
+_THUMBNAIL_PIXELS = 128
+_CLASSES_SHOWN = 24
+
+_STYLE = """
+:root { --ink: #1d2430; --soft: #667085; --line: #e4e7ec; --paper: #fff; --page: #f6f7f9;
+  --bar: #4f7cff; --bad: #d4483b; color-scheme: light dark }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8eaf0; --soft: #98a2b3; --line: #2c3340;
+  --paper: #181c24; --page: #101319; --bar: #6b92ff; --bad: #f2776b } }
+* { box-sizing: border-box }
+body { margin: 0; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif }
+main { max-width: 1080px; margin: 0 auto; padding: 40px 24px 64px }
+h1 { font-size: 28px; margin: 0 } h2 { font-size: 20px; margin: 0 0 4px }
+h3 { font-size: 13px; margin: 20px 0 8px; color: var(--soft); font-weight: 600 }
+p { margin: 4px 0 } .soft { color: var(--soft) }
+section { background: var(--paper); border: 1px solid var(--line); border-radius: 12px;
+  padding: 22px 24px; margin-top: 20px }
+.facts { display: flex; flex-wrap: wrap; gap: 12px; margin-top: 20px }
+.fact { background: var(--paper); border: 1px solid var(--line); border-radius: 12px;
+  padding: 12px 18px; min-width: 118px }
+.fact b { display: block; font-size: 22px; font-variant-numeric: tabular-nums }
+.fact.bad b { color: var(--bad) }
+.sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(96px, 1fr)); gap: 10px }
+figure { margin: 0; min-width: 0 }
+figure img { width: 100%; aspect-ratio: 1; object-fit: cover; border-radius: 8px; display: block;
+  background: var(--line) }
+figcaption { font-size: 12px; color: var(--soft); white-space: nowrap; overflow: hidden;
+  text-overflow: ellipsis; margin-top: 3px }
+.two { display: grid; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); gap: 0 36px }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
+td { padding: 2px 0; font-size: 13px; vertical-align: middle }
+td.name { max-width: 190px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
+  padding-right: 12px; width: 1% }
+td.count { text-align: right; padding-left: 12px; white-space: nowrap; width: 1% }
+.bar { height: 9px; border-radius: 5px; background: var(--bar); min-width: 2px }
+.bad .bar { background: var(--bad) }
+svg { width: 100%; height: 90px; display: block } svg rect { fill: var(--bar) }
+code { font: 13px ui-monospace, Menlo, Consolas, monospace }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 20px; margin: 0;
+  font-size: 13px } dt { color: var(--soft) } dd { margin: 0; overflow-wrap: anywhere }
+"""
+
+
+def report_html(build: Mapping[str, Any], layout: Layout, schema: Schema) -> str:
+    """The page of a build.
+
+    Args:
+      build: the contents of build.json.
+      layout: where the shards lie; the samples are the first records of each split, which the
+        shuffle has made a random draw.
+      schema: of the records.
+    """
+    body = [_head(build)]
+    for name, split in build["splits"].items():
+        body.append(_split(name, split, build, layout, schema))
+    body.append(_rejects(build))
+    body.append(_options(build))
+    return (
+        "<!doctype html>\n<html lang=en><meta charset=utf-8>"
+        '<meta name=viewport content="width=device-width, initial-scale=1">'
+        f"<title>{escape(build['name'])}: imageshards</title><style>{_STYLE}</style>"
+        f"<main>{''.join(body)}</main></html>\n"
+    )
+
+
+def human_bytes(size: float) -> str:
+    """`110.2 MB`."""
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+
+
+def _head(build: Mapping[str, Any]) -> str:
+    counts = build["counts"]
+    facts = [
+        ("records", f"{counts['records']:,}", False),
+        ("in shards", human_bytes(counts["bytes"]), False),
+        ("shards", f"{len(build['shards']):,}", False),
+    ]
+    if build["classes"]:
+        facts.append(("classes", f"{len(build['classes']):,}", False))
+    facts.append(("rejects", f"{counts['rejects']:,}", counts["rejects"] > 0))
+    facts.append(("duplicates", f"{counts['duplicates']:,}", False))
+    facts.append(("passed over", f"{counts['passed_over']:,}", False))
+    cards = "".join(
+        f'<div class="fact{" bad" * bad}"><b>{value}</b><span class=soft>{name}</span></div>'
+        for name, value, bad in facts
+    )
+    notes = "".join(f"<p class=soft>{escape(note)}</p>" for note in build["notes"])
+    return (
+        f"<h1>{escape(build['name'])}</h1><p class=soft>A data set of TFRecord files, shuffled with"
+        f" seed {build['options']['seed']}, made by imageshards {escape(build['imageshards'])}.</p>"
+        f"<div class=facts>{cards}</div>{notes}"
+    )
+
+
+def _split(
+    name: str,
+    split: Mapping[str, Any],
+    build: Mapping[str, Any],
+    layout: Layout,
+    schema: Schema,
+) -> str:
+    shards = [
+        shard
+        for shard in build["shards"]
+        if (parsed := parse_shard_name(shard["name"])) and parsed.split == name
+    ]
+    share = split["records"] / max(build["counts"]["records"], 1)
+    formats = ", ".join(f"{count:,} {kind}" for kind, count in split["formats"].items())
+    sheet = "".join(_figures(shards, layout, schema))
+    charts = [
+        f"<div><h3>Long side of the images, pixels</h3>{_sizes(split['long_sides'])}"
+        f"<p class=soft>smallest {_size(split['smallest'])}, "
+        f"largest {_size(split['largest'])}</p></div>"
+    ]
+    if split["labels"]:
+        charts.insert(0, f"<div>{_classes(split['labels'], build['classes'])}</div>")
+    records = [shard["records"] for shard in shards]
+    spread = (
+        f"{min(records):,} records"
+        if min(records) == max(records)
+        else f"{min(records):,} to {max(records):,} records"
+    )
+    each = " each" if len(shards) > 1 else ""
+    return (
+        f"<section><h2>{escape(name)}</h2><p class=soft>{split['records']:,} records "
+        f"({share:.1%}), {human_bytes(split['bytes'])}, {formats}</p>"
+        f"<h3>A random draw</h3><div class=sheet>{sheet}</div>"
+        f"<div class=two>{''.join(charts)}</div>"
+        f"<h3>Shards, bytes ({len(shards):,} of {spread}{each}, "
+        f"{human_bytes(min(s['bytes'] for s in shards))} to "
+        f"{human_bytes(max(s['bytes'] for s in shards))})</h3>{_shard_bars(shards)}</section>"
+    )
+
+
+def _figures(
+    shards: list[dict[str, Any]], layout: Layout, schema: Schema
+) -> Iterable[str]:
+    def records() -> Iterable[scan.Record]:
+        for shard in shards:
+            if shard["records"]:
+                yield from scan.read_shard(f"{layout.root}/{shard['name']}")
+
+    for record in islice(records(), SAMPLES):
+        text = record.first(schema.key_of("class_text"), b"").decode()
+        name = record.first(schema.key_of("filename"), b"").decode("utf-8", "replace")
+        height = record.first(schema.key_of("height"))
+        width = record.first(schema.key_of("width"))
+        data = _thumbnail(record.first(schema.key_of("encoded"), b""))
+        title = escape(f"{name}, {width} x {height}", quote=True)
+        yield (
+            f'<figure title="{title}"><img alt="" src="data:image/jpeg;base64,{data}">'
+            f"<figcaption>{escape(text or name.rpartition('/')[2])}</figcaption></figure>"
+        )
+
+
+def _thumbnail(data: bytes) -> str:
+    out = io.BytesIO()
+    # A build with --check=header may hold what does not decode; the page shows it as grey.
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            image.draft("RGB", (_THUMBNAIL_PIXELS, _THUMBNAIL_PIXELS))
+            small = image.convert("RGB")
+            small.thumbnail((_THUMBNAIL_PIXELS, _THUMBNAIL_PIXELS))
+            small.save(out, "JPEG", quality=80)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        Image.new("RGB", (8, 8), "#888").save(out, "JPEG")
+    return base64.b64encode(out.getvalue()).decode()
+
+
+def _rows(counts: Iterable[tuple[str, int]], bad: bool = False) -> str:
+    counts = list(counts)
+    most = max((count for _, count in counts), default=1) or 1
+    rows = "".join(
+        f'<tr><td class=name title="{escape(name, quote=True)}">{escape(name)}'
+        f'<td><div class=bar style="width:{100 * count / most:.1f}%"></div>'
+        f"<td class=count>{count:,}"
+        for name, count in counts
+    )
+    return f'<table{" class=bad" * bad}>{rows}</table>'
+
+
+def _classes(labels: Mapping[str, int], classes: list[str]) -> str:
+    counts = {classes[int(label)]: count for label, count in labels.items()}
+    if len(counts) <= _CLASSES_SHOWN:
+        return f"<h3>Records of each class</h3>{_rows(counts.items())}"
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    half = _CLASSES_SHOWN // 2
+    median = ordered[len(ordered) // 2][1]
+    return (
+        f"<h3>Largest of {len(counts):,} classes (median {median:,} records)</h3>"
+        f"{_rows(ordered[:half])}<h3>Smallest</h3>{_rows(ordered[-half:])}"
+    )
+
+
+def _sizes(sides: Mapping[str, int]) -> str:
+    names = {"0": f"over {SIZE_CLASSES[-1]:,}"}
+    lower = 0
+    for bound in SIZE_CLASSES:
+        names[str(bound)] = f"{lower + 1:,} to {bound:,}"
+        lower = bound
+    ordered = sorted(sides.items(), key=lambda item: int(item[0]) or SIZE_CLASSES[-1] + 1)
+    return _rows((names[bound], count) for bound, count in ordered)
+
+
+def _size(size: Iterable[int]) -> str:
+    height, width = size
+    return f"{width:,} x {height:,}"
+
+
+def _shard_bars(shards: list[dict[str, Any]]) -> str:
+    # At most one bar a pixel: beyond, every n-th shard stands for its neighbours.
+    step = -(-len(shards) // 512)
+    shown = shards[::step]
+    most = max(shard["bytes"] for shard in shards) or 1
+    width = 1000 / len(shown)
+    bars = "".join(
+        f'<rect x="{i * width:.2f}" y="{90 - 88 * shard["bytes"] / most:.1f}" '
+        f'width="{max(min(width * 0.82, 60), 0.8):.2f}" height="{88 * shard["bytes"] / most:.1f}">'
+        f"<title>{escape(shard['name'])}: {shard['records']:,} records, "
+        f"{human_bytes(shard['bytes'])}</title></rect>"
+        for i, shard in enumerate(shown)
+    )
+    return f'<svg viewBox="0 0 1000 90" preserveAspectRatio="none">{bars}</svg>'
+
+
+def _rejects(build: Mapping[str, Any]) -> str:
+    if not build["rejects"]:
+        return "<section><h2>Rejects</h2><p class=soft>None: every image is in.</p></section>"
+    ordered = sorted(build["rejects"].items(), key=lambda item: (-item[1], item[0]))
+    return (
+        "<section><h2>Rejects</h2><p class=soft>Each is a line of <code>rejects.jsonl</code>, with "
+        f"its URI and the reason.</p>{_rows(ordered, bad=True)}</section>"
+    )
+
+
+def _options(build: Mapping[str, Any]) -> str:
+    pairs = [(f"--{name}", value) for name, value in build["options"].items()]
+    pairs += list(build["versions"].items())
+    items = "".join(
+        f"<dt>{escape(str(name))}</dt><dd><code>{escape(_value(value))}</code></dd>"
+        for name, value in pairs
+    )
+    return f"<section><h2>How it was made</h2><dl>{items}</dl></section>"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value)) or "-"
+    return str(value) if value != "" else "-"

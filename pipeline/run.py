@@ -1,0 +1,177 @@
+"""run(config, beam_arguments) -> Summary: one build, from its options to its result."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from imageshards.pipeline import graph
+from imageshards.pipeline.config import Config
+from imageshards.pipeline.finish import check_output
+from imageshards.pipeline.progress import Progress
+from imageshards.pipeline.report import human_bytes
+from imageshards.transforms import storage
+from imageshards.transforms.elements import BuildError
+from imageshards.transforms.sources import check_source, identify
+
+
+class JobError(Exception):
+    """A job that failed after it had begun: one line for its user, and the whole for --verbose."""
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message)
+        self.details = details
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a build came to.
+
+    Attributes:
+      output: the folder of the data set.
+      records: images in it.
+      bytes: of all shards.
+      shards: files.
+      resumed: how many of them an earlier run had finished.
+      rejects: images left out, each a line of rejects.jsonl.
+      duplicates: references that named a URI again.
+      passed_over: files that were no images by their name.
+      splits: name -> (records, shards).
+      notes: what the build decided by itself, and why.
+      seconds: wall time, start-up included.
+    """
+
+    output: str
+    records: int
+    bytes: int
+    shards: int
+    resumed: int
+    rejects: int
+    duplicates: int
+    passed_over: int
+    splits: dict[str, tuple[int, int]]
+    notes: tuple[str, ...]
+    seconds: float
+
+    def to_json(self) -> str:
+        """One line for machines."""
+        return json.dumps({**asdict(self), "seconds": round(self.seconds, 3)})
+
+    def __str__(self) -> str:
+        splits = ", ".join(
+            f"{name} {records:,} in {shards:,}" for name, (records, shards) in self.splits.items()
+        )
+        lines = [
+            f"{self.output}",
+            f"  {_count(self.records, 'image')} in {_count(self.shards, 'shard')}, "
+            f"{human_bytes(self.bytes)}"
+            + (f"  ({splits})" if len(self.splits) > 1 else f"  ({next(iter(self.splits))})"),
+            f"  {_count(self.rejects, 'reject')}"
+            + (" (metadata/rejects.jsonl)" if self.rejects else "")
+            + f", {_count(self.duplicates, 'duplicate')}, "
+            f"{_count(self.passed_over, 'file')} passed over",
+        ]
+        lines += [f"  {note}" for note in self.notes]
+        if self.resumed == self.shards:
+            lines.append("  nothing to do: every shard was there already")
+        else:
+            done = f"{self.resumed:,} shards were there already; the rest " if self.resumed else ""
+            rate = "" if self.resumed else f", {self.records / max(self.seconds, 1e-9):,.0f} images/s"
+            lines.append(f"  {done}in {self.seconds:.1f} s{rate}; look at metadata/report.html")
+        return "\n".join(lines)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def run(config: Config, beam_arguments: Sequence[str], *, show_progress: bool = True) -> Summary:
+    """Builds a data set and waits for it.
+
+    Args:
+      config: what to build.
+      beam_arguments: Beam's own options, `--runner` among them.
+      show_progress: on stderr.
+
+    Raises:
+      BuildError: it could not begin.
+      JobError: it had begun, and failed.
+    """
+    begin = time.perf_counter()
+    check_output(config)
+    config.planner  # noqa: B018 - reads the class names
+    for text in config.input:
+        source = identify(text)
+        if storage.is_local(source.uri):
+            check_source(source, config.uri_column, config.annotator.required_columns)
+    options = PipelineOptions(list(beam_arguments))
+    pipeline = beam.Pipeline(options=options)
+    try:
+        graph.build(pipeline, config)
+        with Progress(config.layout, enabled=show_progress):
+            result = pipeline.run()
+            result.wait_until_finish()
+    except Exception as error:
+        raise _job_error(error) from error
+    with storage.open_read(config.layout.build) as file:
+        build = json.load(file)
+    return _summary(config, build, _resumed(result), time.perf_counter() - begin)
+
+
+def _resumed(result: Any) -> int:
+    try:
+        counters = result.metrics().query(
+            beam.metrics.MetricsFilter().with_name("shards_resumed")
+        )["counters"]
+    except (NotImplementedError, KeyError):  # a runner without metrics
+        return 0
+    return sum(counter.result for counter in counters)
+
+
+def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float) -> Summary:
+    counts = build["counts"]
+    return Summary(
+        output=config.layout.root,
+        records=counts["records"],
+        bytes=counts["bytes"],
+        shards=len(build["shards"]),
+        resumed=resumed,
+        rejects=counts["rejects"],
+        duplicates=counts["duplicates"],
+        passed_over=counts["passed_over"],
+        splits={
+            name: (split["records"], split["shards"]) for name, split in build["splits"].items()
+        },
+        notes=tuple(build["notes"]),
+        seconds=seconds,
+    )
+
+
+_WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.DOTALL)
+_CAUSE = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
+
+
+def _job_error(error: Exception) -> JobError:
+    """The cause of a failed job.
+
+    The in-process runner raises what a worker raised; others hand over its traceback as a text.
+    """
+    details = "".join(traceback.format_exception(error))
+    if isinstance(error, BuildError):
+        return JobError(_WHILE_RUNNING.sub("", str(error)), details)
+    lines = [line.strip() for line in details.splitlines()]
+    for line in lines:
+        name, _, message = line.partition(": ")
+        if name.endswith(f"elements.{BuildError.__name__}") and message:
+            return JobError(_WHILE_RUNNING.sub("", message), details)
+    causes = [line for line in lines if _CAUSE.match(line)]
+    cause = _WHILE_RUNNING.sub("", causes[-1]) if causes else repr(error)
+    return JobError(f"the job failed: {cause} (--verbose shows where)", details)

@@ -1,0 +1,1 @@
+"""The training side: verify and inspect what was built."""

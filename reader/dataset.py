@@ -1,0 +1,83 @@
+"""An existing data set, as its metadata describes it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from imageshards.transforms import example, storage
+from imageshards.transforms.elements import BuildError, ShardId
+from imageshards.transforms.layout import Layout
+from imageshards.transforms.tfrecord import parse_shard_name
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A row of build.json: the file, its records, bytes and CRC32C."""
+
+    id: ShardId
+    uri: str
+    records: int
+    bytes: int
+    crc32c: int
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A complete data set; open one with `open_dataset`."""
+
+    layout: Layout
+    build: dict[str, Any]
+    info: dict[str, Any]
+
+    @cached_property
+    def schema(self) -> example.Schema:
+        """The features of its records."""
+        options = self.build["options"]
+        schema = example.SCHEMAS[options["features"]]
+        return schema if options["labels"] != "none" else schema.without_labels()
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names in label order; empty without labels."""
+        return list(self.build["classes"])
+
+    @cached_property
+    def shards(self) -> list[Shard]:
+        """Every shard, in order."""
+        shards = []
+        for row in self.build["shards"]:
+            shard = parse_shard_name(row["name"])
+            if shard is None:
+                raise BuildError(f"{self.layout.build}: {row['name']!r} is no name of a shard")
+            uri = self.layout.shard(shard)
+            crc = int(row["crc32c"], 16)
+            shards.append(Shard(shard, uri, row["records"], row["bytes"], crc))
+        return shards
+
+
+def open_dataset(folder: str) -> Dataset:
+    """Opens a data set that imageshards built.
+
+    Raises:
+      BuildError: there is none, it is not complete, or its metadata is damaged.
+    """
+    layout = Layout(storage.normalize(folder))
+    if not storage.exists(layout.dataset_info):
+        if storage.exists(layout.plan):
+            raise BuildError(
+                f"{layout.root}: the data set is not complete; run its build command again"
+            )
+        raise BuildError(f"{layout.root}: no data set there (no dataset_info.json)")
+    documents = []
+    for uri in (layout.build, layout.dataset_info):
+        try:
+            with storage.open_read(uri) as file:
+                documents.append(json.load(file))
+        except FileNotFoundError as error:
+            raise BuildError(f"{uri} is missing: was this built by imageshards?") from error
+        except ValueError as error:
+            raise BuildError(f"{uri} is damaged: {error}") from error
+    return Dataset(layout, documents[0], documents[1])

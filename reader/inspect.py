@@ -1,0 +1,112 @@
+"""What is in a data set or a shard, as a text for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from imageshards.reader.dataset import Dataset, open_dataset
+from imageshards.transforms import scan, storage
+from imageshards.transforms.elements import BuildError
+from imageshards.transforms.example import CorruptExample
+from imageshards.transforms.tfrecord import SUFFIX, CorruptRecord
+
+_CLASSES_SHOWN = 12
+_TEXT_SHOWN = 60
+
+
+def inspect(place: str, records: int = 3) -> str:
+    """Describes a data set, or any TFRecord file of Examples.
+
+    Args:
+      place: the folder of a data set, or a file.
+      records: how many of the first records to show.
+
+    Raises:
+      BuildError: there is neither.
+    """
+    uri = storage.normalize(place)
+    if uri.endswith(SUFFIX) or "-of-" in uri.rpartition("/")[2]:
+        lines = _shard_lines(uri, records)
+    else:
+        lines = _dataset_lines(open_dataset(place), records)
+    return "\n".join(lines)
+
+
+def _dataset_lines(dataset: Dataset, records: int) -> Iterator[str]:
+    build = dataset.build
+    counts = build["counts"]
+    yield f"{dataset.layout.root}"
+    yield (
+        f"  {build['name']}: {counts['records']:,} records in {len(dataset.shards):,} shards, "
+        f"{counts['bytes'] / 1e6:,.1f} MB; {counts['rejects']:,} rejects, "
+        f"{counts['duplicates']:,} duplicates, {counts['passed_over']:,} files passed over"
+    )
+    yield ""
+    for name, split in build["splits"].items():
+        share = split["records"] / max(counts["records"], 1)
+        small, large = split["smallest"], split["largest"]
+        formats = ", ".join(f"{count:,} {kind}" for kind, count in split["formats"].items())
+        yield (
+            f"  {name:<12}{split['records']:>12,} records {share:>6.1%}"
+            f"{split['shards']:>7,} shards{split['bytes'] / 1e6:>12,.1f} MB   {formats}, "
+            f"{small[1]}x{small[0]} to {large[1]}x{large[0]}"
+        )
+    yield ""
+    yield "  features"
+    for feature in dataset.schema.features:
+        yield f"    {feature.key:<24}{feature.kind:<8}{feature.tfds}"
+    if dataset.classes:
+        yield ""
+        yield from _class_lines(dataset)
+    if records and dataset.shards:
+        yield ""
+        yield from _record_lines(dataset.shards[0].uri, records)
+
+
+def _class_lines(dataset: Dataset) -> Iterator[str]:
+    splits = dataset.build["splits"]
+    classes = dataset.classes
+    more = f", the first {_CLASSES_SHOWN}" if len(classes) > _CLASSES_SHOWN else ""
+    yield f"  {len(classes):,} classes{more}" + " " * 4 + "".join(f"{n:>12}" for n in splits)
+    for number, name in islice(enumerate(classes), _CLASSES_SHOWN):
+        counts = "".join(f"{s['labels'].get(str(number), 0):>12,}" for s in splits.values())
+        yield f"    {number:>5} {_short(name, 18):<18}{counts}"
+
+
+def _shard_lines(uri: str, records: int) -> Iterator[str]:
+    size = storage.size(uri)
+    if size < 0:
+        raise BuildError(f"{uri}: there is no such file")
+    count = 0
+    try:
+        for _ in scan.read_shard(uri):
+            count += 1
+    except (CorruptRecord, CorruptExample) as error:
+        yield f"{uri}: {count:,} sound records, then: {error}"
+    else:
+        yield f"{uri}: {count:,} records, {size / 1e6:,.1f} MB"
+    yield from _record_lines(uri, min(records, count))
+
+
+def _record_lines(uri: str, records: int) -> Iterator[str]:
+    for number, record in enumerate(islice(scan.read_shard(uri), records)):
+        yield f"  record {number} at byte {record.offset:,} of {uri.rpartition('/')[2]}"
+        for key in sorted(record.values):
+            yield f"    {key:<24}{_value_text(record.values[key])}"
+
+
+def _value_text(values: list[Any]) -> str:
+    if len(values) != 1:
+        return _short(f"{len(values):,} values: {values!r}")
+    value = values[0]
+    if isinstance(value, bytes):
+        if len(value) > 1000 or b"\0" in value:
+            return f"{len(value):,} bytes, {value[:8]!r}..."
+        return _short(value.decode("utf-8", "backslashreplace"))
+    return str(value)
+
+
+def _short(text: str, length: int = _TEXT_SHOWN) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."

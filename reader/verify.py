@@ -1,0 +1,173 @@
+"""Checks every record of a data set: CRC, parse, decode; counts against the metadata."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import BinaryIO, cast
+
+from imageshards.reader.dataset import Dataset, Shard, open_dataset
+from imageshards.transforms import example, images, scan, storage
+from imageshards.transforms.scan import Record
+from imageshards.transforms.tfrecord import (
+    FRAME_BYTES,
+    CorruptRecord,
+    parse_index,
+    parse_shard_name,
+    read_records,
+)
+
+_PROBLEMS_SHOWN = 20
+_IN_FLIGHT = 32
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `verify` found; the data set is sound if there are no problems."""
+
+    output: str
+    shards: int
+    records: int
+    bytes: int
+    seconds: float
+    problems: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """One line for machines."""
+        return json.dumps({**asdict(self), "seconds": round(self.seconds, 3)})
+
+    def __str__(self) -> str:
+        found = f"{len(self.problems):,} problems" if self.problems else "all good"
+        return (
+            f"{self.output}: {found}; {self.records:,} records in {self.shards:,} shards, "
+            f"{self.bytes / 1e6:,.1f} MB, every one read, parsed and decoded in {self.seconds:.1f} s"
+        )
+
+
+def verify(folder: str) -> Verdict:
+    """Reads a whole data set and compares it with what its metadata says.
+
+    Raises:
+      BuildError: there is no complete data set.
+    """
+    begin = time.perf_counter()
+    dataset = open_dataset(folder)
+    problems = list(_layout_problems(dataset))
+    records = size = 0
+    with ThreadPoolExecutor(os.cpu_count()) as executor:
+        for shard in dataset.shards:
+            count = 0
+            try:
+                found = _shard_problems(dataset, shard, executor)
+                for item in found:
+                    if item is None:
+                        count += 1
+                    else:
+                        problems.append(f"{shard.uri}: {item}")
+            except FileNotFoundError:
+                problems.append(f"{shard.uri}: missing")
+                continue
+            records += count
+            size += shard.bytes
+    if len(problems) > _PROBLEMS_SHOWN:
+        more = len(problems) - _PROBLEMS_SHOWN
+        problems = [*problems[:_PROBLEMS_SHOWN], f"and {more:,} more problems"]
+    return Verdict(
+        dataset.layout.root, len(dataset.shards), records, size,
+        time.perf_counter() - begin, tuple(problems),
+    )  # fmt: skip
+
+
+def _layout_problems(dataset: Dataset) -> Iterator[str]:
+    layout = dataset.layout
+    known = {os.path.basename(shard.uri) for shard in dataset.shards}
+    for name in storage.names_in(layout.root):
+        if parse_shard_name(name) and name not in known:
+            yield f"{layout.root}/{name}: not of this data set, but readers' globs will match it"
+    lengths: dict[str, list[str]] = {}
+    for shard in dataset.shards:
+        lengths.setdefault(shard.id.split, []).append(str(shard.records))
+    told = {split["name"]: split["shardLengths"] for split in dataset.info["splits"]}
+    if told != lengths:
+        yield f"{layout.dataset_info}: its shardLengths are not those of {layout.build}"
+    counts = dataset.build["counts"]
+    if counts["records"] + counts["rejects"] + counts["duplicates"] != counts["inputs"]:
+        yield f"{layout.build}: records + rejects + duplicates are not the inputs"
+    key = dataset.schema.key_of("label")
+    if key and not storage.exists(layout.labels(key)):
+        yield f"{layout.labels(key)}: missing"
+    if not storage.exists(layout.features):
+        yield f"{layout.features}: missing"
+
+
+def _shard_problems(
+    dataset: Dataset, shard: Shard, executor: ThreadPoolExecutor
+) -> Iterator[str | None]:
+    """Yields None for each sound record, and a text for each problem."""
+    index: list[tuple[int, int]] = []
+    waiting: deque[tuple[int, Future[str | None]]] = deque()
+
+    def settle(limit: int) -> Iterator[str | None]:
+        while len(waiting) > limit:
+            number, future = waiting.popleft()
+            problem = future.result()
+            yield f"record {number}: {problem}" if problem else None
+
+    with storage.open_read(shard.uri) as raw:
+        file = scan.CountingFile(cast(BinaryIO, raw))
+        try:
+            for offset, data in read_records(cast(BinaryIO, file)):
+                index.append((offset, len(data) + FRAME_BYTES))
+                waiting.append((len(index) - 1, executor.submit(_check, dataset, data)))
+                yield from settle(_IN_FLIGHT)
+        except CorruptRecord as error:
+            yield from settle(0)
+            yield str(error)
+            return
+        yield from settle(0)
+    if len(index) != shard.records:
+        yield f"{len(index):,} records, and not the {shard.records:,} of build.json"
+    if file.bytes != shard.bytes or file.crc32c != shard.crc32c:
+        yield "its size or CRC32C is not that of build.json"
+    if _read_index(dataset, shard) != index:
+        yield f"its index {dataset.layout.index(shard.id)} does not match"
+
+
+def _read_index(dataset: Dataset, shard: Shard) -> list[tuple[int, int]] | None:
+    try:
+        with storage.open_read(dataset.layout.index(shard.id)) as file:
+            return parse_index(file.read().decode())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _check(dataset: Dataset, data: bytes) -> str | None:
+    """What is wrong with a record, or None."""
+    schema = dataset.schema
+    try:
+        record = Record(0, 0, example.decode(data))
+    except example.CorruptExample as error:
+        return str(error)
+    missing = [f.key for f in schema.features if f.key not in record.values]
+    if missing:
+        return f"lacks {', '.join(missing)}"
+    try:
+        info = images.inspect(record.first(schema.key_of("encoded"), b""), "full")
+    except images.ImageError as error:
+        return f"does not decode: {error}"
+    if scan.info_of(record, schema) != info:
+        return f"says {scan.info_of(record, schema)}, but is {info}"
+    label_key = schema.key_of("label")
+    if label_key:
+        label = record.first(label_key)
+        if not 0 <= label < len(dataset.classes):
+            return f"label {label} of {len(dataset.classes)} classes"
+        text = record.first(schema.key_of("class_text"), b"").decode("utf-8", "replace")
+        if text != dataset.classes[label]:
+            return f"says {text!r}, but class {label} is {dataset.classes[label]!r}"
+    return None

@@ -1,0 +1,1 @@
+"""Elements, pure modules and the PTransforms made of them."""

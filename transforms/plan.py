@@ -1,0 +1,325 @@
+"""From counts to a plan: classes, splits, shards, first ranks. Pure.
+
+A `Tally` says what one group of references holds, and tallies add up in any order; the `Plan`
+made of their sum is small, and every worker gets it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+
+from imageshards.transforms.elements import BuildError, RefBatch, ShardId
+from imageshards.transforms.keys import first_rank
+from imageshards.transforms.rules import KNOWN_SPLITS, ShardCounts
+
+TARGET_SHARD_BYTES = 150_000_000
+"""What "auto" aims at: reads of 100-200 MB are long enough to stream, and few enough hosts wait."""
+
+_MAX_LABEL_NUMBER = 1 << 20
+BACKGROUND = "background"
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What some references are, in numbers.
+
+    Attributes:
+      images: (split, bucket) -> references.
+      bytes: split -> bytes of the references whose size is known.
+      sized: split -> how many those are.
+      labels: class texts.
+      duplicates: references that named a URI again.
+      passed_over: files that were no images by their name.
+      digests: (split, bucket) -> digest of the references in order.
+      outside_columns: some labels came from elsewhere than a manifest's column.
+    """
+
+    images: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    bytes: Mapping[str, int] = field(default_factory=dict)
+    sized: Mapping[str, int] = field(default_factory=dict)
+    labels: frozenset[str] = frozenset()
+    duplicates: int = 0
+    passed_over: int = 0
+    digests: Mapping[tuple[str, int], bytes] = field(default_factory=dict)
+    outside_columns: bool = False
+
+    @staticmethod
+    def of(
+        bucket: int,
+        groups: Mapping[str, RefBatch],
+        duplicates: int,
+        sizes: Mapping[str, Iterable[int]],
+    ) -> Tally:
+        """The tally of one sorted bucket.
+
+        Args:
+          bucket: which.
+          groups: split -> references in key order.
+          duplicates: how many were left out.
+          sizes: split -> sizes in bytes of the references for which they are known.
+        """
+        known = {split: [size for size in sizes[split] if size >= 0] for split in groups}
+        return Tally(
+            images={(split, bucket): len(refs) for split, refs in groups.items()},
+            bytes={split: sum(values) for split, values in known.items()},
+            sized={split: len(values) for split, values in known.items()},
+            labels=frozenset(
+                label for refs in groups.values() for label in set(refs.labels) if label
+            ),
+            duplicates=duplicates,
+            digests={(split, bucket): digest_of(refs) for split, refs in groups.items()},
+        )
+
+    @staticmethod
+    def merge(tallies: Iterable[Tally]) -> Tally:
+        """The sum; the order does not matter."""
+        images: Counter[tuple[str, int]] = Counter()
+        size: Counter[str] = Counter()
+        sized: Counter[str] = Counter()
+        labels: set[str] = set()
+        digests: dict[tuple[str, int], bytes] = {}
+        duplicates = passed_over = 0
+        outside_columns = False
+        for tally in tallies:
+            images.update(tally.images)
+            size.update(tally.bytes)
+            sized.update(tally.sized)
+            labels |= tally.labels
+            digests.update(tally.digests)
+            duplicates += tally.duplicates
+            passed_over += tally.passed_over
+            outside_columns |= tally.outside_columns
+        return Tally(
+            dict(images), dict(size), dict(sized), frozenset(labels),
+            duplicates, passed_over, digests, outside_columns,
+        )  # fmt: skip
+
+
+def digest_of(refs: RefBatch) -> bytes:
+    """A digest of references in their order: all that the listing says but size and stamp.
+
+    Whether a file has changed since is the business of the shard that holds it, not of the plan.
+    """
+    state = blake2b(digest_size=16)
+    state.update("\0".join(refs.uris).encode("utf-8", "surrogateescape"))
+    state.update("\0".join(label or "" for label in refs.labels).encode("utf-8", "surrogateescape"))
+    state.update(refs.name_starts.tobytes())
+    state.update(repr(sorted(refs.problems.items())).encode("utf-8", "backslashreplace"))
+    return state.digest()
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """How one split is cut into shards.
+
+    Attributes:
+      images: references, rejects to be among them.
+      num_shards: shards.
+      bytes: of all images, estimated where the listing did not say.
+      first_ranks: bucket -> rank of its first reference.
+    """
+
+    images: int
+    num_shards: int
+    bytes: int
+    first_ranks: Mapping[int, int]
+
+    def images_of(self, shard: int) -> int:
+        """References of one shard."""
+        return first_rank(shard + 1, self.num_shards, self.images) - first_rank(
+            shard, self.num_shards, self.images
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every worker must know of the whole.
+
+    Attributes:
+      splits: name -> its plan, in the order of the command line or the alphabet.
+      classes: names in label order, the background class included; empty without labels.
+      labels: label of a reference -> number of its class.
+      duplicates: references that named a URI again.
+      passed_over: files that were no images by their name.
+      notes: what the build decided by itself, and why.
+      digest: of all references in order, the classes and the shards.
+    """
+
+    splits: Mapping[str, SplitPlan]
+    classes: tuple[str, ...]
+    labels: Mapping[str, int]
+    duplicates: int
+    passed_over: int
+    notes: tuple[str, ...]
+    digest: str
+
+    @cached_property
+    def shards(self) -> list[ShardId]:
+        """Every shard, in order."""
+        return [
+            ShardId(name, index, split.num_shards)
+            for name, split in self.splits.items()
+            for index in range(split.num_shards)
+        ]
+
+    @cached_property
+    def class_of(self) -> Mapping[str, tuple[int, bytes]]:
+        """Label of a reference -> (number, UTF-8 name) of its class."""
+        return {
+            label: (number, self.classes[number].encode())
+            for label, number in self.labels.items()
+        }
+
+    @property
+    def images(self) -> int:
+        """References in all splits."""
+        return sum(split.images for split in self.splits.values())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all images, estimated where the listing did not say."""
+        return sum(split.bytes for split in self.splits.values())
+
+
+@dataclass(frozen=True)
+class Planner:
+    """What the command line says of splits, shards and classes.
+
+    Attributes:
+      num_shards: how many shards.
+      split_order: splits that must come out, in their order; empty: those that are found.
+      class_names: given class names in label order, or None.
+      label_offset: 1 leaves label 0 to a background class.
+      with_labels: whether there are labels at all.
+    """
+
+    num_shards: ShardCounts
+    split_order: tuple[str, ...] = ()
+    class_names: tuple[str, ...] | None = None
+    label_offset: int = 0
+    with_labels: bool = True
+
+    def plan(self, tally: Tally) -> Plan:
+        """The plan of a build.
+
+        Raises:
+          BuildError: it cannot be built as it was asked for.
+        """
+        images: Counter[str] = Counter()
+        for (split, _), count in tally.images.items():
+            images[split] += count
+        if not images:
+            raise BuildError("no image in any --input")
+        names = self.split_order or _usual_order(images)
+        for name in names:
+            if not images[name]:
+                raise BuildError(
+                    f"split {name!r} gets none of the {images.total():,} images: "
+                    "give it a larger ratio, or leave it out"
+                )
+        for name in self.num_shards.named:
+            if name not in images:
+                raise BuildError(
+                    f"--num_shards names the split {name!r}; the splits are {', '.join(names)}"
+                )
+        notes: list[str] = []
+        splits = {name: self._split(name, images[name], tally, notes) for name in names}
+        classes, labels = self._classes(tally, notes)
+        shards = [(name, split.num_shards) for name, split in splits.items()]
+        head = json.dumps([shards, classes, sorted(labels.items())])
+        digest = blake2b(head.encode(), digest_size=16)
+        for (split, bucket), value in sorted(tally.digests.items()):
+            digest.update(f"{split}:{bucket}:".encode() + value)
+        return Plan(
+            splits, classes, labels, tally.duplicates, tally.passed_over, tuple(notes),
+            digest.hexdigest(),
+        )  # fmt: skip
+
+    def _split(self, name: str, images: int, tally: Tally, notes: list[str]) -> SplitPlan:
+        sized = tally.sized.get(name, 0)
+        size = tally.bytes.get(name, 0) * images // sized if sized else 0
+        num_shards = self.num_shards.of(name)
+        if num_shards is None:
+            num_shards = max(1, min(images, round(size / TARGET_SHARD_BYTES)))
+            how = "" if sized == images else f", estimated from {sized:,} of them"
+            notes.append(
+                f"{name}: {num_shards} shard{'s' * (num_shards > 1)} for {images:,} images "
+                f"of {size / 1e6:,.1f} MB{how} (auto aims at {TARGET_SHARD_BYTES / 1e6:.0f} MB "
+                "a shard)"
+            )
+        if num_shards > images:
+            raise BuildError(
+                f"split {name!r} has {images:,} images for {num_shards:,} shards: "
+                f"write --num_shards {images} or less, or auto"
+            )
+        ranks: dict[int, int] = {}
+        rank = 0
+        for (split, bucket), count in sorted(tally.images.items()):
+            if split == name:
+                ranks[bucket] = rank
+                rank += count
+        return SplitPlan(images, num_shards, size, ranks)
+
+    def _classes(
+        self, tally: Tally, notes: list[str]
+    ) -> tuple[tuple[str, ...], Mapping[str, int]]:
+        if not self.with_labels:
+            return (), {}
+        found = sorted(tally.labels)
+        for name in found:
+            if "\n" in name or "\r" in name or not _is_unicode(name):
+                raise BuildError(f"class name {name!r} must be UTF-8 without line breaks: rename it")
+        numbered = not tally.outside_columns and all(_is_number(name) for name in found)
+        if self.class_names is None:
+            if numbered and found:
+                largest = max(map(int, found))
+                if largest >= _MAX_LABEL_NUMBER:
+                    raise BuildError(
+                        f"label {largest} is too large for the number of a class "
+                        f"(at most {_MAX_LABEL_NUMBER - 1})"
+                    )
+                names = tuple(map(str, range(largest + 1)))
+                labels = {name: int(name) for name in found}
+            else:
+                names = tuple(found)
+                labels = {name: number for number, name in enumerate(found)}
+        else:
+            names = self.class_names
+            labels = {name: number for number, name in enumerate(names)}
+            if numbered and not set(found) <= set(names):
+                labels = {name: int(name) for name in found if int(name) < len(names)}
+            if missing := [name for name in found if name not in labels]:
+                shown = ", ".join(map(repr, missing[:5])) + (", ..." if missing[5:] else "")
+                raise BuildError(
+                    f"--class_names lacks {len(missing):,} of the labels found: {shown}"
+                )
+        if len(names) == 1 and not self.class_names:
+            notes.append(
+                f"one class only, {names[0]!r}: --labels none, regex:RE or column tell others"
+            )
+        if self.label_offset:
+            names = (BACKGROUND,) * self.label_offset + names
+        used = {name: labels[name] + self.label_offset for name in found}
+        return names, used
+
+
+def _usual_order(splits: Iterable[str]) -> tuple[str, ...]:
+    usual = {name: place for place, name in enumerate(KNOWN_SPLITS)}
+    return tuple(sorted(splits, key=lambda name: (usual.get(name, len(usual)), name)))
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and str(int(name)) == name
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

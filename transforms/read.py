@@ -1,0 +1,96 @@
+"""PTransform: what `--input` names -> batches of references by bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+
+from imageshards.transforms.elements import RefBatch
+from imageshards.transforms.plan import Tally
+from imageshards.transforms.references import Annotator, partition
+from imageshards.transforms.sources import Source, identify, list_source
+
+FLUSH_ROWS = 1 << 17
+"""References that one listing holds before it passes them on, some 500 to a bucket."""
+
+
+class Listed(NamedTuple):
+    """What was listed."""
+
+    batches: beam.PCollection[tuple[int, RefBatch]]
+    tallies: beam.PCollection[Tally]
+
+
+@dataclass
+class ReadReferences(beam.PTransform):  # type: ignore[misc]
+    """Lists all inputs in parallel.
+
+    Attributes:
+      inputs: folders, patterns, manifests.
+      annotator: labels, splits, keys.
+      uri_column: of manifests.
+      include_all: take files whatever their name.
+      exclude: a folder not to walk into.
+    """
+
+    inputs: tuple[str, ...]
+    annotator: Annotator
+    uri_column: str = "uri"
+    include_all: bool = False
+    exclude: str = ""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def expand(self, root: beam.pvalue.PBegin) -> Listed:
+        """Returns batches in no order, and the tallies of what has no reference."""
+        listed = (
+            root
+            | "Inputs" >> beam.Create(list(dict.fromkeys(self.inputs)))
+            | "Distribute" >> beam.Reshuffle()  # one input a worker, from here on
+            | "List" >> beam.ParDo(_List(self)).with_outputs("tallies", main="batches")
+        )
+        return Listed(listed.batches, listed.tallies)
+
+
+class _List(beam.DoFn):  # type: ignore[misc]
+    def __init__(self, read: ReadReferences) -> None:
+        self._annotator = read.annotator
+        self._uri_column = read.uri_column
+        self._include_all = read.include_all
+        self._exclude = read.exclude
+        self._listed = Metrics.counter("imageshards", "images_listed")
+
+    def process(self, text: str) -> Iterator[tuple[int, RefBatch] | beam.pvalue.TaggedOutput]:
+        # -> (bucket, references), ... ; tallies: one
+        passed_over = 0
+        outside_columns = False
+        held: list[RefBatch] = []
+        rows = 0
+        for listing in self._listings(identify(text)):
+            passed_over += listing.passed_over
+            outside_columns |= not self._annotator.labels_are_from_column(listing)
+            held.append(self._annotator.annotate(listing))
+            rows += len(held[-1])
+            self._listed.inc(len(held[-1]))
+            if rows >= FLUSH_ROWS:
+                yield from partition(RefBatch.concat(held))
+                held, rows = [], 0
+        if rows:
+            yield from partition(RefBatch.concat(held))
+        tally = Tally(passed_over=passed_over, outside_columns=outside_columns)
+        yield beam.pvalue.TaggedOutput("tallies", tally)
+
+    def _listings(self, source: Source) -> Iterable:  # type: ignore[type-arg]
+        return list_source(
+            source,
+            uri_column=self._uri_column,
+            required=self._annotator.required_columns,
+            optional=self._annotator.optional_columns,
+            include_all=self._include_all,
+            exclude=self._exclude,
+        )

@@ -1,0 +1,261 @@
+"""References: from a listing to sorted groups without duplicates. Pure.
+
+    Listing -> RefBatch -> {bucket: RefBatch} -> sorted RefBatch of one split
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from imageshards.transforms.elements import BuildError, Problem, RefBatch
+from imageshards.transforms.keys import (
+    BUCKET_BITS,
+    BUCKETS,
+    KEY_BITS,
+    hash_keys,
+    split_index,
+    split_thresholds,
+)
+from imageshards.transforms.rules import (
+    GroupRule,
+    LabelRule,
+    SplitRule,
+    matched_text,
+    parent_name,
+    top_folder,
+)
+from imageshards.transforms.sources import Listing
+
+
+@dataclass(frozen=True)
+class Annotator:
+    """Gives every listed image its key, split, label and name.
+
+    Attributes:
+      seed: 0 .. 2**64 - 1; fixes order and hashed splits.
+      labels: where classes come from.
+      splits: into which split an image goes.
+      groups: what the splits must not tear apart.
+      base_uri: URIs below it are hashed and named relative to it, so that a copy of the images
+        elsewhere gives the same data set; empty: keys are of the whole URI.
+    """
+
+    seed: int
+    labels: LabelRule
+    splits: SplitRule
+    groups: GroupRule
+    base_uri: str = ""
+
+    @property
+    def required_columns(self) -> list[str]:
+        """Manifest columns without which the rules make no sense."""
+        named = [self.groups.column]
+        if self.labels.kind == "column":
+            named.append(self.labels.column)
+        if self.splits.kind == "column":
+            named.append(self.splits.column)
+        return [column for column in dict.fromkeys(named) if column]
+
+    @property
+    def optional_columns(self) -> list[str]:
+        """Manifest columns that are used where they are."""
+        named = []
+        if self.labels.kind == "auto":
+            named.append(self.labels.column)
+        if self.splits.kind == "auto":
+            named.append(self.splits.column)
+        return [column for column in named if column]
+
+    def labels_are_from_column(self, listing: Listing) -> bool:
+        """Whether the labels of a listing come from a manifest's column."""
+        return self.labels.column is not None and self.labels.column in listing.columns
+
+    def annotate(self, listing: Listing) -> RefBatch:
+        """References of a listing.
+
+        Raises:
+          BuildError: a split that is not known.
+        """
+        uris = listing.uris
+        base = self.base_uri.rstrip("/") + "/" if self.base_uri else ""
+        if base:
+            name_starts = array(
+                "I",
+                (
+                    len(base) if uri.startswith(base) else root
+                    for uri, root in zip(uris, listing.root_lengths, strict=True)
+                ),
+            )
+            identities: Sequence[str] = [uri.removeprefix(base) for uri in uris]
+        else:
+            name_starts = listing.root_lengths
+            identities = uris
+        problems: dict[int, Problem] = {}
+        labels = self._labels(listing, problems)
+        splits = self._splits(listing, identities, problems)
+        return RefBatch(
+            keys=hash_keys(self.seed, "shuffle", identities),
+            uris=uris,
+            name_starts=name_starts,
+            labels=labels,
+            splits=splits,
+            sizes=listing.sizes,
+            stamps=listing.stamps,
+            problems=problems,
+        )
+
+    def _labels(self, listing: Listing, problems: dict[int, Problem]) -> list[str | None]:
+        labels: list[str | None]
+        if self.labels.kind == "none":
+            return [None] * len(listing.uris)
+        if self.labels_are_from_column(listing):
+            labels = listing.columns[self.labels.column or ""]
+            reason = f"no value in the column {self.labels.column!r}"
+        elif self.labels.kind == "regex":
+            pattern = self.labels.pattern
+            labels = [matched_text(pattern, uri) for uri in listing.uris]
+            reason = f"the URI does not match {self.labels.argument!r}"
+        else:
+            labels = [parent_name(uri) for uri in listing.uris]
+            reason = "the URI has no folder"
+        if not all(labels):
+            problem = Problem("label", "NoLabel", reason)
+            problems.update((row, problem) for row, label in enumerate(labels) if not label)
+        return labels
+
+    def _splits(
+        self, listing: Listing, identities: Sequence[str], problems: dict[int, Problem]
+    ) -> list[str]:
+        rule = self.splits
+        uris = listing.uris
+        if rule.kind == "ratio":
+            if len(rule.names) == 1:
+                return [rule.names[0]] * len(uris)
+            thresholds = split_thresholds(rule.ratios)
+            groups = self._groups(listing, identities, problems)
+            return [
+                rule.names[split_index(key, thresholds)]
+                for key in hash_keys(self.seed, "split", groups)
+            ]
+        if rule.kind == "folder":
+            found: list[str | None] = [
+                top_folder(uri[root:])
+                for uri, root in zip(uris, listing.root_lengths, strict=True)
+            ]
+        elif rule.column in listing.columns:
+            found = listing.columns[rule.column or ""]
+        else:
+            return ["train"] * len(uris)
+        known = set(rule.names)
+        splits = []
+        for uri, split in zip(uris, found, strict=True):
+            if split not in known:
+                what = f"split {split!r}" if split else "no split"
+                raise BuildError(
+                    f"{uri}: {what}; it must be one of {', '.join(rule.names)} "
+                    "(--split_names A,B names others)"
+                )
+            splits.append(split)
+        return splits  # type: ignore[return-value]
+
+    def _groups(
+        self, listing: Listing, identities: Sequence[str], problems: dict[int, Problem]
+    ) -> Sequence[str]:
+        rule = self.groups
+        if rule.kind == "uri":
+            return identities
+        if rule.kind == "dirname":
+            return [identity.rpartition("/")[0] for identity in identities]
+        found: Sequence[str | None]
+        if rule.kind == "column":
+            found = listing.columns[rule.argument]
+            reason = f"no value in the column {rule.argument!r}"
+        else:
+            pattern = rule.pattern
+            found = [matched_text(pattern, uri) for uri in listing.uris]
+            reason = f"the URI does not match {rule.argument!r}"
+        for row, group in enumerate(found):
+            if not group:
+                problems.setdefault(row, Problem("group", "NoGroup", reason))
+        return [group or "" for group in found]
+
+
+def partition(batch: RefBatch) -> Iterator[tuple[int, RefBatch]]:
+    """Cuts a batch by bucket: (bucket, its rows in key order), for buckets that have rows."""
+    keys = np.frombuffer(batch.keys, dtype=np.uint64)
+    order = np.argsort(keys, kind="stable")
+    in_order = batch.take(order.tolist())
+    buckets = (keys[order] >> np.uint64(KEY_BITS - BUCKET_BITS)).astype(np.int64)
+    bounds = np.searchsorted(buckets, np.arange(BUCKETS + 1))
+    for bucket in np.unique(buckets).tolist():
+        yield bucket, in_order[bounds[bucket] : bounds[bucket + 1]]
+
+
+def sort_group(batches: Sequence[RefBatch]) -> tuple[dict[str, RefBatch], int]:
+    """Sorts all references of a bucket and takes each URI once.
+
+    A URI that is named again with another split or label cannot be right twice: the one that
+    sorts first is taken, the other becomes a reject of its own.
+
+    Returns:
+      split -> references in key order, and the number of duplicates.
+    """
+    batch = RefBatch.concat(batches)
+    keys = np.frombuffer(batch.keys, dtype=np.uint64)
+    order = np.argsort(keys, kind="stable").tolist()
+    in_order = keys[order]
+    equal = np.flatnonzero(in_order[1:] == in_order[:-1])
+    problems = dict(batch.problems)
+    duplicates = 0
+    if equal.size:
+        order, duplicates = _take_once(batch, order, problems)
+        batch = RefBatch(
+            batch.keys, batch.uris, batch.name_starts, batch.labels, batch.splits,
+            batch.sizes, batch.stamps, problems,
+        )  # fmt: skip
+    rows_of: dict[str, list[int]] = {}
+    for row in order:
+        rows_of.setdefault(batch.splits[row], []).append(row)
+    return {split: batch.take(rows) for split, rows in sorted(rows_of.items())}, duplicates
+
+
+def _take_once(
+    batch: RefBatch, order: list[int], problems: dict[int, Problem]
+) -> tuple[list[int], int]:
+    def identity(row: int) -> tuple[int, str, str, str, int]:
+        # Listings say more than manifests: of equals the one with a size is taken.
+        size = batch.sizes[row]
+        return (
+            batch.keys[row], batch.uris[row], batch.splits[row], batch.labels[row] or "", -size
+        )  # fmt: skip
+
+    taken: list[int] = []
+    duplicates = 0
+    previous = -1
+    for row in sorted(order, key=identity):
+        if previous < 0 or batch.uris[row] != batch.uris[previous]:
+            taken.append(row)
+            previous = row
+            continue
+        differs = _difference(batch, previous, row)
+        if differs:
+            problems[row] = Problem("read", "ConflictingDuplicate", differs)
+            taken.append(row)
+        else:
+            duplicates += 1
+    return taken, duplicates
+
+
+def _difference(batch: RefBatch, first: int, second: int) -> str:
+    columns: list[tuple[str, Callable[[int], str | None]]] = [
+        ("split", batch.splits.__getitem__),
+        ("label", batch.labels.__getitem__),
+    ]
+    for name, of in columns:
+        if of(first) != of(second):
+            return f"named twice, with {name} {of(first)!r} and {of(second)!r}; the first is taken"
+    return ""

@@ -1,0 +1,237 @@
+"""How labels, splits, groups and shard counts are told from the command line. Pure.
+
+Each rule is parsed from the text of its option and raises ValueError with what to write
+instead.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+_SPLIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+KNOWN_SPLITS = (
+    "train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval",
+)  # fmt: skip
+"""Split names that a folder or a column may use without `--split_names`."""
+
+
+def _compile(option: str, pattern: str) -> re.Pattern[str]:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{option}: {pattern!r} is not a regular expression: {error}") from error
+    if compiled.groups < 1:
+        raise ValueError(
+            f"{option}: {pattern!r} has no group: put parentheses around what to take, "
+            r"as in regex:([a-z]+)\d+\.jpg"
+        )
+    return compiled
+
+
+def matched_text(pattern: re.Pattern[str], uri: str) -> str | None:
+    """The first group of a pattern that was found in a URI, or None."""
+    match = pattern.search(uri)
+    return match[1] if match else None
+
+
+def _split_rule(text: str) -> tuple[str, str]:
+    kind, _, argument = text.partition(":")
+    return kind, argument
+
+
+@dataclass(frozen=True)
+class LabelRule:
+    """Where the class of an image comes from.
+
+    Attributes:
+      kind: "auto" takes the manifest's `label` column where there is one, else the folder.
+      argument: the column's name or the regular expression.
+    """
+
+    kind: Literal["auto", "dirname", "column", "regex", "none"]
+    argument: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> LabelRule:
+        """From `auto`, `dirname`, `column[:NAME]`, `regex:RE` or `none`."""
+        kind, argument = _split_rule(text)
+        if kind in ("auto", "dirname", "none") and not argument:
+            return cls(kind)  # type: ignore[arg-type]
+        if kind == "column":
+            return cls("column", argument or "label")
+        if kind == "regex":
+            _compile("--labels", argument)
+            return cls("regex", argument)
+        raise ValueError(
+            f"--labels {text!r}: write auto, dirname, column, column:NAME, regex:RE or none"
+        )
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """The compiled regular expression."""
+        return re.compile(self.argument)
+
+    @property
+    def column(self) -> str | None:
+        """The manifest column that is wanted, if any."""
+        return {"auto": "label", "column": self.argument}.get(self.kind)
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """Into which split an image goes.
+
+    Attributes:
+      kind: "ratio" cuts a seeded hash of the group; "auto" takes the manifest's `split` column
+        where there is one, else all is `train`.
+      names: for "ratio" the splits in order; else those that may occur.
+      ratios: for "ratio", of the same length as names; they add up to 1.
+      column: the manifest column that is wanted, if any.
+    """
+
+    kind: Literal["auto", "ratio", "column", "folder"]
+    names: tuple[str, ...]
+    ratios: tuple[float, ...] = ()
+    column: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, split_names: Sequence[str] = ()) -> SplitRule:
+        """From `auto`, `train=0.8,test=0.2`, `column[:NAME]` or `folder`."""
+        for name in split_names:
+            _check_split_name("--split_names", name)
+        names = tuple(split_names) or KNOWN_SPLITS
+        kind, argument = _split_rule(text)
+        if kind == "column":
+            return cls("column", names, column=argument or "split")
+        if text == "folder":
+            return cls("folder", names)
+        if text == "auto":
+            return cls("auto", names, column="split")
+        if split_names:
+            raise ValueError(f"--split_names goes with --splits column or folder, not {text!r}")
+        if "=" not in text:
+            raise ValueError(
+                f"--splits {text!r}: write train=0.8,test=0.2 or column, column:NAME, folder"
+            )
+        pairs = _parse_pairs("--splits", text, "train=0.8,test=0.2")
+        ratios = tuple(_parse_ratio(name, value) for name, value in pairs.items())
+        if not math.isclose(sum(ratios), 1, abs_tol=1e-6):
+            raise ValueError(
+                f"--splits {text!r}: the ratios add up to {sum(ratios):g}, and must to 1"
+            )
+        return cls("ratio", tuple(pairs), ratios)
+
+
+def _parse_ratio(name: str, value: str) -> float:
+    try:
+        ratio = float(value)
+    except ValueError:
+        ratio = -1
+    if not 0 < ratio <= 1:
+        raise ValueError(f"--splits: {name}={value} must be a number above 0 and at most 1")
+    return ratio
+
+
+def _parse_pairs(option: str, text: str, example: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for item in text.split(","):
+        name, equals, value = item.strip().partition("=")
+        if not equals or not value:
+            raise ValueError(f"{option} {text!r}: write it like {example}")
+        _check_split_name(option, name)
+        if name in pairs:
+            raise ValueError(f"{option} {text!r}: {name} is there twice")
+        pairs[name] = value
+    return pairs
+
+
+def _check_split_name(option: str, name: str) -> None:
+    if not _SPLIT_NAME.fullmatch(name):
+        raise ValueError(
+            f"{option}: {name!r} is no name for a split: letters, digits and _ only"
+        )
+
+
+@dataclass(frozen=True)
+class GroupRule:
+    """What must not be torn apart by the splits: a patient, a video, a product.
+
+    Attributes:
+      kind: "uri" makes every image a group of its own.
+      argument: the column's name or the regular expression.
+    """
+
+    kind: Literal["uri", "dirname", "column", "regex"]
+    argument: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> GroupRule:
+        """From `uri`, `dirname`, `column:NAME` or `regex:RE`."""
+        kind, argument = _split_rule(text)
+        if kind in ("uri", "dirname") and not argument:
+            return cls(kind)  # type: ignore[arg-type]
+        if kind == "column" and argument:
+            return cls("column", argument)
+        if kind == "regex":
+            _compile("--group_by", argument)
+            return cls("regex", argument)
+        raise ValueError(f"--group_by {text!r}: write dirname, column:NAME or regex:RE")
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """The compiled regular expression."""
+        return re.compile(self.argument)
+
+    @property
+    def column(self) -> str | None:
+        """The manifest column that is wanted, if any."""
+        return self.argument if self.kind == "column" else None
+
+
+@dataclass(frozen=True)
+class ShardCounts:
+    """How many shards a split gets.
+
+    Attributes:
+      default: for every split that is not named; None is "auto", from the bytes.
+      named: split -> shards.
+    """
+
+    default: int | None
+    named: Mapping[str, int]
+
+    @classmethod
+    def parse(cls, text: str) -> ShardCounts:
+        """From `16`, `auto` or `train=1024,test=16`; splits not named are then "auto"."""
+        if text == "auto":
+            return cls(None, {})
+        if "=" not in text:
+            return cls(_parse_count(text, text), {})
+        pairs = _parse_pairs("--num_shards", text, "train=1024,test=16")
+        return cls(None, {name: _parse_count(value, text) for name, value in pairs.items()})
+
+    def of(self, split: str) -> int | None:
+        """Shards of a split, or None for "auto"."""
+        return self.named.get(split, self.default)
+
+
+def _parse_count(value: str, text: str) -> int:
+    if not value.isdecimal() or not 1 <= int(value) <= 99_999:
+        raise ValueError(
+            f"--num_shards {text!r}: write a number from 1 to 99999, train=1024,test=16 or auto"
+        )
+    return int(value)
+
+
+def parent_name(uri: str) -> str:
+    """The name of the folder in which a file lies; empty where there is none."""
+    return uri.rpartition("/")[0].rpartition("/")[2]
+
+
+def top_folder(path: str) -> str:
+    """The first folder of a path below its input; empty for a file directly in it."""
+    return path.partition("/")[0] if "/" in path else ""

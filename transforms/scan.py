@@ -1,0 +1,81 @@
+"""Reads a shard back: records, index and counts. Pure but for reading the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, cast
+
+import google_crc32c
+
+from imageshards.transforms import example, storage
+from imageshards.transforms.elements import ShardId, ShardReport
+from imageshards.transforms.images import ImageInfo
+from imageshards.transforms.stats import ShardStats
+from imageshards.transforms.tfrecord import FRAME_BYTES, index_line, read_records
+
+
+
+@dataclass(frozen=True)
+class Record:
+    """One parsed record: where it stands, its bytes on disk, key -> list of values."""
+
+    offset: int
+    framed_size: int
+    values: dict[str, list[Any]]
+
+    def first(self, key: str | None, default: Any = None) -> Any:
+        """The first value of a feature."""
+        values = self.values.get(key) if key else None
+        return values[0] if values else default
+
+
+class CountingFile:
+    """A file whose size and CRC32C are known when it has been read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.bytes = 0
+        self.crc32c = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Reads and counts."""
+        data = self._file.read(size)
+        self.bytes += len(data)
+        self.crc32c = google_crc32c.extend(self.crc32c, data)
+        return data
+
+
+def read_shard(uri: str) -> Iterator[Record]:
+    """Yields the parsed records of a shard.
+
+    Raises:
+      CorruptRecord: a record breaks off, or its CRC is wrong.
+      CorruptExample: a record is no tf.train.Example.
+    """
+    with storage.open_read(uri) as file:
+        for offset, data in read_records(cast(BinaryIO, file)):
+            yield Record(offset, len(data) + FRAME_BYTES, example.decode(data))
+
+
+def scan_shard(uri: str, shard: ShardId, schema_name: str) -> tuple[ShardReport, str]:
+    """The report and the index of a shard, from its file alone."""
+    schema = example.SCHEMAS[schema_name]
+    stats = ShardStats()
+    index: list[str] = []
+    with storage.open_read(uri) as raw:
+        file = CountingFile(cast(BinaryIO, raw))
+        for offset, data in read_records(cast(BinaryIO, file)):
+            record = Record(offset, len(data) + FRAME_BYTES, example.decode(data))
+            index.append(index_line(offset, record.framed_size))
+            stats.add(info_of(record, schema), record.first(schema.key_of("label")))
+    return stats.report(shard, file.bytes, file.crc32c), "".join(index)
+
+
+def info_of(record: Record, schema: example.Schema) -> ImageInfo:
+    """What a record says of its image."""
+    return ImageInfo(
+        record.first(schema.key_of("format"), b"").decode("ascii", "replace"),
+        record.first(schema.key_of("height"), 0),
+        record.first(schema.key_of("width"), 0),
+    )

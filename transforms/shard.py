@@ -1,0 +1,197 @@
+"""The owner of a shard: reads ahead, encodes, and streams records to the file in order.
+
+No image crosses a worker boundary, and memory is that of the reads in flight.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Any
+
+from imageshards.transforms import storage
+from imageshards.transforms.elements import (
+    ImageRef,
+    RefBatch,
+    Reject,
+    RejectReport,
+    ShardId,
+    ShardReport,
+)
+from imageshards.transforms.encoder import Encoded, Rejected
+from imageshards.transforms.layout import Layout
+from imageshards.transforms.plan import digest_of
+from imageshards.transforms.stats import ShardStats
+from imageshards.transforms.tfrecord import frame, index_line
+
+Encode = Callable[[ImageRef], Encoded]
+
+IN_FLIGHT_BYTES = 64 << 20
+"""No further read is begun while more bytes than this are waiting to be written."""
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """A finished shard; `resumed` if an earlier run had finished it."""
+
+    report: ShardReport
+    rejects: RejectReport | None
+    resumed: bool = False
+
+
+def write_shard(
+    shard: ShardId,
+    refs: RefBatch,
+    encode: Encode,
+    layout: Layout,
+    executor: Executor | None,
+    in_flight: int,
+    settings: str,
+) -> ShardResult:
+    """Writes a shard, or finds that an earlier run has.
+
+    Args:
+      shard: which.
+      refs: its references, in order.
+      encode: reference -> record; raises `Rejected`.
+      layout: where.
+      executor: runs `encode`; None runs it here, which is best for local reads that are not
+        decoded: handing them to a thread costs three times the read itself.
+      in_flight: how many images may be read ahead.
+      settings: digest of all options that decide bytes.
+
+    Returns:
+      The report. A shard of which no image is left is not written: its report has 0 records.
+    """
+    fingerprint = _fingerprint(refs, settings)
+    if done := _finished(shard, layout, fingerprint):
+        return done
+    # From here on the data set is not complete, whatever it was before.
+    storage.delete([layout.dataset_info])
+    stats = ShardStats()
+    rejects: list[Reject] = []
+    index: list[str] = []
+    with storage.open_sink(layout.shard(shard), layout.state) as sink:
+        for ref, encoded in _encode_ahead(refs, encode, executor, in_flight):
+            if isinstance(encoded, Rejected):
+                rejects.append(Reject(ref.uri, shard.split, encoded.problem))
+                continue
+            head, tail = frame(encoded.parts)
+            start = sink.bytes
+            sink.write([head, *encoded.parts, tail])
+            index.append(index_line(start, sink.bytes - start))
+            stats.add(encoded.info, encoded.label)
+        sink.keep = stats.records > 0
+    report = stats.report(shard, sink.bytes, sink.crc32c)
+    part = write_rejects(layout, shard.split, f"{shard.split}-{shard.index:05d}", rejects)
+    layout.write(layout.index(shard), "".join(index).encode())
+    result = ShardResult(report, part)
+    layout.write(layout.shard_state(shard), _state_text(result, fingerprint).encode())
+    return result
+
+
+def _encode_ahead(
+    refs: RefBatch, encode: Encode, executor: Executor | None, in_flight: int
+) -> Iterator[tuple[ImageRef, Encoded | Rejected]]:
+    """Encodes references, up to `in_flight` of them at a time; yields in order."""
+
+    def attempt(ref: ImageRef) -> Encoded | Rejected:
+        try:
+            return encode(ref)
+        except Rejected as rejected:
+            return rejected
+
+    if executor is None:
+        for ref in refs.refs():
+            yield ref, attempt(ref)
+        return
+    waiting: deque[tuple[ImageRef, Future[Encoded | Rejected]]] = deque()
+    waiting_bytes = 0
+    for ref in refs.refs():
+        waiting.append((ref, executor.submit(attempt, ref)))
+        waiting_bytes += max(ref.size, 0)
+        while len(waiting) >= in_flight or waiting_bytes > IN_FLIGHT_BYTES:
+            first, future = waiting.popleft()
+            waiting_bytes -= max(first.size, 0)
+            yield first, future.result()
+    while waiting:
+        first, future = waiting.popleft()
+        yield first, future.result()
+
+
+def write_rejects(
+    layout: Layout, split: str, part: str, rejects: Iterable[Reject]
+) -> RejectReport | None:
+    """Writes a part of rejects.jsonl, if there is anything to write."""
+    errors: Counter[str] = Counter()
+    lines = []
+    for reject in rejects:
+        errors[reject.problem.error] += 1
+        line = {"uri": reject.uri, "split": reject.split, **asdict(reject.problem)}
+        lines.append(json.dumps(line) + "\n")
+    if not lines:
+        storage.delete([layout.rejects_part(part)])
+        return None
+    layout.write(layout.rejects_part(part), "".join(lines).encode())
+    return RejectReport(split, part, dict(sorted(errors.items())))
+
+
+def _fingerprint(refs: RefBatch, settings: str) -> str:
+    """Of all that decides the bytes of a shard: options, references, and their stamps."""
+    state = blake2b(settings.encode() + digest_of(refs), digest_size=16)
+    state.update(refs.sizes.tobytes() + refs.stamps.tobytes())
+    if not all(refs.stamps):
+        # A manifest says nothing of the files it names; the files themselves do.
+        for uri, stamp in zip(refs.uris, refs.stamps, strict=True):
+            if not stamp and storage.is_local(uri):
+                state.update(repr(storage.stamp(uri)).encode())
+    return state.hexdigest()
+
+
+def _state_text(result: ShardResult, fingerprint: str) -> str:
+    state = {
+        "fingerprint": fingerprint,
+        "report": asdict(result.report),
+        "rejects": asdict(result.rejects) if result.rejects else None,
+    }
+    return json.dumps(state, indent=1) + "\n"
+
+
+def _finished(shard: ShardId, layout: Layout, fingerprint: str) -> ShardResult | None:
+    """The result of an earlier run, if it is of the same bytes and its files are there."""
+    try:
+        with storage.open_read(layout.shard_state(shard)) as file:
+            state = json.load(file)
+    except (FileNotFoundError, ValueError):
+        return None
+    if state["fingerprint"] != fingerprint:
+        return None
+    report = _parse_report(shard, state["report"])
+    rejects = RejectReport(**state["rejects"]) if state["rejects"] else None
+    there = storage.size(layout.shard(shard))
+    if there != (report.bytes if report.records else -1):
+        return None
+    if not storage.exists(layout.index(shard)):
+        return None
+    if rejects and not storage.exists(layout.rejects_part(rejects.part)):
+        return None
+    return ShardResult(report, rejects, resumed=True)
+
+
+def _parse_report(shard: ShardId, values: dict[str, Any]) -> ShardReport:
+    # JSON knows text keys and lists only.
+    return ShardReport(
+        shard=shard,
+        records=values["records"],
+        bytes=values["bytes"],
+        crc32c=values["crc32c"],
+        labels={int(label): count for label, count in values["labels"].items()},
+        formats=values["formats"],
+        long_sides={int(bound): count for bound, count in values["long_sides"].items()},
+        smallest=tuple(values["smallest"]),
+        largest=tuple(values["largest"]),
+    )

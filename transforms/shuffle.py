@@ -1,0 +1,112 @@
+"""PTransform: references in any order -> the shards' references in exact random order.
+
+A unique random key per element does not shuffle: a GroupByKey may yield its groups in the
+order in which they came. Here the key *is* the order: references are grouped by the top bits
+of their key and sorted inside each group, and the groups' counts give each its first rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import apache_beam as beam
+
+from imageshards.transforms import storage
+from imageshards.transforms.elements import RefBatch, ShardId
+from imageshards.transforms.keys import cut
+from imageshards.transforms.plan import Plan, Planner, Tally
+from imageshards.transforms.references import sort_group
+
+# "auto" needs the bytes of images whose listing did not say: this many of each bucket and
+# split are asked, 1,000 and more in all, which a seeded hash has chosen at random.
+_SIZED_PER_BUCKET = 4
+
+Group = tuple[int, dict[str, RefBatch]]
+
+
+class Shuffled(NamedTuple):
+    """Sorted groups and the plan made of their counts."""
+
+    groups: beam.PCollection[Group]
+    plan: beam.PCollection[Plan]
+
+
+class _MergeTallies(beam.CombineFn):  # type: ignore[misc]
+    def create_accumulator(self) -> list[Tally]:
+        return []
+
+    def add_input(self, accumulator: list[Tally], tally: Tally) -> list[Tally]:
+        return [*accumulator, tally]
+
+    def merge_accumulators(self, accumulators: Iterable[list[Tally]]) -> list[Tally]:
+        return [Tally.merge(tally for tallies in accumulators for tally in tallies)]
+
+    def compact(self, accumulator: list[Tally]) -> list[Tally]:
+        return [Tally.merge(accumulator)]
+
+    def extract_output(self, accumulator: list[Tally]) -> Tally:
+        return Tally.merge(accumulator)
+
+
+class _SortGroup(beam.DoFn):  # type: ignore[misc]
+    def process(
+        self, element: tuple[int, Iterable[RefBatch]]
+    ) -> Iterator[Group | beam.pvalue.TaggedOutput]:
+        bucket, batches = element
+        groups, duplicates = sort_group(list(batches))
+        sizes = {split: _known_sizes(refs) for split, refs in groups.items()}
+        yield bucket, groups
+        yield beam.pvalue.TaggedOutput("tallies", Tally.of(bucket, groups, duplicates, sizes))
+
+
+def _known_sizes(refs: RefBatch) -> list[int]:
+    known = [size for size in refs.sizes if size >= 0]
+    return known or [storage.size(uri) for uri in refs.uris[:_SIZED_PER_BUCKET]]
+
+
+@dataclass
+class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
+    """Sorts references, drops duplicates, and plans splits, shards and classes.
+
+    Attributes:
+      planner: what the command line says of them.
+    """
+
+    planner: Planner
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def expand(
+        self, listed: tuple[beam.PCollection[tuple[int, RefBatch]], beam.PCollection[Tally]]
+    ) -> Shuffled:
+        """Takes what `ReadReferences` returns."""
+        batches, tallies = listed
+        sorted_groups = (
+            batches  # (bucket, references)
+            | "GroupByBucket" >> beam.GroupByKey()  # (bucket, [references, ...])
+            | "Sort" >> beam.ParDo(_SortGroup()).with_outputs("tallies", main="groups")
+        )
+        plan = (
+            (tallies, sorted_groups.tallies)
+            | "Tallies" >> beam.Flatten()
+            | "Sum" >> beam.CombineGlobally(_MergeTallies())  # one tally
+            | "Plan" >> beam.Map(self.planner.plan).with_output_types(Plan)  # one plan
+        )
+        return Shuffled(sorted_groups.groups, plan)
+
+
+def assign_shards(group: Group, plan: Plan) -> Iterator[tuple[ShardId, tuple[int, RefBatch]]]:
+    """Cuts a sorted group at the bounds of shards.
+
+    Yields:
+      (shard, (bucket, references in order)): the buckets of a shard in order are the shard.
+    """
+    bucket, groups = group
+    for name, refs in groups.items():
+        split = plan.splits[name]
+        first = split.first_ranks[bucket]
+        for index, start, stop in cut(first, len(refs), split.num_shards, split.images):
+            yield ShardId(name, index, split.num_shards), (bucket, refs[start:stop])

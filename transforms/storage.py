@@ -1,0 +1,318 @@
+"""Bytes at a URI, from anywhere: local files by the operating system, the rest by Beam.
+
+A local URI is an absolute path. A name is never taken for a pattern here, whatever
+characters are in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import IO, Any, BinaryIO, Protocol
+from urllib.parse import unquote
+
+import google_crc32c
+
+from imageshards.transforms.elements import BuildError
+
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
+MAX_BYTES = 1 << 28
+"""A file of more bytes than this is not read: no image of `images.MAX_PIXELS` needs them."""
+
+
+class ReadError(Exception):
+    """Bytes that cannot be had.
+
+    Attributes:
+      kind: its type for counting: Missing, Unreadable, NotAFile, TooLarge.
+    """
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+def is_local(uri: str) -> bool:
+    """Whether a URI is a path of this machine."""
+    return _SCHEME.match(uri) is None
+
+
+def normalize(uri: str) -> str:
+    """One spelling for one place: local paths become absolute, `file://` goes away."""
+    if uri.startswith("file://"):
+        uri = unquote(uri.removeprefix("file://"))
+    return os.path.abspath(os.path.expanduser(uri)) if is_local(uri) else uri
+
+
+def join(place: str, *names: str) -> str:
+    """A URI below a place."""
+    return "/".join((place.rstrip("/"), *names))
+
+
+def _filesystems() -> Any:
+    # Beam takes a second to import: only for what is not local.
+    from apache_beam.io.filesystems import FileSystems
+
+    return FileSystems
+
+
+def _remote_failure(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def read(uri: str) -> bytes:
+    """The bytes of one image.
+
+    Raises:
+      ReadError: they cannot be had, and trying again would not help.
+    """
+    return _read_local(uri) if is_local(uri) else _read_remote(uri)
+
+
+def _read_local(path: str) -> bytes:
+    try:
+        # O_NONBLOCK: a named pipe must not hold a worker for ever.
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError as error:
+        raise ReadError("Missing", "no such file") from error
+    except OSError as error:
+        raise ReadError("Unreadable", error.strerror or str(error)) from error
+    except ValueError as error:  # a NUL in the name
+        raise ReadError("Unreadable", str(error)) from error
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise ReadError("NotAFile", "not a regular file")
+        if status.st_size > MAX_BYTES:
+            raise ReadError("TooLarge", f"{status.st_size:,} bytes, more than {MAX_BYTES:,}")
+        data = os.read(file, status.st_size)
+        while len(data) < status.st_size:
+            more = os.read(file, status.st_size - len(data))
+            if not more:
+                break  # it shrank meanwhile: the check of the image will tell
+            data += more
+        return data
+    except OSError as error:
+        raise ReadError("Unreadable", error.strerror or str(error)) from error
+    finally:
+        os.close(file)
+
+
+def _read_remote(uri: str) -> bytes:
+    try:
+        with _open_remote(uri) as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise ReadError("Missing", "no such object") from error
+    if len(data) > MAX_BYTES:
+        raise ReadError("TooLarge", f"more than {MAX_BYTES:,} bytes")
+    return data
+
+
+def _open_remote(uri: str) -> IO[bytes]:
+    from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+
+    try:
+        return _filesystems().open(uri, compression_type=CompressionTypes.UNCOMPRESSED)
+    except BeamIOError as error:
+        if _is_missing(error):
+            raise FileNotFoundError(uri) from error
+        raise
+    except ValueError as error:
+        raise BuildError(f"{uri}: no filesystem for this URI: {_remote_failure(error)}") from error
+
+
+def _is_missing(error: Exception) -> bool:
+    text = str(error)
+    return any(sign in text for sign in ("404", "Not Found", "not found", "No such"))
+
+
+def open_read(uri: str) -> IO[bytes]:
+    """Opens a file for reading.
+
+    Raises:
+      FileNotFoundError: there is none.
+    """
+    return open(uri, "rb") if is_local(uri) else _open_remote(uri)
+
+
+def stamp(uri: str) -> tuple[int, int]:
+    """(size in bytes, a number that changes with the content) of a local file, or (-1, 0)."""
+    with suppress(OSError, ValueError):
+        status = os.stat(uri)
+        return status.st_size, status.st_mtime_ns
+    return -1, 0
+
+
+def exists(uri: str) -> bool:
+    """Whether there is a file (or, locally, a folder)."""
+    return os.path.lexists(uri) if is_local(uri) else _filesystems().exists(uri)
+
+
+def size(uri: str) -> int:
+    """Bytes of a file, or -1 if there is none."""
+    if is_local(uri):
+        return stamp(uri)[0]
+    if not exists(uri):
+        return -1
+    return int(_filesystems().get_filesystem(uri).size(uri))
+
+
+def match(pattern: str) -> Iterator[tuple[str, int, int]]:
+    """(uri, bytes, stamp) of what matches a pattern of a filesystem that is not local."""
+    for result in _filesystems().match([pattern]):
+        for found in result.metadata_list:
+            when = int((found.last_updated_in_seconds or 0) * 1000)
+            yield found.path, found.size_in_bytes, when
+
+
+def names_in(folder: str) -> list[str]:
+    """Names of the files directly in a folder, sorted; none if there is no such folder."""
+    if is_local(folder):
+        try:
+            return sorted(entry.name for entry in os.scandir(folder) if not entry.is_dir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+    prefix = folder.rstrip("/") + "/"
+    return sorted(uri.removeprefix(prefix) for uri, _, _ in match(prefix + "*"))
+
+
+def delete(uris: Sequence[str]) -> None:
+    """Deletes files; one that is not there is no error."""
+    for uri in uris:
+        if is_local(uri):
+            with suppress(FileNotFoundError):
+                os.unlink(uri)
+        elif exists(uri):
+            _filesystems().delete([uri])
+
+
+def make_folder(folder: str) -> None:
+    """Makes a folder where filesystems have folders."""
+    if is_local(folder):
+        os.makedirs(folder, exist_ok=True)
+
+
+TEMP_SUFFIX = ".tmp"
+"""Ends the names under which local files grow; a later run sweeps what a killed one left."""
+
+
+class Sink(Protocol):
+    """A file that is being written.
+
+    Attributes:
+      bytes: written so far.
+      crc32c: of what is written so far.
+      keep: whether the file is to appear at the end; what was there before is then gone.
+    """
+
+    bytes: int
+    crc32c: int
+    keep: bool
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Appends the parts, in order."""
+
+
+class _LocalSink:
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self.bytes = 0
+        self.crc32c = 0
+        self.keep = True
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        # One system call and no copy of a payload: a buffered file object would copy it.
+        length = 0
+        for part in parts:
+            length += len(part)
+            self.crc32c = google_crc32c.extend(self.crc32c, part)
+        written = os.writev(self._file, parts)
+        if written < length:  # a disk that fills up, a signal, or more than 2 GiB
+            rest = memoryview(b"".join(parts))
+            while written < length:
+                written += os.write(self._file, rest[written:])
+        self.bytes += length
+
+
+class _RemoteSink:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.bytes = 0
+        self.crc32c = 0
+        self.keep = True
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        for part in parts:
+            self._file.write(part)
+            self.bytes += len(part)
+            self.crc32c = google_crc32c.extend(self.crc32c, part)
+
+
+@contextmanager
+def open_sink(uri: str, scratch: str) -> Iterator[Sink]:
+    """Opens a file that appears under its name when the block ends well, and else never.
+
+    Args:
+      uri: its name.
+      scratch: a folder of the same filesystem in which a local file grows. The name there is
+        unique: two workers that write the same file do not meet.
+    """
+    if not is_local(uri):
+        # An object appears when its upload is closed; nothing is renamed.
+        file = _filesystems().create(uri, mime_type="application/octet-stream")
+        sink: Sink = _RemoteSink(file)
+        yield sink
+        file.close()
+        if not sink.keep:
+            delete([uri])
+        return
+    temp = join(scratch, f"{os.path.basename(uri)}.{uuid.uuid4().hex[:12]}{TEMP_SUFFIX}")
+    descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        sink = _LocalSink(descriptor)
+        try:
+            yield sink
+        finally:
+            os.close(descriptor)
+        if sink.keep:
+            os.replace(temp, uri)
+        else:
+            delete([uri, temp])
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temp)
+        raise
+
+
+def sweep(folder: str) -> int:
+    """Deletes what killed runs left in a local folder; returns the number of files."""
+    if not is_local(folder):
+        return 0
+    left = [join(folder, name) for name in names_in(folder) if name.endswith(TEMP_SUFFIX)]
+    delete(left)
+    return len(left)
+
+
+def sweep_folders(folder: str, prefix: str) -> None:
+    """Deletes the local folders of a prefix that killed runs left."""
+    if is_local(folder):
+        for entry in os.scandir(folder):
+            if entry.is_dir() and entry.name.startswith(prefix):
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def folder_problem(folder: str) -> str:
+    """Why a local folder could not be made or written to; empty if it could."""
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    if not os.path.isdir(folder):
+        return f"{folder} is a file, not a folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"no permission to write in {folder}"
+    return ""

@@ -1,0 +1,113 @@
+"""TFRecord files: framing, masked CRC, names and index. Pure.
+
+Format: tensorflow/core/lib/io/record_writer.h. A record is
+
+    uint64 length, uint32 masked_crc32c(length), bytes data[length], uint32 masked_crc32c(data)
+
+all little-endian. The index is that of NVIDIA DALI's tfrecord2idx: an ASCII line
+"offset size" per record, offset of the 8-byte length, size = length + 16.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import google_crc32c
+
+from imageshards.transforms.elements import ShardId
+
+_MASK_DELTA = 0xA282EAD8
+_HEAD = struct.Struct("<QI")
+_TAIL = struct.Struct("<I")
+FRAME_BYTES = _HEAD.size + _TAIL.size
+
+SUFFIX = ".tfrecord"
+_NAME = re.compile(r"(?P<split>.+)-(?P<index>\d{5,})-of-(?P<num_shards>\d{5,})\.tfrecord")
+SHARD_LIKE = re.compile(r".+-\d{5,}-of-\d{5,}(\..*)?")
+"""Matches what readers' globs would take for a shard, with any suffix or none."""
+
+
+class CorruptRecord(Exception):
+    """A TFRecord file that breaks off or whose CRC does not match; says where."""
+
+
+def _mask(crc: int) -> int:
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The CRC32C of data, masked as TFRecord wants it."""
+    return _mask(google_crc32c.value(data))
+
+
+def frame(parts: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Head and tail of the record whose data is the concatenation of parts.
+
+    The parts are not copied: what stands on disk is head, *parts, tail.
+    """
+    crc = 0
+    length = 0
+    for part in parts:
+        crc = google_crc32c.extend(crc, part)
+        length += len(part)
+    prefix = length.to_bytes(8, "little")
+    return prefix + _TAIL.pack(masked_crc32c(prefix)), _TAIL.pack(_mask(crc))
+
+
+def read_records(file: BinaryIO, *, check: bool = True) -> Iterator[tuple[int, bytes]]:
+    """Yields (offset, data) of every record of an uncompressed TFRecord file.
+
+    Args:
+      file: opened for reading bytes, at its beginning.
+      check: compare the CRCs.
+
+    Raises:
+      CorruptRecord: at the first record that is cut off or whose CRC does not match.
+    """
+    offset = 0
+    while head := file.read(_HEAD.size):
+        if len(head) < _HEAD.size:
+            raise CorruptRecord(f"record at byte {offset} breaks off in its length")
+        length, length_crc = _HEAD.unpack(head)
+        # Always compared: a wrong length would otherwise ask for any amount of memory.
+        if masked_crc32c(head[:8]) != length_crc:
+            raise CorruptRecord(f"record at byte {offset}: the CRC of its length is wrong")
+        body = file.read(length + _TAIL.size)
+        if len(body) < length + _TAIL.size:
+            raise CorruptRecord(f"record at byte {offset} breaks off")
+        data = body[:length]
+        if check and masked_crc32c(data) != _TAIL.unpack_from(body, length)[0]:
+            raise CorruptRecord(f"record at byte {offset}: the CRC of its data is wrong")
+        yield offset, data
+        offset += length + FRAME_BYTES
+
+
+def shard_name(shard: ShardId) -> str:
+    """`train-00000-of-00016.tfrecord`."""
+    return f"{shard.split}-{shard.index:05d}-of-{shard.num_shards:05d}{SUFFIX}"
+
+
+def parse_shard_name(name: str) -> ShardId | None:
+    """The inverse of `shard_name`, or None for any other name."""
+    match = _NAME.fullmatch(name)
+    if not match:
+        return None
+    return ShardId(match["split"], int(match["index"]), int(match["num_shards"]))
+
+
+def index_name(shard: ShardId) -> str:
+    """`train-00000-of-00016.idx`."""
+    return shard_name(shard).removesuffix(SUFFIX) + ".idx"
+
+
+def index_line(offset: int, framed_size: int) -> str:
+    """A line of the index: `framed_size` is the record's data and its frame, in bytes."""
+    return f"{offset} {framed_size}\n"
+
+
+def parse_index(text: str) -> list[tuple[int, int]]:
+    """(offset, framed size) of every record, from the text of an index file."""
+    return [(int(offset), int(size)) for offset, size in map(str.split, text.splitlines())]
