@@ -188,9 +188,7 @@ def _write_rejects(layout: Layout, parts: Sequence[RejectReport]) -> None:
                     sink.write([data])
 
 
-def _judge(
-    plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], config: Config
-) -> None:
+def _judge(plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], config: Config) -> None:
     problem = _verdict(plan, shards, errors, config)
     if problem:
         # It may be there from a run that was less strict.

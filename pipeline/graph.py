@@ -33,20 +33,17 @@ def build(root: beam.Pipeline, config: Config) -> None:
     )
 
 
-def write_shards(
-    groups: beam.PCollection[Group], plan: AsSingleton, config: Config
-) -> Written:
+def write_shards(groups: beam.PCollection[Group], plan: AsSingleton, config: Config) -> Written:
     """`--writer=shard`: every shard is written by one owner, in exact order."""
-    return (
+    written: Written = (
         groups
         | "AssignShards" >> beam.FlatMap(assign_shards, plan)  # (shard, (bucket, references))
         | "WriteShards" >> WriteShards(config.layout, config.encoder, config.settings, plan)
     )
+    return written
 
 
-def write_with_beam(
-    groups: beam.PCollection[Group], plan: AsSingleton, config: Config
-) -> Written:
+def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, config: Config) -> Written:
     """`--writer=beam`: images are encoded in parallel and written by `WriteToTFRecord`."""
     encoded = (
         groups

@@ -116,9 +116,7 @@ def _pixels(size: tuple[int, int]) -> tuple[int, int, int]:
     return size[0] * size[1], *size
 
 
-def dataset_info_json(
-    plan: Plan, shards: Sequence[ShardReport], config: Config
-) -> dict[str, Any]:
+def dataset_info_json(plan: Plan, shards: Sequence[ShardReport], config: Config) -> dict[str, Any]:
     """What `tfds.builder_from_directory` needs; int64 are strings, as in protobuf's JSON."""
     counts = f"{sum(shard.records for shard in shards):,} images"
     return {

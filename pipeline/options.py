@@ -17,7 +17,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError instead of printing the usage of fifty options."""
-        raise UsageError(f"{message} (imageshards {self.prog.split()[-1]} --help lists the options)")
+        raise UsageError(
+            f"{message} (imageshards {self.prog.split()[-1]} --help lists the options)"
+        )
 
 
 def add_build_options(parser: argparse.ArgumentParser) -> None:
@@ -153,6 +155,8 @@ def beam_arguments(arguments: Sequence[str]) -> list[str]:
                 except argparse.ArgumentError:
                     continue  # two of Beam's classes declare the same option
         _, unknown = known.parse_known_args(arguments)
+        if unknown and not unknown[0].startswith("-"):
+            raise UsageError(f"what is {unknown[0]!r}? Inputs are told as --input {unknown[0]}")
         if unknown:
             raise UsageError(
                 f"unknown option {unknown[0]} (imageshards build --help lists the options; "

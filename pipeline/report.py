@@ -40,7 +40,9 @@ section { background: var(--paper); border: 1px solid var(--line); border-radius
   padding: 12px 18px; min-width: 118px }
 .fact b { display: block; font-size: 22px; font-variant-numeric: tabular-nums }
 .fact.bad b { color: var(--bad) }
-.sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(96px, 1fr)); gap: 10px }
+.sheet { display: grid; grid-template-columns: repeat(12, 1fr); gap: 10px }
+@media (max-width: 900px) { .sheet { grid-template-columns: repeat(8, 1fr) } }
+@media (max-width: 560px) { .sheet { grid-template-columns: repeat(4, 1fr) } }
 figure { margin: 0; min-width: 0 }
 figure img { width: 100%; aspect-ratio: 1; object-fit: cover; border-radius: 8px; display: block;
   background: var(--line) }
@@ -156,9 +158,7 @@ def _split(
     )
 
 
-def _figures(
-    shards: list[dict[str, Any]], layout: Layout, schema: Schema
-) -> Iterable[str]:
+def _figures(shards: list[dict[str, Any]], layout: Layout, schema: Schema) -> Iterable[str]:
     def records() -> Iterable[scan.Record]:
         for shard in shards:
             if shard["records"]:
@@ -200,19 +200,27 @@ def _rows(counts: Iterable[tuple[str, int]], bad: bool = False) -> str:
         f"<td class=count>{count:,}"
         for name, count in counts
     )
-    return f'<table{" class=bad" * bad}>{rows}</table>'
+    return f"<table{' class=bad' * bad}>{rows}</table>"
 
 
 def _classes(labels: Mapping[str, int], classes: list[str]) -> str:
     counts = {classes[int(label)]: count for label, count in labels.items()}
+    absent = len(classes) - len(counts)
+    note = f"<p class=soft>{absent:,} of {len(classes):,} classes have no record here</p>"
+    return _class_bars(counts) + (note if absent else "")
+
+
+def _class_bars(counts: Mapping[str, int]) -> str:
     if len(counts) <= _CLASSES_SHOWN:
         return f"<h3>Records of each class</h3>{_rows(counts.items())}"
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     half = _CLASSES_SHOWN // 2
-    median = ordered[len(ordered) // 2][1]
+    most, median, least = (ordered[at][1] for at in (0, len(ordered) // 2, -1))
+    if most == least:
+        return f"<h3>Records of each class</h3><p>{len(counts):,} classes of {most:,} each</p>"
     return (
-        f"<h3>Largest of {len(counts):,} classes (median {median:,} records)</h3>"
-        f"{_rows(ordered[:half])}<h3>Smallest</h3>{_rows(ordered[-half:])}"
+        f"<h3>The largest of {len(counts):,} classes (median {median:,})</h3>"
+        f"{_rows(ordered[:half])}<h3>The smallest</h3>{_rows(ordered[-half:])}"
     )
 
 

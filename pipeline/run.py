@@ -21,6 +21,7 @@ from imageshards.pipeline.report import human_bytes
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.sources import check_source, identify
+from imageshards.transforms.tfrecord import SUFFIX
 
 
 class JobError(Exception):
@@ -84,7 +85,9 @@ class Summary:
             lines.append("  nothing to do: every shard was there already")
         else:
             done = f"{self.resumed:,} shards were there already; the rest " if self.resumed else ""
-            rate = "" if self.resumed else f", {self.records / max(self.seconds, 1e-9):,.0f} images/s"
+            rate = (
+                "" if self.resumed else f", {self.records / max(self.seconds, 1e-9):,.0f} images/s"
+            )
             lines.append(f"  {done}in {self.seconds:.1f} s{rate}; look at metadata/report.html")
         return "\n".join(lines)
 
@@ -105,7 +108,7 @@ def run(config: Config, beam_arguments: Sequence[str], *, show_progress: bool = 
       BuildError: it could not begin.
       JobError: it had begun, and failed.
     """
-    begin = time.perf_counter()
+    begin, began_ns = time.perf_counter(), time.time_ns()
     check_output(config)
     config.planner  # noqa: B018 - reads the class names
     for text in config.input:
@@ -117,23 +120,21 @@ def run(config: Config, beam_arguments: Sequence[str], *, show_progress: bool = 
     try:
         graph.build(pipeline, config)
         with Progress(config.layout, enabled=show_progress):
-            result = pipeline.run()
-            result.wait_until_finish()
+            pipeline.run().wait_until_finish()
     except Exception as error:
         raise _job_error(error) from error
     with storage.open_read(config.layout.build) as file:
         build = json.load(file)
-    return _summary(config, build, _resumed(result), time.perf_counter() - begin)
+    return _summary(config, build, _resumed(config, began_ns), time.perf_counter() - begin)
 
 
-def _resumed(result: Any) -> int:
-    try:
-        counters = result.metrics().query(
-            beam.metrics.MetricsFilter().with_name("shards_resumed")
-        )["counters"]
-    except (NotImplementedError, KeyError):  # a runner without metrics
-        return 0
-    return sum(counter.result for counter in counters)
+def _resumed(config: Config, since_ns: int) -> int:
+    """Shards that were finished before this run began."""
+    layout = config.layout
+    return sum(
+        name.endswith(SUFFIX + ".json") and stamp < since_ns
+        for name, stamp in storage.stamps_in(layout.state)
+    )
 
 
 def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float) -> Summary:

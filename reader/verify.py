@@ -45,7 +45,8 @@ class Verdict:
         found = f"{len(self.problems):,} problems" if self.problems else "all good"
         return (
             f"{self.output}: {found}; {self.records:,} records in {self.shards:,} shards, "
-            f"{self.bytes / 1e6:,.1f} MB, every one read, parsed and decoded in {self.seconds:.1f} s"
+            f"{self.bytes / 1e6:,.1f} MB, "
+            f"every one read, parsed and decoded in {self.seconds:.1f} s"
         )
 
 
@@ -132,7 +133,7 @@ def _shard_problems(
         yield from settle(0)
     if len(index) != shard.records:
         yield f"{len(index):,} records, and not the {shard.records:,} of build.json"
-    if file.bytes != shard.bytes or file.crc32c != shard.crc32c:
+    if file.size != shard.bytes or file.crc32c != shard.crc32c:
         yield "its size or CRC32C is not that of build.json"
     if _read_index(dataset, shard) != index:
         yield f"its index {dataset.layout.index(shard.id)} does not match"

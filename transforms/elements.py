@@ -109,9 +109,7 @@ class RefBatch:
         pick = operator.itemgetter(*rows) if len(rows) > 1 else lambda column: (column[rows[0]],)
         problems: dict[int, Problem] = {}
         if self.problems:
-            problems = {
-                i: self.problems[row] for i, row in enumerate(rows) if row in self.problems
-            }
+            problems = {i: self.problems[row] for i, row in enumerate(rows) if row in self.problems}
         return RefBatch(
             keys=array("Q", pick(self.keys)),
             uris=pick(self.uris),
@@ -171,9 +169,7 @@ class RefBatch:
     def refs(self) -> Iterator[ImageRef]:
         """The rows, one by one."""
         for row, (uri, start, label, size, stamp) in enumerate(
-            zip(
-                self.uris, self.name_starts, self.labels, self.sizes, self.stamps, strict=True
-            )
+            zip(self.uris, self.name_starts, self.labels, self.sizes, self.stamps, strict=True)
         ):
             yield ImageRef(uri, uri[start:], label, size, stamp, self.problems.get(row))
 

@@ -154,5 +154,3 @@ class WriteRejects(beam.DoFn):  # type: ignore[misc]
         report = write_rejects(self._layout, split, split, ordered)
         if report:
             yield report
-
-

@@ -24,8 +24,13 @@ MAX_PIXELS = 178_956_970
 """Larger images are rejected before memory is spent on them: Pillow's own limit."""
 
 IMAGE_SUFFIXES = frozenset(
-    ".avif .bmp .dib .gif .heic .heif .ico .j2k .jfif .jp2 .jpe .jpeg .jpg .jpx .jxl .pbm .pcx"
-    " .pgm .png .pnm .ppm .psd .tga .tif .tiff .webp".split()
+    suffix
+    for group in (
+        ("jpg", "jpeg", "jpe", "jfif", "png", "gif", "bmp", "dib"),
+        ("webp", "avif", "heic", "heif", "jxl", "jp2", "j2k", "jpx"),
+        ("tif", "tiff", "tga", "psd", "pcx", "ico", "pbm", "pgm", "ppm", "pnm"),
+    )
+    for suffix in group
 )
 """Endings of files that are images by their name."""
 
@@ -79,7 +84,7 @@ def is_image_name(name: str) -> bool:
     """Whether a file is an image by its name. Hidden files are not."""
     base = name.rpartition("/")[2]
     _, dot, suffix = base.rpartition(".")
-    return "." + suffix.lower() in IMAGE_SUFFIXES and bool(dot) and not base.startswith(".")
+    return bool(dot) and suffix.lower() in IMAGE_SUFFIXES and not base.startswith(".")
 
 
 def inspect(data: bytes, check: Check = "full") -> ImageInfo:
@@ -113,9 +118,7 @@ def _sniff(data: bytes) -> str:
 
 def _limit(height: int, width: int) -> None:
     if height * width > MAX_PIXELS:
-        raise ImageError(
-            "TooLarge", f"{width} x {height} pixels, more than {MAX_PIXELS:,} in all"
-        )
+        raise ImageError("TooLarge", f"{width} x {height} pixels, more than {MAX_PIXELS:,} in all")
 
 
 def _inspect_jpeg(data: bytes, check: Check) -> ImageInfo:

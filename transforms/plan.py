@@ -30,7 +30,7 @@ class Tally:
 
     Attributes:
       images: (split, bucket) -> references.
-      bytes: split -> bytes of the references whose size is known.
+      num_bytes: split -> bytes of the references whose size is known.
       sized: split -> how many those are.
       labels: class texts.
       duplicates: references that named a URI again.
@@ -40,7 +40,7 @@ class Tally:
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    bytes: Mapping[str, int] = field(default_factory=dict)
+    num_bytes: Mapping[str, int] = field(default_factory=dict)
     sized: Mapping[str, int] = field(default_factory=dict)
     labels: frozenset[str] = frozenset()
     duplicates: int = 0
@@ -66,7 +66,7 @@ class Tally:
         known = {split: [size for size in sizes[split] if size >= 0] for split in groups}
         return Tally(
             images={(split, bucket): len(refs) for split, refs in groups.items()},
-            bytes={split: sum(values) for split, values in known.items()},
+            num_bytes={split: sum(values) for split, values in known.items()},
             sized={split: len(values) for split, values in known.items()},
             labels=frozenset(
                 label for refs in groups.values() for label in set(refs.labels) if label
@@ -87,7 +87,7 @@ class Tally:
         outside_columns = False
         for tally in tallies:
             images.update(tally.images)
-            size.update(tally.bytes)
+            size.update(tally.num_bytes)
             sized.update(tally.sized)
             labels |= tally.labels
             digests.update(tally.digests)
@@ -171,8 +171,7 @@ class Plan:
     def class_of(self) -> Mapping[str, tuple[int, bytes]]:
         """Label of a reference -> (number, UTF-8 name) of its class."""
         return {
-            label: (number, self.classes[number].encode())
-            for label, number in self.labels.items()
+            label: (number, self.classes[number].encode()) for label, number in self.labels.items()
         }
 
     @property
@@ -242,7 +241,7 @@ class Planner:
 
     def _split(self, name: str, images: int, tally: Tally, notes: list[str]) -> SplitPlan:
         sized = tally.sized.get(name, 0)
-        size = tally.bytes.get(name, 0) * images // sized if sized else 0
+        size = tally.num_bytes.get(name, 0) * images // sized if sized else 0
         num_shards = self.num_shards.of(name)
         if num_shards is None:
             num_shards = max(1, min(images, round(size / TARGET_SHARD_BYTES)))
@@ -265,15 +264,15 @@ class Planner:
                 rank += count
         return SplitPlan(images, num_shards, size, ranks)
 
-    def _classes(
-        self, tally: Tally, notes: list[str]
-    ) -> tuple[tuple[str, ...], Mapping[str, int]]:
+    def _classes(self, tally: Tally, notes: list[str]) -> tuple[tuple[str, ...], Mapping[str, int]]:
         if not self.with_labels:
             return (), {}
         found = sorted(tally.labels)
         for name in found:
             if "\n" in name or "\r" in name or not _is_unicode(name):
-                raise BuildError(f"class name {name!r} must be UTF-8 without line breaks: rename it")
+                raise BuildError(
+                    f"class name {name!r} must be UTF-8 without line breaks: rename it"
+                )
         numbered = not tally.outside_columns and all(_is_number(name) for name in found)
         if self.class_names is None:
             if numbered and found:

@@ -1,6 +1,6 @@
 """References: from a listing to sorted groups without duplicates. Pure.
 
-    Listing -> RefBatch -> {bucket: RefBatch} -> sorted RefBatch of one split
+Listing -> RefBatch -> {bucket: RefBatch} -> sorted RefBatch of one split
 """
 
 from __future__ import annotations
@@ -143,8 +143,7 @@ class Annotator:
             ]
         if rule.kind == "folder":
             found: list[str | None] = [
-                top_folder(uri[root:])
-                for uri, root in zip(uris, listing.root_lengths, strict=True)
+                top_folder(uri[root:]) for uri, root in zip(uris, listing.root_lengths, strict=True)
             ]
         elif rule.column in listing.columns:
             found = listing.columns[rule.column or ""]
@@ -160,7 +159,7 @@ class Annotator:
                     "(--split_names A,B names others)"
                 )
             splits.append(split)
-        return splits  # type: ignore[return-value]
+        return splits
 
     def _groups(
         self, listing: Listing, identities: Sequence[str], problems: dict[int, Problem]

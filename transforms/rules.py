@@ -151,9 +151,7 @@ def _parse_pairs(option: str, text: str, example: str) -> dict[str, str]:
 
 def _check_split_name(option: str, name: str) -> None:
     if not _SPLIT_NAME.fullmatch(name):
-        raise ValueError(
-            f"{option}: {name!r} is no name for a split: letters, digits and _ only"
-        )
+        raise ValueError(f"{option}: {name!r} is no name for a split: letters, digits and _ only")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from imageshards.transforms.stats import ShardStats
 from imageshards.transforms.tfrecord import FRAME_BYTES, index_line, read_records
 
 
-
 @dataclass(frozen=True)
 class Record:
     """One parsed record: where it stands, its bytes on disk, key -> list of values."""
@@ -35,13 +34,13 @@ class CountingFile:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self.bytes = 0
+        self.size = 0
         self.crc32c = 0
 
     def read(self, size: int = -1) -> bytes:
         """Reads and counts."""
         data = self._file.read(size)
-        self.bytes += len(data)
+        self.size += len(data)
         self.crc32c = google_crc32c.extend(self.crc32c, data)
         return data
 
@@ -69,7 +68,7 @@ def scan_shard(uri: str, shard: ShardId, schema_name: str) -> tuple[ShardReport,
             record = Record(offset, len(data) + FRAME_BYTES, example.decode(data))
             index.append(index_line(offset, record.framed_size))
             stats.add(info_of(record, schema), record.first(schema.key_of("label")))
-    return stats.report(shard, file.bytes, file.crc32c), "".join(index)
+    return stats.report(shard, file.size, file.crc32c), "".join(index)
 
 
 def info_of(record: Record, schema: example.Schema) -> ImageInfo:

@@ -81,12 +81,12 @@ def write_shard(
                 rejects.append(Reject(ref.uri, shard.split, encoded.problem))
                 continue
             head, tail = frame(encoded.parts)
-            start = sink.bytes
+            start = sink.size
             sink.write([head, *encoded.parts, tail])
-            index.append(index_line(start, sink.bytes - start))
+            index.append(index_line(start, sink.size - start))
             stats.add(encoded.info, encoded.label)
         sink.keep = stats.records > 0
-    report = stats.report(shard, sink.bytes, sink.crc32c)
+    report = stats.report(shard, sink.size, sink.crc32c)
     part = write_rejects(layout, shard.split, f"{shard.split}-{shard.index:05d}", rejects)
     layout.write(layout.index(shard), "".join(index).encode())
     result = ShardResult(report, part)

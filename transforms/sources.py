@@ -244,9 +244,7 @@ def _list_manifest(
             )
     uri_at = header.index(uri_column)
     wanted = {
-        name: header.index(name)
-        for name in dict.fromkeys((*required, *optional))
-        if name in header
+        name: header.index(name) for name in dict.fromkeys((*required, *optional)) if name in header
     }
     chunk = Listing(columns={name: [] for name in wanted})
     for where, row in rows:
@@ -269,7 +267,9 @@ _ODD_PATH = re.compile(r"//|(^|/)\.\.?(/|$)|/$")
 def _absolute(text: str, place: str) -> tuple[str, int]:
     """The URI that a manifest in `place` means, and the length of its root."""
     if text.startswith("/") or not storage.is_local(text):
-        uri = storage.normalize(text) if not text.startswith("/") or _ODD_PATH.search(text) else text
+        uri = (
+            storage.normalize(text) if not text.startswith("/") or _ODD_PATH.search(text) else text
+        )
         return uri, 1 if uri.startswith("/") else uri.index("//") + 2
     uri = f"{place}/{text}"
     if _ODD_PATH.search(text) and storage.is_local(uri):
@@ -306,7 +306,7 @@ def _open_manifest(source: Source, columns: list[str]) -> tuple[list[str], _Rows
             f"--input {source.text}: cannot be read: {error.strerror or 'no such file'}"
         ) from error
     if suffix[2]:
-        file = gzip.open(file)  # type: ignore[assignment]
+        file = gzip.GzipFile(fileobj=file)  # type: ignore[assignment]
     if kind == "parquet":
         return _open_parquet(source, file, columns)
     if kind in ("jsonl", "ndjson"):
@@ -394,9 +394,7 @@ def _open_jsonl(source: Source, file: IO[bytes], columns: list[str]) -> tuple[li
     return header, rows()
 
 
-def _open_parquet(
-    source: Source, file: IO[bytes], columns: list[str]
-) -> tuple[list[str], _Rows]:
+def _open_parquet(source: Source, file: IO[bytes], columns: list[str]) -> tuple[list[str], _Rows]:
     import pyarrow
     from pyarrow import parquet
 

@@ -118,7 +118,8 @@ def _open_remote(uri: str) -> IO[bytes]:
     from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 
     try:
-        return _filesystems().open(uri, compression_type=CompressionTypes.UNCOMPRESSED)
+        file: IO[bytes] = _filesystems().open(uri, compression_type=CompressionTypes.UNCOMPRESSED)
+        return file
     except BeamIOError as error:
         if _is_missing(error):
             raise FileNotFoundError(uri) from error
@@ -173,13 +174,22 @@ def match(pattern: str) -> Iterator[tuple[str, int, int]]:
 
 def names_in(folder: str) -> list[str]:
     """Names of the files directly in a folder, sorted; none if there is no such folder."""
-    if is_local(folder):
-        try:
-            return sorted(entry.name for entry in os.scandir(folder) if not entry.is_dir())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-    prefix = folder.rstrip("/") + "/"
-    return sorted(uri.removeprefix(prefix) for uri, _, _ in match(prefix + "*"))
+    return [name for name, _ in stamps_in(folder)]
+
+
+def stamps_in(folder: str) -> list[tuple[str, int]]:
+    """(name, time of last change in ns) of the files directly in a folder, sorted."""
+    if not is_local(folder):
+        prefix = folder.rstrip("/") + "/"
+        found = match(prefix + "*")
+        return sorted((uri.removeprefix(prefix), when * 1_000_000) for uri, _, when in found)
+    names = []
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):  # it was being written, and is done
+                if not entry.is_dir():
+                    names.append((entry.name, entry.stat().st_mtime_ns))
+    return sorted(names)
 
 
 def delete(uris: Sequence[str]) -> None:
@@ -206,12 +216,12 @@ class Sink(Protocol):
     """A file that is being written.
 
     Attributes:
-      bytes: written so far.
+      size: bytes written so far.
       crc32c: of what is written so far.
       keep: whether the file is to appear at the end; what was there before is then gone.
     """
 
-    bytes: int
+    size: int
     crc32c: int
     keep: bool
 
@@ -222,7 +232,7 @@ class Sink(Protocol):
 class _LocalSink:
     def __init__(self, file: int) -> None:
         self._file = file
-        self.bytes = 0
+        self.size = 0
         self.crc32c = 0
         self.keep = True
 
@@ -237,20 +247,20 @@ class _LocalSink:
             rest = memoryview(b"".join(parts))
             while written < length:
                 written += os.write(self._file, rest[written:])
-        self.bytes += length
+        self.size += length
 
 
 class _RemoteSink:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self.bytes = 0
+        self.size = 0
         self.crc32c = 0
         self.keep = True
 
     def write(self, parts: Sequence[bytes]) -> None:
         for part in parts:
             self._file.write(part)
-            self.bytes += len(part)
+            self.size += len(part)
             self.crc32c = google_crc32c.extend(self.crc32c, part)
 
 

@@ -1,0 +1,31 @@
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+FOLDERS := pipeline transforms reader launch
+
+.PHONY: env demo test check integration clean
+
+env: .venv/made
+
+# A folder is newer when a file came or went, which a strict editable install must be told.
+.venv/made: pyproject.toml setup.py $(FOLDERS)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	    --config-settings editable_mode=strict --editable '.[dev]'
+	touch $@
+
+demo: env
+	$(BIN)/python -m imageshards.launch.demo demo
+
+test: env
+	$(BIN)/python -m pytest tests --ignore tests/integration
+
+check: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+integration: env
+	$(BIN)/python -m pytest tests/integration
+
+clean:
+	rm -rf .venv build demo *.egg-info
