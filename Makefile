@@ -17,7 +17,7 @@ demo: env
 	$(BIN)/python -m imageshards.launch.demo demo
 
 test: env
-	$(BIN)/python -m pytest tests --ignore tests/integration
+	$(BIN)/pytest tests --ignore tests/integration
 
 check: env
 	$(BIN)/ruff check .
@@ -25,7 +25,7 @@ check: env
 	$(BIN)/mypy
 
 integration: env
-	$(BIN)/python -m pytest tests/integration
+	$(BIN)/pytest tests/integration
 
 clean:
 	rm -rf .venv build demo *.egg-info

@@ -79,6 +79,8 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _build(args: argparse.Namespace, rest: list[str]) -> int:
+    if rest and not rest[0].startswith("-") and not args.input:
+        raise UsageError(f"what is {rest[0]!r}? Inputs are told as --input {rest[0]}")
     config = config_from(args)
     beam_options = beam_arguments(rest)
     from imageshards.pipeline.run import JobError, run

@@ -26,7 +26,7 @@ _CHOICES = {"check": ("full", "header"), "writer": ("shard", "beam"), "features"
 _TFDS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 # Options that decide nothing in the data set itself.
-_NOT_OF_THE_DATA = ("output", "overwrite", "max_reject_fraction", "input")
+_NOT_OF_THE_DATA = ("input", "output", "name", "overwrite", "max_reject_fraction")
 
 
 @dataclass(frozen=True)
@@ -225,9 +225,7 @@ class Config:
     @property
     def settings(self) -> str:
         """A digest of all that decides the bytes of a shard beside its references."""
-        # The name does not reach the shards.
-        decisive = {key: value for key, value in self.options.items() if key != "name"}
-        text = json.dumps([FORMAT_VERSION, decisive], sort_keys=True)
+        text = json.dumps([FORMAT_VERSION, self.options], sort_keys=True)
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
 

@@ -1,0 +1,54 @@
+"""Fixtures: images, builds, command lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers import write_images
+
+from imageshards.launch.cli import main
+from imageshards.pipeline.config import Config
+from imageshards.pipeline.run import Summary, run
+
+LOCAL = ["--runner=FnApiRunner"]
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """120 images in 6 class folders; nobody writes there."""
+    folder = tmp_path_factory.mktemp("photos")
+    write_images(folder, 6, 20)
+    return folder
+
+
+Build = Callable[..., Summary]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    """build(input, **options) -> Summary; the output is tmp_path/out unless told."""
+
+    def do(*inputs: Path | str, beam: list[str] | None = None, **options: object) -> Summary:
+        options.setdefault("output", str(tmp_path / "out"))
+        options["output"] = str(options["output"])
+        config = Config(input=tuple(map(str, inputs)), **options)  # type: ignore[arg-type]
+        return run(config, beam or LOCAL, show_progress=False)
+
+    return do
+
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """command("build", ...) -> (exit code, stdout, stderr), in this process."""
+
+    def do(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return do

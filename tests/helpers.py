@@ -1,0 +1,71 @@
+"""Small real images that the tests make themselves, and ways to look at a data set."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from imageshards.transforms import scan
+from imageshards.transforms.scan import Record
+
+
+def image_bytes(number: int, kind: str = "JPEG", size: tuple[int, int] = (24, 16)) -> bytes:
+    """A picture that differs for every number; size is (width, height)."""
+    rng = np.random.default_rng(number)
+    small = Image.fromarray(rng.integers(0, 255, (4, 4, 3), dtype=np.uint8))
+    out = io.BytesIO()
+    small.resize(size, Image.Resampling.BICUBIC).save(out, kind)
+    return out.getvalue()
+
+
+def write_images(folder: Path, classes: int, per_class: int) -> list[Path]:
+    """folder/CLASS/NUMBER.jpg, class by class."""
+    paths = []
+    for label in range(classes):
+        place = folder / f"class{label:02d}"
+        place.mkdir(parents=True, exist_ok=True)
+        for number in range(per_class):
+            path = place / f"{number:04d}.jpg"
+            path.write_bytes(image_bytes(label * per_class + number))
+            paths.append(path)
+    return paths
+
+
+def shards(folder: Path | str, split: str = "*") -> list[Path]:
+    return sorted(Path(folder).glob(f"{split}-*.tfrecord"))
+
+
+def records(folder: Path | str, split: str = "*") -> list[Record]:
+    """All records of a split, in order."""
+    return [record for path in shards(folder, split) for record in scan.read_shard(str(path))]
+
+
+def names(folder: Path | str, split: str = "*") -> list[str]:
+    return [record.first("image/filename").decode() for record in records(folder, split)]
+
+
+def contents(folder: Path | str) -> dict[str, bytes]:
+    """Every file of a data set by its path, the name of the data set left out."""
+    folder = Path(folder)
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def build_json(folder: Path | str) -> dict:  # type: ignore[type-arg]
+    return json.loads((Path(folder) / "metadata/build.json").read_text())
+
+
+def rejects(folder: Path | str) -> list[dict]:  # type: ignore[type-arg]
+    text = (Path(folder) / "metadata/rejects.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def every_file(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,335 @@
+"""Whole builds on the in-process runner, and what must be true of every one."""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import Build
+from helpers import (
+    build_json,
+    contents,
+    image_bytes,
+    names,
+    records,
+    rejects,
+    shards,
+    write_images,
+)  # fmt: skip
+
+from imageshards.pipeline.run import JobError
+from imageshards.transforms import keys
+from imageshards.transforms.elements import BuildError
+
+SPLITS = "train=0.7,validation=0.15,test=0.15"
+
+
+def test_every_image_once_with_its_label(build: Build, photos: Path, tmp_path: Path):
+    summary = build(photos, num_shards="4", splits=SPLITS)
+    assert summary.records == 120
+    assert sorted(names(tmp_path / "out")) == sorted(
+        str(path.relative_to(photos)) for path in photos.rglob("*.jpg")
+    )
+    for record in records(tmp_path / "out"):
+        name = record.first("image/filename").decode()
+        assert record.first("image/encoded") == (photos / name).read_bytes()
+        assert record.first("image/class/text").decode() == name.split("/")[0]
+        assert record.first("image/class/label") == int(name[5:7])
+        assert (record.first("image/height"), record.first("image/width")) == (16, 24)
+        assert record.first("image/format") == b"JPEG"
+
+
+def test_shards_are_even(build: Build, photos: Path, tmp_path: Path):
+    build(photos, num_shards="7", splits=SPLITS)
+    for split in ("train", "validation", "test"):
+        counts = [row["records"] for row in build_json(tmp_path / "out")["shards"]
+                  if row["name"].startswith(f"{split}-")]  # fmt: skip
+        assert len(counts) == 7
+        assert max(counts) - min(counts) <= 1
+
+
+def test_the_order_is_that_of_the_keys(build: Build, photos: Path, tmp_path: Path):
+    build(photos, num_shards="5", seed=9)
+    found = names(tmp_path / "out")
+    uris = [f"{photos}/{name}" for name in found]
+    drawn = keys.hash_keys(9, "shuffle", uris).tolist()
+    assert drawn == sorted(drawn)
+
+
+def test_another_seed_gives_another_order(build: Build, photos: Path, tmp_path: Path):
+    build(photos, num_shards="1", output=tmp_path / "a")
+    build(photos, num_shards="1", output=tmp_path / "b", seed=1)
+    assert names(tmp_path / "a") != names(tmp_path / "b")
+
+
+def test_a_golden_data_set(build: Build, tmp_path: Path):
+    """The bytes of a data set are a promise: this digest changes with a breaking change only."""
+    folder = tmp_path / "here"
+    for label in ("ant", "bee"):
+        (folder / label).mkdir(parents=True)
+        for number in range(8):
+            # Not Pillow's: another version of it may write other bytes.
+            (folder / label / f"{number}.bmp").write_bytes(bmp(number, label == "ant"))
+    build(folder, num_shards="2", splits="train=0.6,test=0.4", base_uri=str(folder), seed=3)
+    digest = hashlib.sha256()
+    for path in shards(tmp_path / "out"):
+        digest.update(path.name.encode() + path.read_bytes())
+    assert digest.hexdigest() == GOLDEN
+
+
+GOLDEN = "14bcb49169c1f0697d4c8d6d533254b1c53cffbfb139ad81546af8abde37d2d8"
+
+
+def bmp(number: int, tall: bool) -> bytes:
+    width, height = (4, 8) if tall else (8, 4)
+    pixels = bytes((number * 17 + i) % 256 for i in range(width * height * 3))
+    head = b"BM" + (54 + len(pixels)).to_bytes(4, "little") + bytes(4) + (54).to_bytes(4, "little")
+    info = b"".join(
+        value.to_bytes(size, "little")
+        for value, size in [(40, 4), (width, 4), (height, 4), (1, 2), (24, 2)]
+    )
+    return head + info + bytes(24) + pixels
+
+
+def test_the_same_bytes_however_it_runs(build: Build, photos: Path, tmp_path: Path):
+    two = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+    ways = {
+        "in_process": [],
+        "two_processes": two,
+        "bundles_twice": ["--direct_runner_bundle_repeat=2"],
+        "threads": ["--direct_running_mode=multi_threading", "--direct_num_workers=3"],
+        "direct": ["--runner=DirectRunner"],
+    }
+    found = {}
+    for way, options in ways.items():
+        beam = options if way == "direct" else ["--runner=FnApiRunner", *options]
+        build(photos, num_shards="4", splits=SPLITS, name="x", output=tmp_path / way, beam=beam)
+        found[way] = contents(tmp_path / way)
+    # Not the shards alone: the metadata too.
+    assert all(found[way] == found["in_process"] for way in ways)
+
+
+def test_a_copy_elsewhere_gives_the_same_bytes(build: Build, photos: Path, tmp_path: Path):
+    shutil.copytree(photos, tmp_path / "copy")
+    for name, folder in (("a", photos), ("b", tmp_path / "copy")):
+        build(folder, num_shards="3", splits=SPLITS, base_uri=str(folder), output=tmp_path / name)
+    a, b = ([path.read_bytes() for path in shards(tmp_path / name)] for name in "ab")
+    assert a == b
+
+
+def every_kind_of_bad_file(folder: Path) -> dict[str, str]:
+    """Writes them; name -> error type of its reject."""
+    good = image_bytes(1)
+    png = image_bytes(1, "PNG", (64, 64))
+    bad = {
+        "empty.jpg": (b"", "Empty"),
+        "cut.jpg": (image_bytes(2, size=(200, 200))[:-700], "Truncated"),
+        "cut.png": (png[: len(png) // 2], "Truncated"),
+        "garbled.png": (png[:200] + bytes(50) + png[250:], "Corrupt"),
+        "page.jpg": (b"<html>404</html>", "NotAnImage"),
+        "photo.webp": (image_bytes(3, "WEBP"), "Unsupported"),
+    }
+    (folder / "bad").mkdir(parents=True)
+    for name, (data, _) in bad.items():
+        (folder / "bad" / name).write_bytes(data)
+    (folder / "bad/called.png").write_bytes(good)  # a JPEG: fine, its content decides
+    (folder / "bad/gone.jpg").symlink_to("nowhere")
+    os.mkfifo(folder / "bad/pipe.jpg")
+    (folder / "bad/notes.txt").write_text("no image by its name")
+    return {
+        **{name: error for name, (_, error) in bad.items()},
+        "gone.jpg": "Missing", "pipe.jpg": "NotAFile",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("writer", ["shard", "beam"])
+def test_nothing_is_lost(build: Build, tmp_path: Path, writer: str):
+    folder = tmp_path / "in"
+    write_images(folder, 3, 10)
+    bad = every_kind_of_bad_file(folder)
+    files = sum(len(names) for _, _, names in os.walk(folder))
+    summary = build(
+        folder, f"{folder}/class00", num_shards="2", max_reject_fraction=0.5, writer=writer
+    )
+    assert summary.duplicates == 10
+    assert summary.records + summary.rejects + summary.passed_over == files
+    found = {Path(line["uri"]).name: line["error"] for line in rejects(tmp_path / "out")}
+    assert found == bad
+    assert all(line["reason"] and line["stage"] in ("read", "check")
+               for line in rejects(tmp_path / "out"))  # fmt: skip
+    counts = build_json(tmp_path / "out")["counts"]
+    assert counts["records"] + counts["rejects"] + counts["duplicates"] == counts["inputs"]
+    assert "bad/called.png" in names(tmp_path / "out")
+
+
+def test_too_many_rejects_fail_and_leave_no_data_set(build: Build, tmp_path: Path):
+    folder = tmp_path / "in"
+    write_images(folder, 2, 5)
+    every_kind_of_bad_file(folder)
+    build(folder, num_shards="1", max_reject_fraction=1.0)
+    assert (tmp_path / "out/dataset_info.json").exists()
+    with pytest.raises(JobError) as caught:
+        build(folder, num_shards="1")
+    message = str(caught.value)
+    assert "8 of 19 images (42.1%) were rejected, more than --max_reject_fraction 0.01" in message
+    assert "2 Truncated" in message
+    assert f"see {tmp_path}/out/metadata/rejects.jsonl" in message
+    assert not (tmp_path / "out/dataset_info.json").exists()
+    assert len(rejects(tmp_path / "out")) == 8
+
+
+def test_all_images_bad(build: Build, tmp_path: Path):
+    (tmp_path / "in/c").mkdir(parents=True)
+    for number in range(4):
+        (tmp_path / f"in/c/{number}.jpg").write_bytes(b"no image")
+    with pytest.raises(JobError, match="every image of the split 'train' was rejected"):
+        build(tmp_path / "in", num_shards="2", max_reject_fraction=1.0)
+    assert not shards(tmp_path / "out")
+    assert not (tmp_path / "out/dataset_info.json").exists()
+
+
+def test_a_shard_without_a_good_image_fails_the_job(build: Build, tmp_path: Path):
+    write_images(tmp_path / "in", 1, 3)
+    (tmp_path / "in/class00/bad.jpg").write_bytes(b"no image")
+    with pytest.raises(JobError, match="1 of 4 shards of 'train' have no image left"):
+        build(tmp_path / "in", num_shards="4", max_reject_fraction=1.0)
+    assert len(shards(tmp_path / "out")) == 3
+
+
+def test_the_same_command_again_does_nothing(build: Build, photos: Path, tmp_path: Path):
+    build(photos, num_shards="4")
+    before = {path: path.stat().st_mtime_ns for path in shards(tmp_path / "out")}
+    again = build(photos, num_shards="4")
+    assert again.resumed == again.shards == 4
+    assert "nothing to do" in str(again)
+    assert {path: path.stat().st_mtime_ns for path in shards(tmp_path / "out")} == before
+
+
+def test_what_is_missing_is_made_again(build: Build, photos: Path, tmp_path: Path):
+    build(photos, num_shards="4")
+    before = contents(tmp_path / "out")
+    (tmp_path / "out/train-00001-of-00004.tfrecord").unlink()
+    (tmp_path / "out/metadata/index/train-00002-of-00004.idx").unlink()
+    (tmp_path / "out/train-00003-of-00004.tfrecord").write_bytes(b"short")
+    (tmp_path / "out/dataset_info.json").unlink()
+    (tmp_path / "out/metadata/shards/x.tfrecord.0123.tmp").touch()
+    again = build(photos, num_shards="4")
+    assert again.resumed == 1
+    assert contents(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("kind", ["folder", "manifest"])
+def test_a_changed_image_is_written_anew(build: Build, tmp_path: Path, kind: str):
+    paths = write_images(tmp_path / "in", 2, 10)
+    source = tmp_path / "in"
+    if kind == "manifest":
+        source = tmp_path / "m.txt"
+        source.write_text("\n".join(map(str, paths)))
+    build(source, num_shards="4")
+    paths[3].write_bytes(image_bytes(999))
+    again = build(source, num_shards="4")
+    assert again.resumed == 3
+    assert image_bytes(999) in [r.first("image/encoded") for r in records(tmp_path / "out")]
+
+
+def test_another_build_in_the_way_is_refused(build: Build, photos: Path, tmp_path: Path):
+    build(photos, num_shards="4")
+    before = contents(tmp_path / "out")
+    with pytest.raises(BuildError, match="holds a build with other options"):
+        build(photos, num_shards="5")
+    with pytest.raises(JobError, match="holds a build of other inputs"):
+        build(f"{photos}/class00", num_shards="4")
+    assert contents(tmp_path / "out") == before
+    build(photos, num_shards="5", overwrite=True)
+    assert len(shards(tmp_path / "out")) == 5
+    build(photos, num_shards="5", output=tmp_path / "fresh", name="out")
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+
+
+def test_files_of_others_are_named_and_spared(build: Build, photos: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    (out / "train-00000-of-00002").touch()
+    with pytest.raises(BuildError, match=r"another build: train-00000-of-00002\. .*--overwrite"):
+        build(photos, num_shards="2")
+    build(photos, num_shards="2", overwrite=True)
+    assert sorted(path.name for path in out.iterdir() if path.is_file()) == [
+        "dataset_info.json", "features.json", "image.class.label.labels.txt", "notes.txt",
+        "train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord",
+    ]  # fmt: skip
+
+
+def test_nothing_but_shards_matches_a_split(build: Build, photos: Path, tmp_path: Path):
+    for writer in ("shard", "beam"):
+        build(photos, num_shards="3", writer=writer, overwrite=True)
+        assert [path.name for path in (tmp_path / "out").glob("train*")] == [
+            path.name for path in (tmp_path / "out").glob("train-0000?-of-00003.tfrecord")
+        ]
+        assert len(list((tmp_path / "out").glob("train-*"))) == 3
+        assert not list((tmp_path / "out").rglob("*tmp*"))
+        assert not list((tmp_path / "out").glob("beam-temp*"))
+
+
+def test_both_writers_write_the_same_records(build: Build, photos: Path, tmp_path: Path):
+    found = {}
+    for writer in ("shard", "beam"):
+        build(photos, num_shards="3", splits=SPLITS, writer=writer, output=tmp_path / writer)
+        found[writer] = {
+            split: sorted(str(record.values) for record in records(tmp_path / writer, split))
+            for split in ("train", "validation", "test")
+        }
+        assert len(shards(tmp_path / writer)) == 9
+    assert found["shard"] == found["beam"]
+
+
+def test_the_index_finds_every_record(build: Build, photos: Path, tmp_path: Path):
+    for writer in ("shard", "beam"):
+        out = tmp_path / writer
+        build(photos, num_shards="3", writer=writer, output=out)
+        for path in shards(out):
+            lines = (out / f"metadata/index/{path.stem}.idx").read_text().splitlines()
+            data = path.read_bytes()
+            assert sum(int(line.split()[1]) for line in lines) == len(data)
+            for line in lines:
+                offset, size = map(int, line.split())
+                assert int.from_bytes(data[offset : offset + 8], "little") == size - 16
+
+
+def test_without_labels(build: Build, photos: Path, tmp_path: Path):
+    build(photos, num_shards="1", labels="none")
+    assert "image/class/label" not in records(tmp_path / "out")[0].values
+    assert not list((tmp_path / "out").glob("*.labels.txt"))
+    features = json.loads((tmp_path / "out/features.json").read_text())
+    assert "image/class/label" not in features["featuresDict"]["features"]
+
+
+def test_mixed_inputs(build: Build, photos: Path, tmp_path: Path):
+    one = next(photos.rglob("*.jpg"))
+    manifest = tmp_path / "m.csv"
+    manifest.write_text(f"uri,label\n{photos}/class01/0001.jpg,class01\n")
+    summary = build(manifest, f"{photos}/class02", f"{photos}/class03/*.jpg", one, num_shards="1")
+    assert summary.records == 1 + 20 + 20 + 1
+    assert [entry for entry in build_json(tmp_path / "out")["classes"] if entry == "class01"]
+
+
+def test_odd_names(build: Build, tmp_path: Path):
+    folder = tmp_path / "in" / "c"
+    folder.mkdir(parents=True)
+    odd = [
+        "a b.jpg",
+        "#1?.jpg",
+        "50%20.jpg",
+        "[1]*.jpg",
+        "ü.jpg",
+        os.fsdecode(b"\xe9.jpg"),
+        "n\n.jpg",
+    ]
+    for number, name in enumerate(odd):
+        (folder / name).write_bytes(image_bytes(number))
+    summary = build(tmp_path / "in", num_shards="1")
+    assert summary.records == len(odd)
+    found = {record.first("image/filename") for record in records(tmp_path / "out")}
+    assert found == {b"c/" + os.fsencode(name) for name in odd}

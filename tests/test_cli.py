@@ -1,0 +1,206 @@
+"""The command line as a user meets it: what it prints, where, and its exit codes."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from conftest import Command
+from helpers import every_file, image_bytes, write_images
+
+
+def test_the_result_and_nothing_else_is_on_stdout(command: Command, photos: Path, tmp_path: Path):
+    code, out, err = command("build", "--input", photos, "--output", tmp_path / "out")
+    assert code == 0
+    assert err == ""
+    assert out.splitlines()[0] == f"{tmp_path}/out"
+    assert "120 images in 1 shard" in out
+    code, out, _ = command("build", "--input", photos, "--output", tmp_path / "out", "--json")
+    result = json.loads(out)
+    assert (result["records"], result["resumed"]) == (120, 1)
+
+
+BAD = [
+    (["--input", "{tmp}/none"], "there is no such file or folder", 2),
+    (["--input", "{tmp}/*.jpg"], "no image there", 1),
+    (["--input", "{tmp}/empty"], "no image there", 1),
+    (["--input", "{tmp}/texts"], "1 file was passed over by name; --include_all", 1),
+    ([], "--input is missing", 2),
+    (["--input", "{photos}", "--output", ""], "--output is missing", 2),
+    (["--input", "{photos}", "--output", "{tmp}/file"], "is a file, not a folder", 2),
+    (["--input", "{photos}", "--output", "{tmp}/file/below"], "is a file, not a folder", 2),
+    (["--input", "{photos}", "--output", "/proc/none"], "/proc/none", 1),
+    (["--input", "{photos}", "--output", "{tmp}/other"], "another build: train-00000-of", 2),
+    (["--input", "{photos}", "--nmu_shards", "3"], "unknown option --nmu_shards", 2),
+    (["--input", "{photos}", "--seed", "x"], "argument --seed: invalid int value: 'x'", 2),
+    (["--input", "{photos}", "--splits", "train=.8,test=.1"], "add up to 0.9, and must to 1", 2),
+    (["--input", "{photos}", "--num_shards", "121"], "write --num_shards 120 or less", 1),
+    (["--input", "{photos}", "--splits", "folder"], "; it must be one of train, training,", 1),
+    (["--input", "{photos}", "--labels", "column"], "is not a manifest and has no column", 2),
+    (["--input", "{photos}", "--class_names", "{tmp}/names"], "lacks 5 of the labels", 1),
+    (["--input", "{photos}", "--class_names", "{tmp}/none"], "cannot be read: No such file", 2),
+    (["--input", "{tmp}/column.csv"], "no column 'uri'", 2),
+    (["--input", "{tmp}/good.csv", "--labels", "column:cls"], "no column 'cls'", 2),
+    (["--input", "{tmp}/utf8.csv"], "utf8.csv:2: not UTF-8", 2),
+    (["--input", "{tmp}/ragged.csv"], "ragged.csv:3: 3 values, but the header has 2", 2),
+    (["--input", "{tmp}/split.csv"], "split 'trian'; it must be one of", 1),
+    (["--input", "{tmp}/bad"], "were rejected, more than --max_reject_fraction", 1),
+    (["photos"], "--input photos", 2),
+]
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bad")
+    for name in ("empty", "texts", "other", "bad"):
+        (folder / name).mkdir()
+    (folder / "texts/a.txt").touch()
+    (folder / "file").touch()
+    (folder / "other/train-00000-of-00001.tfrecord").touch()
+    (folder / "names").write_text("class00\n")
+    for number in range(3):
+        (folder / f"bad/{number}.jpg").write_bytes(b"bad")
+    (folder / "column.csv").write_text("path\na.jpg\n")
+    (folder / "good.csv").write_text("uri,label\na.jpg,x\n")
+    (folder / "utf8.csv").write_bytes(b"uri\n\xff.jpg\n")
+    (folder / "ragged.csv").write_text("uri,label\na,b\na,b,c\n")
+    (folder / "split.csv").write_text("uri,split\na.jpg,trian\n")
+    return folder
+
+
+@pytest.mark.parametrize(("arguments", "says", "exit_code"), BAD, ids=lambda v: str(v)[:60])
+def test_bad_input_is_one_clear_line(
+    command: Command,
+    bad: Path,
+    photos: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    says: str,
+    exit_code: int,
+):
+    arguments = [a.format(tmp=bad, photos=photos) for a in arguments]
+    if "--output" not in arguments:
+        arguments += ["--output", str(tmp_path / "out")]
+    before = every_file(bad)
+    code, out, err = command("build", *arguments)
+    assert code == exit_code
+    assert out == ""
+    assert says in err
+    assert err.startswith("imageshards: ")
+    assert err.count("\n") == 1, err
+    assert every_file(bad) == before
+    assert not (tmp_path / "out/dataset_info.json").exists()
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_errors_of_worker_processes_are_one_line_too(command: Command, bad: Path, tmp_path: Path):
+    code, _, err = command(
+        "build", "--input", bad / "bad", "--output", tmp_path / "out",
+        "--direct_running_mode=multi_processing", "--direct_num_workers=2",
+    )  # fmt: skip
+    assert code == 1
+    assert "3 of 3 images (100.0%) were rejected" in err
+    assert err.count("\n") == 1, err
+
+
+def test_a_fault_of_the_machine_is_one_line(
+    command: Command, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "writev", full)
+    code, _, err = command("build", "--input", photos, "--output", tmp_path / "out")
+    assert code == 1
+    assert "No space left on device" in err
+    assert "Traceback" not in err
+    assert err.count("\n") == 1, err
+    assert not (tmp_path / "out/dataset_info.json").exists()
+
+
+def test_no_command_and_a_wrong_one(command: Command):
+    code, out, err = command()
+    assert code == 2
+    assert "build" in err
+    code, _, err = command("biuld")
+    assert code == 2
+    assert "invalid choice: 'biuld'" in err
+    code, out, _ = command("--version")
+    assert (code, out.split()[0]) == (0, "imageshards")
+
+
+def test_verify_finds_every_damage(command: Command, photos: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    command("build", "--input", photos, "--output", out, "--num_shards", 4)
+    code, text, err = command("verify", out)
+    assert (code, err) == (0, "")
+    assert "all good; 120 records in 4 shards" in text
+    damages = {
+        "metadata/index/train-00001-of-00004.idx": "index",
+        "train-00002-of-00004.tfrecord": "record at byte",
+        "train-00003-of-00004.tfrecord": None,
+        "image.class.label.labels.txt": None,
+    }
+    for name, says in damages.items():
+        path = out / name
+        whole = path.read_bytes()
+        if says:
+            path.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+        else:
+            path.unlink()
+        code, _, err = command("verify", out)
+        assert code == 1
+        assert (says or "missing") in err
+        assert name in err
+        path.write_bytes(whole)
+    (out / "train-00000-of-00009.tfrecord").touch()
+    code, _, err = command("verify", out)
+    assert "not of this data set" in err
+    assert command("verify", tmp_path)[0] == 2
+    (out / "dataset_info.json").unlink()
+    code, _, err = command("verify", out)
+    assert code == 2
+    assert "not complete; run its build command again" in err
+
+
+def test_verify_sees_what_a_header_check_let_through(command: Command, tmp_path: Path):
+    write_images(tmp_path / "in", 1, 3)
+    png = image_bytes(5, "PNG", (64, 64))
+    (tmp_path / "in/class00/x.png").write_bytes(png[:200] + bytes(50) + png[250:])
+    arguments = ("--input", tmp_path / "in", "--output", tmp_path / "out", "--check=header")
+    assert command("build", *arguments)[0] == 0
+    code, _, err = command("verify", tmp_path / "out")
+    assert code == 1
+    assert "does not decode" in err
+
+
+def test_inspect_shows_a_data_set_and_a_shard(command: Command, photos: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    command("build", "--input", photos, "--output", out, "--splits", "train=.5,test=.5")
+    code, text, _ = command("inspect", out)
+    assert code == 0
+    for part in ("120 records", "train", "test", "image/encoded", "class05", "record 0"):
+        assert part in text
+    shard = next(out.glob("train-*"))
+    code, text, _ = command("inspect", shard, "--records=1")
+    assert "image/height            16" in text
+    assert "record 1" not in text
+    shard.write_bytes(shard.read_bytes()[:-3])
+    code, text, _ = command("inspect", shard)
+    assert "breaks off" in text
+    code, _, err = command("inspect", tmp_path / "x.tfrecord")
+    assert (code, "no such file" in err) == (2, True)
+
+
+def test_auto_says_why(command: Command, photos: Path, tmp_path: Path):
+    _, out, _ = command("build", "--input", photos, "--output", tmp_path / "out")
+    assert "train: 1 shard for 120 images" in out
+    assert "auto aims at 150 MB a shard" in out
+
+
+def test_auto_measures_what_a_manifest_does_not_say(command: Command, photos: Path, tmp_path: Path):
+    uris = "\n".join(map(str, photos.rglob("*.jpg")))
+    (tmp_path / "m.txt").write_text(uris)
+    _, out, _ = command("build", "--input", tmp_path / "m.txt", "--output", tmp_path / "out")
+    assert "1 shard for 120 images of 0.1 MB" in out
+    assert "of 0.1 MB" in out

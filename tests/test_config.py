@@ -1,0 +1,63 @@
+import pytest
+
+from imageshards.pipeline.config import Config
+from imageshards.pipeline.options import beam_arguments
+from imageshards.transforms.elements import UsageError
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"input": ()}, "--input is missing"),
+        ({"output": ""}, "--output is missing"),
+        ({"check": "fast"}, "--check 'fast': write full or header"),
+        ({"writer": "tf"}, "--writer 'tf': write shard or beam"),
+        ({"features": "coco"}, "--features 'coco': write slim"),
+        ({"seed": -1}, "--seed -1"),
+        ({"seed": 1 << 64}, "--seed 18446744073709551616"),
+        ({"max_reject_fraction": 1.5}, "--max_reject_fraction 1.5"),
+        ({"max_reject_fraction": float("nan")}, "--max_reject_fraction nan"),
+        ({"label_offset": 2}, "--label_offset 2: write 0 or 1"),
+        ({"name": "My Data"}, "--name 'My Data'"),
+        ({"labels": "none", "class_names": "x"}, "do not go with --labels none"),
+        ({"group_by": "dirname"}, "--group_by goes with splits by ratio"),
+        ({"splits": "train=1", "num_shards": "test=3"}, "names the split 'test'"),
+        ({"splits": "train=0.9", "num_shards": "1"}, "add up to 0.9"),
+        ({"splits": "train=1", "split_names": ("a",)}, "--split_names goes with"),
+        ({"writer": "beam"}, "needs a number of shards for 'train'"),
+        ({"writer": "beam", "num_shards": "2", "splits": "folder"}, "needs --split_names"),
+    ],
+)
+def test_every_option_is_checked(options: dict, says: str):
+    with pytest.raises(UsageError) as caught:
+        Config(**{"input": ("a",), "output": "/o", **options})
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def config(**options: object) -> Config:
+    return Config(**{"input": ("a",), "output": "/data/My Photos", **options})  # type: ignore[arg-type]
+
+
+def test_the_name_fits_tensorflow_datasets():
+    assert config().dataset_name == "my_photos"
+    assert config(output="/2026").dataset_name == "dataset_2026"
+    assert config(name="birds").dataset_name == "birds"
+
+
+def test_settings_are_of_what_decides_bytes():
+    assert config().settings == config(output="/elsewhere", overwrite=True, name="x").settings
+    assert config().settings != config(seed=1).settings
+    assert config().settings != config(check="header").settings
+
+
+def test_beam_options_are_taken_and_misspelt_ones_are_not():
+    assert beam_arguments([]) == ["--runner=FnApiRunner"]
+    given = ["--direct_num_workers=2", "--runner", "DirectRunner"]
+    assert beam_arguments(given) == given
+    with pytest.raises(UsageError, match="unknown option --num_shard=3"):
+        beam_arguments(["--num_shard=3"])
+    with pytest.raises(UsageError, match="--input photos"):
+        beam_arguments(["photos"])
+    with pytest.raises(UsageError, match="direct_num_workers"):
+        beam_arguments(["--direct_num_workers=many"])

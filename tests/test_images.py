@@ -1,0 +1,148 @@
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from helpers import image_bytes
+from PIL import Image
+
+from imageshards.transforms import images
+
+KINDS = ("JPEG", "PNG", "GIF", "BMP")
+
+
+def tensorflow_size(data: bytes) -> tuple[int, int] | None:
+    try:
+        shape = tf.io.decode_image(data, expand_animations=False).shape
+    except tf.errors.InvalidArgumentError:
+        return None
+    return shape[0], shape[1]
+
+
+def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+    out = io.BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("check", ["full", "header"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_measured_as_tensorflow_decodes(kind: str, check: images.Check):
+    data = image_bytes(1, kind, (37, 21))
+    info = images.inspect(data, check)
+    assert info == images.ImageInfo(kind, 21, 37)
+    assert tensorflow_size(data) == (21, 37)
+
+
+def modes() -> list[tuple[str, str, dict]]:
+    every = [(kind, mode, {}) for kind in KINDS for mode in ("RGB", "L", "1", "P", "RGBA", "LA")]
+    return [
+        *every,
+        ("JPEG", "CMYK", {}),
+        ("JPEG", "RGB", {"progressive": True}),
+        ("JPEG", "RGB", {"subsampling": 0, "quality": 100}),
+        ("PNG", "I;16", {}),
+        ("PNG", "RGB", {"interlace": 1}),
+        ("GIF", "RGB", {"save_all": True, "append_images": [Image.new("RGB", (9, 9), "red")]}),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "mode", "options"), modes())
+def test_whatever_passes_decodes_in_training(kind: str, mode: str, options: dict):
+    noise = np.random.default_rng(0).integers(0, 255, (12, 20, 3), dtype=np.uint8)
+    image = Image.fromarray(noise)
+    image = (
+        Image.fromarray(noise[..., 0].astype("uint16") * 257)
+        if mode == "I;16"
+        else (image.convert(mode))
+    )
+    try:
+        data = saved(image, kind, **options)
+    except OSError:
+        pytest.skip(f"Pillow writes no {kind} of mode {mode}")
+    try:
+        info = images.inspect(data)
+    except images.ImageError as error:
+        refused = (error.kind, kind)
+        assert refused == ("Unsupported", "BMP")
+    else:
+        assert tensorflow_size(data) == (info.height, info.width) == (12, 20)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("check", ["full", "header"])
+def test_every_truncation_is_found(kind: str, check: images.Check):
+    data = image_bytes(2, kind, (64, 48))
+    for keep in range(0, len(data) - 2, max(len(data) // 40, 1)):
+        with pytest.raises(images.ImageError) as caught:
+            images.inspect(data[:keep], check)
+        assert caught.value.kind in ("Empty", "NotAnImage", "Truncated", "Corrupt")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_garbled_images_are_rejects_or_decode_to_their_size(kind: str):
+    """The full check never passes what TensorFlow refuses, and never crashes."""
+    data = image_bytes(3, kind, (64, 48))
+    rng = np.random.default_rng(0)
+    rejected = 0
+    for _ in range(150):
+        broken = bytearray(data)
+        for at in rng.integers(0, len(data), 4):
+            broken[at] = rng.integers(0, 256)
+        try:
+            info = images.inspect(bytes(broken))
+        except images.ImageError:
+            rejected += 1
+        else:
+            assert tensorflow_size(bytes(broken)) == (info.height, info.width)
+    assert rejected > 10 or kind == "BMP"
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "reason"),
+    [
+        (b"", "Empty", "empty"),
+        (b"<html><body>404", "NotAnImage", "begins with"),
+        (b"RIFF\x10\0\0\0WEBPVP8 ", "Unsupported", "WebP"),
+        (b"II*\0\x08\0\0\0", "Unsupported", "TIFF"),
+        (b"\0\0\0\x18ftypheic", "Unsupported", "HEIC"),
+        (b"\xff\xd8\xff", "Truncated", "JPEG"),
+    ],
+)
+def test_reasons(data: bytes, kind: str, reason: str):
+    with pytest.raises(images.ImageError, match=reason) as caught:
+        images.inspect(data)
+    assert caught.value.kind == kind
+
+
+def test_a_decompression_bomb_costs_nothing():
+    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
+    chunk = b"IHDR" + header
+    png = (
+        b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk
+        + struct.pack(">I", zlib.crc32(chunk)) + b"\0\0\0\0IEND\xaeB`\x82"
+    )  # fmt: skip
+    with pytest.raises(images.ImageError, match="50000 x 50000") as caught:
+        images.inspect(png)
+    assert caught.value.kind == "TooLarge"
+
+
+def test_bytes_after_the_end_of_a_jpeg_are_no_truncation():
+    data = image_bytes(4) + b"camera's own trailer"
+    assert images.inspect(data, "header") == images.inspect(data, "full")
+    assert tensorflow_size(data) == (16, 24)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_image"),
+    [
+        ("a/b.JPEG", True), ("x.jpg", True), ("x.webp", True), ("x.txt", False), ("jpg", False),
+        ("a.jpg/readme", False), (".hidden.png", False), ("._photo.jpg", False),
+        ("x.jpg.txt", False),
+    ],
+)  # fmt: skip
+def test_images_by_name(name: str, is_image: bool):
+    assert images.is_image_name(name) is is_image

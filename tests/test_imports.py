@@ -1,0 +1,90 @@
+"""Imports run one way, and workers import no TensorFlow."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("transforms", "pipeline", "reader", "launch")
+PTRANSFORMS = {"read", "shuffle", "encode", "write"}
+# A folder may import from itself and from those named here.
+MAY_IMPORT = {
+    "transforms": {"transforms"},
+    "pipeline": {"transforms", "pipeline"},
+    "reader": {"transforms", "reader"},
+    "launch": {"transforms", "pipeline", "reader", "launch"},
+}
+
+
+def imported(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def at_import(path: Path) -> set[str]:
+    """Imports outside functions: what importing the module costs."""
+    tree = ast.parse(path.read_text())
+    top = ast.Module([n for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))], [])
+    return {
+        name
+        for node in ast.walk(top)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+        )
+    }  # fmt: skip
+
+
+MODULES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def test_there_is_something_to_check():
+    assert len(MODULES) > 25
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_run_one_way(path: Path):
+    folder = path.relative_to(ROOT).parts[0]
+    names = imported(path)
+    ours = [name.split(".") for name in names if name.startswith("imageshards.")]
+    assert {name[1] for name in ours} <= MAY_IMPORT[folder]
+    assert not {name.split(".")[0] for name in names} & {*FOLDERS, "tensorflow"}
+    modules = {name[2] for name in ours if name[1] == "transforms" and len(name) > 2}
+    if folder == "reader" or (folder == "transforms" and path.stem not in PTRANSFORMS):
+        assert not modules & PTRANSFORMS, "PTransforms are for the graph"
+        assert not any(name.split(".")[0] == "apache_beam" for name in at_import(path))
+    if folder == "transforms" and path.stem in PTRANSFORMS:
+        assert not modules & (PTRANSFORMS - {path.stem}), "PTransforms do not import each other"
+
+
+def modules_after(code: str) -> set[str]:
+    code = f"import sys\n{code}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_a_build_imports_no_tensorflow(photos: Path, tmp_path: Path):
+    arguments = ["build", f"--input={photos}", f"--output={tmp_path / 'out'}"]
+    loaded = modules_after(f"from imageshards.launch.cli import main\nassert not main({arguments})")
+    assert "imageshards.transforms.shard" in loaded
+    assert not {"tensorflow", "tensorflow_datasets"} & loaded
+    assert not set(FOLDERS) & loaded
+
+
+def test_help_imports_nothing_heavy():
+    loaded = modules_after(
+        "from imageshards.launch.cli import main\ntry: main(['build', '--help'])\n"
+        "except SystemExit: pass"
+    )
+    assert "imageshards.pipeline.options" in loaded
+    assert not {"apache_beam", "numpy", "PIL", "pyarrow", "rich"} & loaded

@@ -1,0 +1,236 @@
+"""Labels, splits, groups, duplicates, and the plan made of their counts."""
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imageshards.transforms.elements import BuildError, Problem, RefBatch
+from imageshards.transforms.plan import Plan, Planner, Tally
+from imageshards.transforms.references import Annotator, partition, sort_group
+from imageshards.transforms.rules import GroupRule, LabelRule, ShardCounts, SplitRule
+from imageshards.transforms.sources import Listing
+
+
+def annotator(
+    labels: str = "dirname", splits: str = "train=1", groups: str = "uri", base: str = ""
+) -> Annotator:
+    return Annotator(
+        0, LabelRule.parse(labels), SplitRule.parse(splits), GroupRule.parse(groups), base
+    )
+
+
+def listing(uris: list[str], root: str = "/d/", **columns: list[str | None]) -> Listing:
+    found = Listing(columns=dict(columns))
+    for uri in uris:
+        found.add(uri, len(root), 100, 1)
+    return found
+
+
+def planned(batch: RefBatch, planner: Planner | None = None) -> Plan:
+    return (planner or Planner(ShardCounts.parse("1"))).plan(tally(batch))
+
+
+def tally(batch: RefBatch, columns: bool = False) -> Tally:
+    tallies = [Tally(outside_columns=not columns)]
+    for bucket, part in partition(batch):
+        groups, duplicates = sort_group([part])
+        sizes = {split: refs.sizes for split, refs in groups.items()}
+        tallies.append(Tally.of(bucket, groups, duplicates, sizes))
+    return Tally.merge(tallies)
+
+
+def test_labels_by_rule():
+    uris = ["/d/cat/apple01.jpg", "/d/dog/Pear.jpg"]
+    assert list(annotator().annotate(listing(uris)).labels) == ["cat", "dog"]
+    assert list(annotator("none").annotate(listing(uris)).labels) == [None, None]
+    batch = annotator(r"regex:([a-z]+)\d+\.jpg").annotate(listing(uris))
+    assert list(batch.labels) == ["apple", None]
+    assert batch.problems == {
+        1: Problem("label", "NoLabel", r"the URI does not match '([a-z]+)\\d+\\.jpg'")
+    }
+    batch = annotator("column").annotate(listing(uris, label=["7", None]))
+    assert list(batch.labels) == ["7", None]
+    assert batch.problems[1].error == "NoLabel"
+
+
+def test_auto_takes_a_column_where_there_is_one():
+    uris = ["/d/cat/1.jpg"]
+    assert list(annotator("auto").annotate(listing(uris, label=["x"])).labels) == ["x"]
+    assert list(annotator("auto").annotate(listing(uris)).labels) == ["cat"]
+    assert annotator("auto", "auto").annotate(listing(uris, split=["val"])).splits == ["val"]
+    assert annotator("auto", "auto").annotate(listing(uris)).splits == ["train"]
+
+
+def test_splits_by_folder_and_column():
+    uris = ["/d/train/cat/1.jpg", "/d/val/cat/1.jpg"]
+    assert annotator(splits="folder").annotate(listing(uris)).splits == ["train", "val"]
+    with pytest.raises(BuildError, match=r"/d/misc/1.jpg: split 'misc'; it must be one of train,"):
+        annotator(splits="folder").annotate(listing(["/d/misc/1.jpg"]))
+    with pytest.raises(BuildError, match=r"/d/1.jpg: no split"):
+        annotator(splits="folder").annotate(listing(["/d/1.jpg"]))
+    with pytest.raises(BuildError, match="no split"):
+        annotator(splits="column").annotate(listing(uris, split=["train", None]))
+
+
+def test_a_group_is_never_torn_apart():
+    uris = [f"/d/p{i // 10:03d}/{i}.jpg" for i in range(2000)]
+    for rule in ("dirname", r"regex:/(p\d+)/"):
+        splits = annotator(splits="train=0.5,test=0.5", groups=rule).annotate(listing(uris)).splits
+        assert all(len(set(splits[i : i + 10])) == 1 for i in range(0, 2000, 10))
+        assert 600 < splits.count("test") < 1400
+    column = annotator(splits="train=0.5,test=0.5", groups="column:patient")
+    batch = column.annotate(listing(uris[:2], patient=["a", None]))
+    assert batch.problems[1].error == "NoGroup"
+
+
+def test_an_image_keeps_its_split_when_the_data_set_grows():
+    rule = annotator(splits="train=0.8,test=0.2")
+    today = [f"/d/{i}.jpg" for i in range(500)]
+    before = rule.annotate(listing(today)).splits
+    after = rule.annotate(listing([*today, *(f"/e/{i}.jpg" for i in range(500))])).splits
+    assert after[:500] == before
+
+
+def test_base_uri_makes_a_copy_elsewhere_the_same():
+    here = annotator(base="/d").annotate(listing(["/d/a/1.jpg", "/x/2.jpg"]))
+    there = annotator(base="/e/f").annotate(listing(["/e/f/a/1.jpg", "/x/2.jpg"]))
+    assert here.keys == there.keys
+    assert next(here.refs()).name == "a/1.jpg"
+    whole = annotator().annotate(listing(["/d/a/1.jpg"]))
+    assert whole.keys[0] != here.keys[0]
+
+
+def batch_of(uris: list[str], **changes: object) -> RefBatch:
+    batch = annotator(splits="train=0.5,test=0.5").annotate(listing(uris))
+    return RefBatch(**{**{k: getattr(batch, k) for k in batch.__dataclass_fields__}, **changes})  # type: ignore[arg-type]
+
+
+@given(st.lists(st.integers(0, 60)))
+def test_partition_and_sort_lose_nothing(numbers: list[int]):
+    batch = batch_of([f"/d/{n}.jpg" for n in numbers])
+    parts = dict(partition(batch)) if numbers else {}
+    found: list[str] = []
+    duplicates = 0
+    last = {"train": -1, "test": -1}
+    for bucket in sorted(parts):
+        groups, twice = sort_group([parts[bucket]])
+        duplicates += twice
+        for split, refs in groups.items():
+            assert list(refs.keys) == sorted(refs.keys)
+            assert set(refs.splits) == {split}
+            assert refs.keys[0] > last[split]
+            last[split] = refs.keys[-1]
+            found += refs.uris
+    assert sorted(found) == sorted({f"/d/{n}.jpg" for n in numbers})
+    assert duplicates == len(numbers) - len(found)
+
+
+def test_problems_travel_with_their_rows():
+    uris = [f"/d/{n}.jpg" for n in range(300)]
+    problem = Problem("label", "NoLabel", "why")
+    batch = batch_of(uris, problems={7: problem, 250: problem})
+    halves = [batch[:100], batch[100:]]
+    whole = RefBatch.concat(halves)
+    assert whole.problems == batch.problems
+    bad = [
+        ref.uri
+        for _, part in partition(whole)
+        for refs in sort_group([part])[0].values()
+        for ref in refs.refs()
+        if ref.problem
+    ]
+    assert sorted(bad) == ["/d/250.jpg", "/d/7.jpg"]
+
+
+def test_a_duplicate_that_contradicts_is_a_reject():
+    uris = ["/d/x.jpg"] * 4
+    batch = batch_of(uris, labels=["b", "a", "a", "c"], splits=["train"] * 4)
+    groups, duplicates = sort_group([batch])
+    refs = list(groups["train"].refs())
+    assert duplicates == 1
+    good = [ref for ref in refs if ref.problem is None]
+    assert [ref.uri for ref in good] == ["/d/x.jpg"]
+    assert {ref.problem.error for ref in refs if ref.problem} == {"ConflictingDuplicate"}
+    assert len(refs) + duplicates == 4
+
+
+def test_equal_keys_of_different_uris_are_no_duplicates():
+    batch = batch_of(["/d/b.jpg", "/d/a.jpg"], keys=array("Q", [5, 5]), splits=["train"] * 2)
+    groups, duplicates = sort_group([batch])
+    assert list(groups["train"].uris) == ["/d/a.jpg", "/d/b.jpg"]
+    assert duplicates == 0
+
+
+def test_classes_are_sorted_and_offset():
+    batch = annotator().annotate(listing([f"/d/{c}/1.jpg" for c in ("dog", "ant", "cat")]))
+    assert planned(batch).classes == ("ant", "cat", "dog")
+    plan = planned(batch, Planner(ShardCounts.parse("1"), label_offset=1))
+    assert plan.classes == ("background", "ant", "cat", "dog")
+    assert plan.class_of["cat"] == (2, b"cat")
+
+
+def test_numbers_in_a_column_are_label_numbers():
+    batch = annotator("column").annotate(
+        listing([f"/d/{i}.jpg" for i in range(3)], label=["2", "10", "2"])
+    )
+    one = ShardCounts.parse("1")
+    plan = Planner(one).plan(tally(batch, columns=True))
+    assert len(plan.classes) == 11
+    assert plan.labels == {"10": 10, "2": 2}
+    names = tuple("abcdefghijk")
+    plan = Planner(one, class_names=names).plan(tally(batch, columns=True))
+    assert plan.class_of["10"] == (10, b"k")
+    with pytest.raises(BuildError, match="lacks 1 of the labels found: '10'"):
+        Planner(one, class_names=names[:5]).plan(tally(batch, columns=True))
+    # The same texts as names of folders are names.
+    assert Planner(one).plan(tally(batch)).classes == ("10", "2")
+
+
+def test_class_names_must_have_every_label():
+    batch = annotator().annotate(listing(["/d/ant/1.jpg", "/d/owl/1.jpg"]))
+    given_names = Planner(ShardCounts.parse("1"), class_names=("owl", "eel", "ant"))
+    assert planned(batch, given_names).labels == {"ant": 2, "owl": 0}
+    with pytest.raises(BuildError, match="--class_names lacks 1 of the labels found: 'ant'"):
+        planned(batch, Planner(ShardCounts.parse("1"), class_names=("owl",)))
+
+
+def test_a_class_name_must_fit_on_a_line():
+    batch = annotator().annotate(listing(["/d/a\nb/1.jpg"]))
+    with pytest.raises(BuildError, match="without line breaks"):
+        planned(batch)
+
+
+def test_shards_and_splits_that_cannot_be():
+    batch = batch_of([f"/d/c/{i}.jpg" for i in range(10)])
+    with pytest.raises(BuildError, match=r"has \d images for 16 shards: write --num_shards \d or"):
+        planned(batch, Planner(ShardCounts.parse("16")))
+    with pytest.raises(BuildError, match="split 'validation' gets none of the 10 images"):
+        planned(batch, Planner(ShardCounts.parse("1"), ("train", "validation")))
+    with pytest.raises(BuildError, match="names the split 'tset'"):
+        planned(batch, Planner(ShardCounts.parse("tset=1")))
+    with pytest.raises(BuildError, match="no image"):
+        Planner(ShardCounts.parse("1")).plan(Tally())
+
+
+def test_auto_aims_at_150_megabytes_and_says_so():
+    found = Tally(
+        images={("train", 0): 50_000}, num_bytes={"train": 400_000_000}, sized={"train": 10_000}
+    )
+    plan = Planner(ShardCounts.parse("auto")).plan(found)
+    assert plan.splits["train"].num_shards == 13
+    assert plan.splits["train"].bytes == 2_000_000_000
+    assert "13 shards for 50,000 images of 2,000.0 MB, estimated from 10,000" in plan.notes[0]
+
+
+def test_tallies_add_up_in_any_order():
+    batch = batch_of([f"/d/c{i % 3}/{i}.jpg" for i in range(500)])
+    parts = []
+    for bucket, part in partition(batch):
+        groups, twice = sort_group([part])
+        parts.append(Tally.of(bucket, groups, twice, {s: r.sizes for s, r in groups.items()}))
+    forward = Tally.merge(parts)
+    backward = Tally.merge([Tally.merge(reversed(parts[100:])), Tally.merge(parts[:100])])
+    planner = Planner(ShardCounts.parse("4"))
+    assert planner.plan(forward).digest == planner.plan(backward).digest

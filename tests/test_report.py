@@ -1,0 +1,52 @@
+"""The report and the progress."""
+
+import json
+import re
+from pathlib import Path
+
+from conftest import Build
+from helpers import build_json
+
+from imageshards.pipeline.progress import State, observe
+from imageshards.transforms import storage
+from imageshards.transforms.layout import Layout
+
+
+def test_one_file_without_the_network(build: Build, photos: Path, tmp_path: Path):
+    bad = tmp_path / "<b>&.jpg"
+    bad.write_bytes(b"no image")
+    build(photos, bad, num_shards="2", splits="train=0.8,test=0.2", max_reject_fraction=0.1)
+    page = (tmp_path / "out/metadata/report.html").read_text()
+    links = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(.{5})""", page)
+    test_records = build_json(tmp_path / "out")["splits"]["test"]["records"]
+    assert len(links) == page.count("<figure") == 24 + test_records
+    assert set(links) == {"data:"}
+    for part in ("NotAnImage", "class00", "class05", "1 to 32", "pixels"):
+        assert part in page
+
+
+def test_names_cannot_break_the_page(build: Build, tmp_path: Path, photos: Path):
+    folder = tmp_path / "in" / "<script>"
+    folder.mkdir(parents=True)
+    for number, path in enumerate(list(photos.rglob("*.jpg"))[:3]):
+        (folder / f'"{number}<i>.jpg').write_bytes(path.read_bytes())
+    build(tmp_path / "in", num_shards="1")
+    page = (tmp_path / "out/metadata/report.html").read_text()
+    assert "<script>" not in page
+    assert "<i>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_progress_is_seen_from_the_files(tmp_path: Path):
+    layout = Layout(str(tmp_path))
+    assert observe(layout, 0) is None
+    layout.make_folders()
+    plan = {"splits": {"train": {"images": 10, "shards": 4, "bytes": 1000}}}
+    layout.write(layout.plan, json.dumps(plan).encode())
+    assert observe(layout, 0) == State(0, 4, 0, 10)
+    (tmp_path / "metadata/shards/train-00000-of-00004.tfrecord.json").touch()
+    assert observe(layout, 0) == State(1, 4, 3, 10)
+    growing = tmp_path / f"metadata/shards/train-00001-of-00004.tfrecord.abc{storage.TEMP_SUFFIX}"
+    growing.write_bytes(bytes(125))
+    assert observe(layout, 0) == State(1, 4, 4, 10)
+    assert observe(layout, storage.stamp(layout.plan)[1] + 1) is None

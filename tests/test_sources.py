@@ -1,0 +1,177 @@
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from imageshards.transforms import sources
+from imageshards.transforms.elements import BuildError
+
+
+def listed(place: Path | str, **options: object) -> tuple[list[str], int]:
+    found, passed_over = [], 0
+    for chunk in sources.list_source(sources.identify(str(place)), **options):  # type: ignore[arg-type]
+        found += chunk.uris
+        passed_over += chunk.passed_over
+        assert len(chunk.uris) == len(chunk.sizes) == len(chunk.stamps) == len(chunk.root_lengths)
+        assert all(len(column) == len(chunk.uris) for column in chunk.columns.values())
+    return found, passed_over
+
+
+def relative(found: list[str], folder: Path) -> list[str]:
+    return sorted(os.path.relpath(uri, folder) for uri in found)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("a/1.jpg", "a/2.PNG", "b/c/3.jpeg", "b/notes.txt", ".hidden/4.jpg", "b/._5.jpg"):
+        path = tmp_path / "tree" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"12345")
+    return tmp_path / "tree"
+
+
+def test_a_folder_is_walked(tree: Path):
+    found, passed_over = listed(tree)
+    assert relative(found, tree) == ["a/1.jpg", "a/2.PNG", "b/c/3.jpeg"]
+    assert passed_over == 3
+
+
+def test_all_is_taken_when_told(tree: Path):
+    found, passed_over = listed(tree, include_all=True)
+    assert len(found) == 6
+    assert passed_over == 0
+
+
+def test_the_output_is_not_walked_into(tree: Path):
+    found, _ = listed(tree, exclude=str(tree / "b"))
+    assert relative(found, tree) == ["a/1.jpg", "a/2.PNG"]
+
+
+def test_links_are_followed_but_not_in_circles(tree: Path):
+    (tree / "again").symlink_to(tree)
+    (tree / "more").symlink_to(tree / "a")
+    (tree / "gone.jpg").symlink_to("nowhere")
+    found, _ = listed(tree)
+    assert relative(found, tree) == [
+        "a/1.jpg", "a/2.PNG", "b/c/3.jpeg", "gone.jpg", "more/1.jpg", "more/2.PNG",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*/1.jpg", ["a/1.jpg"]),
+        ("**/*.jp*g", ["a/1.jpg", "b/c/3.jpeg"]),
+        ("b*", ["b/c/3.jpeg"]),
+        ("**", ["a/1.jpg", "a/2.PNG", "b/c/3.jpeg"]),
+    ],
+)
+def test_globs(tree: Path, pattern: str, expected: list[str]):
+    found, _ = listed(f"{tree}/{pattern}")
+    assert relative(found, tree) == expected
+
+
+def test_a_name_with_brackets_is_a_name_if_it_is_there(tmp_path: Path):
+    folder = tmp_path / "a[1]*?"
+    folder.mkdir()
+    (folder / "x.jpg").touch()
+    assert listed(folder)[0] == [str(folder / "x.jpg")]
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "tsv", "jsonl", "parquet", "txt"])
+def test_manifests(tmp_path: Path, kind: str):
+    uris = ["1.jpg", "sub/2 #?.jpg", "/abs/3.jpg", "gs://b/4.jpg", "../5.jpg", "./6[*].jpg"]
+    labels = ["x", None, "z", "7", "ü", "w"]
+    path = tmp_path / "m" / f"list.{kind}"
+    path.parent.mkdir()
+    rows = list(zip(uris, labels, strict=True))
+    comma = "\t" if kind == "tsv" else ","
+    table = "".join(f"{uri}{comma}{label or ''}\n" for uri, label in [("uri", "label"), *rows])
+    if kind == "parquet":
+        parquet.write_table(pa.table({"label": labels, "uri": uris, "other": [0] * 6}), path)
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps({"uri": u, "label": v}) + "\n" for u, v in rows))
+    elif kind == "txt":
+        path.write_text("\n\n".join(uris))
+    elif kind == "csv.gz":
+        path.write_bytes(gzip.compress(table.encode()))
+    else:
+        path.write_text("\ufeff" + table)
+    chunks = list(sources.list_source(sources.identify(str(path)), optional=["label"]))
+    assert chunks[0].uris == [
+        f"{tmp_path}/m/1.jpg", f"{tmp_path}/m/sub/2 #?.jpg", "/abs/3.jpg", "gs://b/4.jpg",
+        f"{tmp_path}/5.jpg", f"{tmp_path}/m/6[*].jpg",
+    ]  # fmt: skip
+    if kind != "txt":
+        assert chunks[0].columns["label"] == labels
+
+
+def test_numbers_become_texts(tmp_path: Path):
+    path = tmp_path / "m.parquet"
+    parquet.write_table(pa.table({"uri": ["a", "b", "c"], "label": [3.0, None, 12.0]}), path)
+    chunk = next(sources.list_source(sources.identify(str(path)), required=["label"]))
+    assert chunk.columns["label"] == ["3", None, "12"]
+
+
+def test_roots(tmp_path: Path):
+    (tmp_path / "m.csv").write_text("uri\nsub/1.jpg\n/elsewhere/2.jpg\ngs://bucket/3.jpg\n")
+    chunk = next(sources.list_source(sources.identify(str(tmp_path / "m.csv"))))
+    rest = [u[n:] for u, n in zip(chunk.uris, chunk.root_lengths, strict=True)]
+    assert rest == ["sub/1.jpg", "elsewhere/2.jpg", "bucket/3.jpg"]
+
+
+BROKEN = {
+    "no-column.csv": (b"path,label\na.jpg,1\n", "no column 'uri'.*path, label"),
+    "utf8.csv": (b"uri\na.jpg\n\xff\xfe.jpg\n", "utf8.csv:3: not UTF-8"),
+    "ragged.csv": (b"uri,label\na,b\nc\n", "ragged.csv:3: 1 values, but the header has 2"),
+    "quote.csv": (b'uri\n"abc\n', "quote.csv:2: unexpected end"),
+    "nouri.csv": (b"uri,label\n,x\n", "nouri.csv:2: no uri"),
+    "header.csv": (b"uri,label\n", "no image there"),
+    "empty.csv": (b"", "empty"),
+    "empty.jsonl": (b"\n", "empty"),
+    "bad.jsonl": (b'{"uri": "a"}\n{"uri": \n', "bad.jsonl:2: not JSON"),
+    "list.jsonl": (b"[1]\n", "list.jsonl:1: not a JSON object"),
+    "nouri.jsonl": (b'{"uri": "a"}\n{"path": "b"}\n', "nouri.jsonl:2: no uri"),
+    "late.jsonl": (b'{"uri": "a"}\n{"uri": "b", "label": 1}\n', "late.jsonl:2: has 'label'"),
+    "object.jsonl": (b'{"uri": {"a": 1}}\n', "object.jsonl:1: uri must be a text"),
+    "surrogate.jsonl": (b'{"uri": "\\ud800"}\n', "surrogate.jsonl:1: uri is not Unicode"),
+    "no.parquet": (b"PAR1 not", "not a Parquet file"),
+    "bad.csv.gz": (b"not gzip", "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BROKEN))
+def test_broken_manifests_say_where(tmp_path: Path, name: str):
+    data, says = BROKEN[name]
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(BuildError, match=says) as caught:
+        listed(tmp_path / name, optional=["label"])
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_found_is_said(tmp_path: Path):
+    with pytest.raises(BuildError, match="no such file or folder"):
+        sources.identify(str(tmp_path / "none"))
+    with pytest.raises(BuildError, match=r"no image there$"):
+        listed(tmp_path)
+    (tmp_path / "a.txt.orig").touch()
+    with pytest.raises(BuildError, match="1 file was passed over by name; --include_all"):
+        listed(tmp_path)
+    with pytest.raises(BuildError, match="no image there"):
+        listed(tmp_path / "*.jpg")
+
+
+def test_a_folder_has_no_columns(tree: Path):
+    with pytest.raises(BuildError, match="not a manifest and has no column 'label'"):
+        listed(tree, required=["label"])
+
+
+def test_long_manifests_come_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sources, "CHUNK_ROWS", 10)
+    (tmp_path / "m.csv").write_text("uri\n" + "".join(f"{i}.jpg\n" for i in range(25)))
+    sizes = [len(c.uris) for c in sources.list_source(sources.identify(str(tmp_path / "m.csv")))]
+    assert sizes == [10, 10, 5]
