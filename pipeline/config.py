@@ -130,6 +130,11 @@ class Config:
                         f"Beam's writer must know it before it starts"
                     )
 
+    @property
+    def base(self) -> str:
+        """What of a URI is neither hashed nor recorded."""
+        return storage.normalize(self.base_uri).rstrip("/") + "/" if self.base_uri else ""
+
     @cached_property
     def annotator(self) -> Annotator:
         """Labels, splits and keys."""
@@ -138,7 +143,7 @@ class Config:
             labels=LabelRule.parse(self.labels),
             splits=SplitRule.parse(self.splits, self.split_names),
             groups=GroupRule.parse(self.group_by),
-            base_uri=storage.normalize(self.base_uri) if self.base_uri else "",
+            base=self.base,
         )
 
     @cached_property
@@ -196,7 +201,7 @@ class Config:
     @cached_property
     def encoder(self) -> ImageEncoder:
         """The encoder of both writers."""
-        return ImageEncoder(self.schema, self.check)  # type: ignore[arg-type]
+        return ImageEncoder(self.schema, self.check, self.base)  # type: ignore[arg-type]
 
     @cached_property
     def layout(self) -> Layout:

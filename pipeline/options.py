@@ -39,8 +39,8 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     )
     data.add_argument(
         "--base_uri", default="", metavar="URI",
-        help="shuffle, split and name URIs relative to this one, so that a copy of the images "
-        "elsewhere gives the same bytes",
+        help="shuffle, split and record URIs relative to this one, so that a copy of the images "
+        "elsewhere gives the same bytes (default: whole URIs)",
     )  # fmt: skip
 
     out = parser.add_argument_group("what comes out")

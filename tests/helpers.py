@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -69,3 +72,18 @@ def rejects(folder: Path | str) -> list[dict]:  # type: ignore[type-arg]
 
 def every_file(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+IMAGESHARDS = [sys.executable, "-m", "imageshards.launch.cli"]
+
+
+def imageshards(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command line to its end."""
+    return subprocess.run(
+        [*IMAGESHARDS, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, **environment},
+    )

@@ -27,7 +27,7 @@ SPLITS = "train=0.7,validation=0.15,test=0.15"
 
 
 def test_every_image_once_with_its_label(build: Build, photos: Path, tmp_path: Path):
-    summary = build(photos, num_shards="4", splits=SPLITS)
+    summary = build(photos, num_shards="4", splits=SPLITS, base_uri=str(photos))
     assert summary.records == 120
     assert sorted(names(tmp_path / "out")) == sorted(
         str(path.relative_to(photos)) for path in photos.rglob("*.jpg")
@@ -52,9 +52,7 @@ def test_shards_are_even(build: Build, photos: Path, tmp_path: Path):
 
 def test_the_order_is_that_of_the_keys(build: Build, photos: Path, tmp_path: Path):
     build(photos, num_shards="5", seed=9)
-    found = names(tmp_path / "out")
-    uris = [f"{photos}/{name}" for name in found]
-    drawn = keys.hash_keys(9, "shuffle", uris).tolist()
+    drawn = keys.hash_keys(9, "shuffle", names(tmp_path / "out")).tolist()
     assert drawn == sorted(drawn)
 
 
@@ -161,7 +159,7 @@ def test_nothing_is_lost(build: Build, tmp_path: Path, writer: str):
                for line in rejects(tmp_path / "out"))  # fmt: skip
     counts = build_json(tmp_path / "out")["counts"]
     assert counts["records"] + counts["rejects"] + counts["duplicates"] == counts["inputs"]
-    assert "bad/called.png" in names(tmp_path / "out")
+    assert f"{folder}/bad/called.png" in names(tmp_path / "out")
 
 
 def test_too_many_rejects_fail_and_leave_no_data_set(build: Build, tmp_path: Path):
@@ -332,4 +330,4 @@ def test_odd_names(build: Build, tmp_path: Path):
     summary = build(tmp_path / "in", num_shards="1")
     assert summary.records == len(odd)
     found = {record.first("image/filename") for record in records(tmp_path / "out")}
-    assert found == {b"c/" + os.fsencode(name) for name in odd}
+    assert found == {os.fsencode(folder / name) for name in odd}

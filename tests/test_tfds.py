@@ -23,7 +23,9 @@ def mixed(tmp_path: Path) -> Path:
 def test_tfds_reads_every_split_without_code(
     build: Build, mixed: Path, tmp_path: Path, writer: str
 ):
-    summary = build(mixed, num_shards="2", splits="train=0.7,test=0.3", writer=writer)
+    summary = build(
+        mixed, num_shards="2", splits="train=0.7,test=0.3", writer=writer, base_uri=str(mixed)
+    )
     builder = tfds.builder_from_directory(str(tmp_path / "out"))
     label = builder.info.features["image/class/label"]
     assert label.names == ["class00", "class01", "class02"]

@@ -59,7 +59,6 @@ class ImageRef:
 
     Attributes:
       uri: where its bytes are; its identity.
-      name: what its record calls it: the URI below its input, or below `base_uri`.
       label: the text of its class, or None.
       size: bytes, or -1 where the listing did not say.
       stamp: a number that changes with the content (local: mtime in ns), or 0.
@@ -67,7 +66,6 @@ class ImageRef:
     """
 
     uri: str
-    name: str
     label: str | None = None
     size: int = -1
     stamp: int = 0
@@ -81,7 +79,6 @@ class RefBatch:
     Attributes:
       keys: uint64 shuffle keys.
       uris: URIs.
-      name_starts: where the name begins in the URI.
       labels: class texts or None.
       splits: split names.
       sizes: bytes or -1.
@@ -91,7 +88,6 @@ class RefBatch:
 
     keys: array[int]
     uris: Sequence[str]
-    name_starts: array[int]
     labels: Sequence[str | None]
     splits: Sequence[str]
     sizes: array[int]
@@ -113,7 +109,6 @@ class RefBatch:
         return RefBatch(
             keys=array("Q", pick(self.keys)),
             uris=pick(self.uris),
-            name_starts=array("I", pick(self.name_starts)),
             labels=pick(self.labels),
             splits=pick(self.splits),
             sizes=array("q", pick(self.sizes)),
@@ -127,7 +122,6 @@ class RefBatch:
         return RefBatch(
             keys=self.keys[start:stop],
             uris=self.uris[start:stop],
-            name_starts=self.name_starts[start:stop],
             labels=self.labels[start:stop],
             splits=self.splits[start:stop],
             sizes=self.sizes[start:stop],
@@ -158,7 +152,6 @@ class RefBatch:
         return RefBatch(
             keys=ints("Q", (p.keys for p in parts)),
             uris=list(chain(p.uris for p in parts)),
-            name_starts=ints("I", (p.name_starts for p in parts)),
             labels=list(chain(p.labels for p in parts)),
             splits=list(chain(p.splits for p in parts)),
             sizes=ints("q", (p.sizes for p in parts)),
@@ -168,10 +161,9 @@ class RefBatch:
 
     def refs(self) -> Iterator[ImageRef]:
         """The rows, one by one."""
-        for row, (uri, start, label, size, stamp) in enumerate(
-            zip(self.uris, self.name_starts, self.labels, self.sizes, self.stamps, strict=True)
-        ):
-            yield ImageRef(uri, uri[start:], label, size, stamp, self.problems.get(row))
+        columns = zip(self.uris, self.labels, self.sizes, self.stamps, strict=True)
+        for row, (uri, label, size, stamp) in enumerate(columns):
+            yield ImageRef(uri, label, size, stamp, self.problems.get(row))
 
 
 @dataclass(frozen=True)

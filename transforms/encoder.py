@@ -42,10 +42,12 @@ class ImageEncoder:
     Attributes:
       schema: the features of a record.
       check: how closely an image is looked at.
+      base: what `image/filename` leaves out of the beginning of a URI.
     """
 
     schema: example.Schema
     check: images.Check
+    base: str = ""
 
     def encode(self, ref: ImageRef, classes: Mapping[str, tuple[int, bytes]]) -> Encoded:
         """The record of one image.
@@ -72,7 +74,7 @@ class ImageEncoder:
             "format": info.format.encode(),
             "height": info.height,
             "width": info.width,
-            "filename": ref.name.encode("utf-8", "surrogateescape"),
+            "filename": ref.uri.removeprefix(self.base).encode("utf-8", "surrogateescape"),
         }
         label = None
         if ref.label is not None:

@@ -108,7 +108,6 @@ def digest_of(refs: RefBatch) -> bytes:
     state = blake2b(digest_size=16)
     state.update("\0".join(refs.uris).encode("utf-8", "surrogateescape"))
     state.update("\0".join(label or "" for label in refs.labels).encode("utf-8", "surrogateescape"))
-    state.update(refs.name_starts.tobytes())
     state.update(repr(sorted(refs.problems.items())).encode("utf-8", "backslashreplace"))
     return state.digest()
 

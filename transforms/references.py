@@ -5,7 +5,6 @@ Listing -> RefBatch -> {bucket: RefBatch} -> sorted RefBatch of one split
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -33,22 +32,22 @@ from imageshards.transforms.sources import Listing
 
 @dataclass(frozen=True)
 class Annotator:
-    """Gives every listed image its key, split, label and name.
+    """Gives every listed image its key, split and label.
 
     Attributes:
       seed: 0 .. 2**64 - 1; fixes order and hashed splits.
       labels: where classes come from.
       splits: into which split an image goes.
       groups: what the splits must not tear apart.
-      base_uri: URIs below it are hashed and named relative to it, so that a copy of the images
-        elsewhere gives the same data set; empty: keys are of the whole URI.
+      base: what is left out of the beginning of a URI before it is hashed, so that a copy of the
+        images elsewhere gives the same data set; empty, or with a slash at its end.
     """
 
     seed: int
     labels: LabelRule
     splits: SplitRule
     groups: GroupRule
-    base_uri: str = ""
+    base: str = ""
 
     @property
     def required_columns(self) -> list[str]:
@@ -81,26 +80,13 @@ class Annotator:
           BuildError: a split that is not known.
         """
         uris = listing.uris
-        base = self.base_uri.rstrip("/") + "/" if self.base_uri else ""
-        if base:
-            name_starts = array(
-                "I",
-                (
-                    len(base) if uri.startswith(base) else root
-                    for uri, root in zip(uris, listing.root_lengths, strict=True)
-                ),
-            )
-            identities: Sequence[str] = [uri.removeprefix(base) for uri in uris]
-        else:
-            name_starts = listing.root_lengths
-            identities = uris
+        identities = [uri.removeprefix(self.base) for uri in uris] if self.base else uris
         problems: dict[int, Problem] = {}
         labels = self._labels(listing, problems)
         splits = self._splits(listing, identities, problems)
         return RefBatch(
             keys=hash_keys(self.seed, "shuffle", identities),
             uris=uris,
-            name_starts=name_starts,
             labels=labels,
             splits=splits,
             sizes=listing.sizes,
@@ -213,7 +199,7 @@ def sort_group(batches: Sequence[RefBatch]) -> tuple[dict[str, RefBatch], int]:
     if equal.size:
         order, duplicates = _take_once(batch, order, problems)
         batch = RefBatch(
-            batch.keys, batch.uris, batch.name_starts, batch.labels, batch.splits,
+            batch.keys, batch.uris, batch.labels, batch.splits,
             batch.sizes, batch.stamps, problems,
         )  # fmt: skip
     rows_of: dict[str, list[int]] = {}

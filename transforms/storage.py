@@ -115,22 +115,18 @@ def _read_remote(uri: str) -> bytes:
 
 
 def _open_remote(uri: str) -> IO[bytes]:
-    from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+    from apache_beam.io.filesystem import CompressionTypes
 
     try:
         file: IO[bytes] = _filesystems().open(uri, compression_type=CompressionTypes.UNCOMPRESSED)
-        return file
-    except BeamIOError as error:
-        if _is_missing(error):
-            raise FileNotFoundError(uri) from error
-        raise
     except ValueError as error:
         raise BuildError(f"{uri}: no filesystem for this URI: {_remote_failure(error)}") from error
-
-
-def _is_missing(error: Exception) -> bool:
-    text = str(error)
-    return any(sign in text for sign in ("404", "Not Found", "not found", "No such"))
+    except Exception as error:
+        # Each of Beam's filesystems raises what its client does.
+        if getattr(error, "code", None) == 404 or "404" in str(error):
+            raise FileNotFoundError(2, "no such object", uri) from error
+        raise
+    return file
 
 
 def open_read(uri: str) -> IO[bytes]:
