@@ -164,5 +164,14 @@ def beam_arguments(arguments: Sequence[str]) -> list[str]:
             )
     if not any(argument.split("=")[0] == "--runner" for argument in arguments):
         # DirectRunner would first look for Prism on the network.
-        arguments.append("--runner=FnApiRunner")
+        arguments.append(f"--runner={_IN_PROCESS}")
     return arguments
+
+
+_IN_PROCESS = "FnApiRunner"
+
+
+def is_local_runner(arguments: Sequence[str]) -> bool:
+    """Whether Beam's arguments name a runner of this machine, in this process or beside it."""
+    joined = " ".join(arguments).replace("=", " ")
+    return any(f"--runner {name}" in joined for name in (_IN_PROCESS, "DirectRunner"))

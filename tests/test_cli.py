@@ -118,6 +118,14 @@ def test_a_fault_of_the_machine_is_one_line(
     assert not (tmp_path / "out/dataset_info.json").exists()
 
 
+def test_the_beam_writer_says_what_it_takes(command: Command, photos: Path, tmp_path: Path):
+    code, _, err = command(
+        "build", "--input", photos, "--output", tmp_path, "--writer=beam", "--num_shards=2"
+    )
+    assert code == 0
+    assert "6.5 times the data set in memory" in err
+
+
 def test_no_command_and_a_wrong_one(command: Command):
     code, out, err = command()
     assert code == 2
