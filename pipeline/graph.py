@@ -7,7 +7,7 @@ from apache_beam.pvalue import AsIter, AsSingleton
 
 from imageshards.pipeline.config import Config
 from imageshards.pipeline.finish import claim, finish
-from imageshards.transforms.elements import RefBatch
+from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.encode import EncodeExamples, WriteRejects, WriteSplit
 from imageshards.transforms.plan import Plan
 from imageshards.transforms.read import ReadReferences

@@ -1,3 +1,4 @@
+from array import array
 from collections import Counter
 
 from hypothesis import given
@@ -8,17 +9,20 @@ from imageshards.transforms import keys
 
 def test_keys_never_change():
     # Every data set that was ever built depends on these.
-    assert keys.hash_keys(0, "shuffle", ["a", "gs://b/ü.jpg"]).tolist() == GOLDEN
-    assert keys.hash_keys(1, "shuffle", ["a"])[0] != GOLDEN[0]
-    assert keys.hash_keys(0, "split", ["a"])[0] != GOLDEN[0]
+    order, split = keys.hash_keys(0, ["a", "gs://b/ü.jpg"])
+    assert (order.tolist(), split.tolist()) == GOLDEN
+    assert keys.hash_keys(1, ["a"])[0][0] != order[0]
 
 
-GOLDEN = [14299869903122803255, 1389006522101138338]
+GOLDEN = (
+    [17452961901897552640, 8635451042688379466],
+    [4583466965643706229, 17676218766732760677],
+)
 
 
 def test_names_that_are_not_utf8_have_keys():
     name = b"caf\xe9.jpg".decode("utf-8", "surrogateescape")
-    assert len(set(keys.hash_keys(0, "shuffle", [name, "café.jpg"]))) == 2
+    assert len(set(keys.hash_keys(0, [name, "café.jpg"])[0])) == 2
 
 
 @given(st.integers(0, 10_000), st.integers(1, 300))
@@ -44,17 +48,27 @@ def test_cuts_agree_wherever_a_group_begins(total: int, num_shards: int, data: s
 
 
 def test_thresholds_give_the_ratios():
-    thresholds = keys.split_thresholds([0.7, 0.2, 0.1])
-    drawn = keys.hash_keys(3, "split", map(str, range(20_000)))
-    counts = Counter(keys.split_index(key, thresholds) for key in drawn)
+    _, drawn = keys.hash_keys(3, map(str, range(20_000)))
+    counts = Counter(keys.split_places(drawn, keys.split_thresholds([0.7, 0.2, 0.1])))
     assert abs(counts[0] / 20_000 - 0.7) < 0.01
     assert abs(counts[2] / 20_000 - 0.1) < 0.01
 
 
+def test_order_and_split_are_independent():
+    order, split = keys.hash_keys(0, map(str, range(20_000)))
+    middle = 1 << 63
+    both = sum(a < middle and b < middle for a, b in zip(order, split, strict=True))
+    assert abs(both / 20_000 - 0.25) < 0.012
+
+
 def test_a_split_keeps_its_images_when_a_later_ratio_changes():
-    drawn = keys.hash_keys(0, "split", map(str, range(1000)))
-    two = keys.split_thresholds([0.8, 0.2])
-    three = keys.split_thresholds([0.8, 0.1, 0.1])
-    assert all(
-        (keys.split_index(key, two) == 0) == (keys.split_index(key, three) == 0) for key in drawn
-    )
+    _, drawn = keys.hash_keys(0, map(str, range(1000)))
+    two = keys.split_places(drawn, keys.split_thresholds([0.8, 0.2]))
+    three = keys.split_places(drawn, keys.split_thresholds([0.8, 0.1, 0.1]))
+    assert [place == 0 for place in two] == [place == 0 for place in three]
+
+
+def test_a_ratio_next_to_nothing():
+    assert keys.split_places(
+        array("Q", [2**64 - 1]), keys.split_thresholds([1 - 1e-20, 1e-20])
+    ) == [1]

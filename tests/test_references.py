@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.transforms.elements import BuildError, Problem, RefBatch
+from imageshards.transforms.batch import RefBatch
+from imageshards.transforms.elements import BuildError, Problem
 from imageshards.transforms.plan import Plan, Planner, Tally
 from imageshards.transforms.references import Annotator, partition, sort_group
 from imageshards.transforms.rules import GroupRule, LabelRule, ShardCounts, SplitRule

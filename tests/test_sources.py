@@ -16,7 +16,7 @@ def listed(place: Path | str, **options: object) -> tuple[list[str], int]:
     for chunk in sources.list_source(sources.identify(str(place)), **options):  # type: ignore[arg-type]
         found += chunk.uris
         passed_over += chunk.passed_over
-        assert len(chunk.uris) == len(chunk.sizes) == len(chunk.stamps) == len(chunk.root_lengths)
+        assert len(chunk.uris) == len(chunk.sizes) == len(chunk.stamps) == len(chunk.roots)
         assert all(len(column) == len(chunk.uris) for column in chunk.columns.values())
     return found, passed_over
 
@@ -120,7 +120,7 @@ def test_numbers_become_texts(tmp_path: Path):
 def test_roots(tmp_path: Path):
     (tmp_path / "m.csv").write_text("uri\nsub/1.jpg\n/elsewhere/2.jpg\ngs://bucket/3.jpg\n")
     chunk = next(sources.list_source(sources.identify(str(tmp_path / "m.csv"))))
-    rest = [u[n:] for u, n in zip(chunk.uris, chunk.root_lengths, strict=True)]
+    rest = [u[n:] for u, n in zip(chunk.uris, chunk.roots, strict=True)]
     assert rest == ["sub/1.jpg", "elsewhere/2.jpg", "bucket/3.jpg"]
 
 

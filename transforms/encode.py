@@ -17,10 +17,10 @@ from apache_beam.io.tfrecordio import WriteToTFRecord
 from apache_beam.metrics import Metrics
 
 from imageshards.transforms import scan
+from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.elements import (
     BuildError,
     ImageRef,
-    RefBatch,
     Reject,
     RejectReport,
     ShardReport,

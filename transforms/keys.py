@@ -7,11 +7,13 @@ change a hash in this module is to change every data set: a breaking change.
 
 from __future__ import annotations
 
+import sys
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import accumulate
+
+import numpy as np
 
 KEY_BITS = 64
 BUCKET_BITS = 8
@@ -23,20 +25,23 @@ as it is: groups follow one another in the order of their bits.
 """
 
 
-def hash_keys(seed: int, purpose: str, texts: Iterable[str]) -> array[int]:
-    """uint64 keys of texts, independent for every (seed, purpose).
+def hash_keys(seed: int, texts: Iterable[str]) -> tuple[array[int], array[int]]:
+    """Two independent uint64 keys of each text: one that orders, one that splits.
 
-    Names that are not UTF-8 (surrogate escapes) are hashed as the bytes they stand for.
+    They are the halves of one keyed 128-bit BLAKE2b. Names that are not UTF-8 (surrogate
+    escapes) are hashed as the bytes they stand for.
     """
-    # Hashing the parameters once and copying the state costs 40 % less than a new one a text.
-    copy = blake2b(digest_size=8, key=seed.to_bytes(8, "little"), person=purpose.encode()).copy
+    # Hashing the key once and copying the state costs a third less than a new one a text.
+    copy = blake2b(digest_size=16, key=seed.to_bytes(8, "little"), person=b"imageshards").copy
     digests = []
     for text in texts:
         state = copy()
         state.update(text.encode("utf-8", "surrogateescape"))
         digests.append(state.digest())
-    keys = array("Q", b"".join(digests))
-    return keys
+    halves = array("Q", b"".join(digests))
+    if sys.byteorder == "big":
+        halves.byteswap()
+    return halves[0::2], halves[1::2]
 
 
 def bucket_of(key: int) -> int:
@@ -46,12 +51,15 @@ def bucket_of(key: int) -> int:
 
 def split_thresholds(ratios: Sequence[float]) -> list[int]:
     """Upper bounds (exclusive) in key space of all splits but the last."""
-    return [round(bound * (1 << KEY_BITS)) for bound in accumulate(ratios[:-1])]
+    largest = (1 << KEY_BITS) - 1
+    return [min(round(bound * (1 << KEY_BITS)), largest) for bound in accumulate(ratios[:-1])]
 
 
-def split_index(key: int, thresholds: Sequence[int]) -> int:
-    """The split into which a key falls: 0 .. len(thresholds)."""
-    return bisect_right(thresholds, key)
+def split_places(keys: array[int], thresholds: Sequence[int]) -> list[int]:
+    """The split into which each key falls: 0 .. len(thresholds)."""
+    bounds = np.array(thresholds, dtype=np.uint64)
+    places = np.searchsorted(bounds, np.frombuffer(keys, dtype=np.uint64), side="right")
+    return places.tolist()  # type: ignore[no-any-return]
 
 
 def first_rank(shard: int, num_shards: int, total: int) -> int:

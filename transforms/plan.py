@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 
-from imageshards.transforms.elements import BuildError, RefBatch, ShardId
+from imageshards.transforms.batch import RefBatch
+from imageshards.transforms.elements import BuildError, ShardId
 from imageshards.transforms.keys import first_rank
 from imageshards.transforms.rules import KNOWN_SPLITS, ShardCounts
 

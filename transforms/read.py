@@ -9,7 +9,7 @@ from typing import NamedTuple
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 
-from imageshards.transforms.elements import RefBatch
+from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.plan import Tally
 from imageshards.transforms.references import Annotator, partition
 from imageshards.transforms.sources import Source, identify, list_source

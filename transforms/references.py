@@ -5,18 +5,20 @@ Listing -> RefBatch -> {bucket: RefBatch} -> sorted RefBatch of one split
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from imageshards.transforms.elements import BuildError, Problem, RefBatch
+from imageshards.transforms.batch import RefBatch
+from imageshards.transforms.elements import BuildError, Problem
 from imageshards.transforms.keys import (
     BUCKET_BITS,
     BUCKETS,
     KEY_BITS,
     hash_keys,
-    split_index,
+    split_places,
     split_thresholds,
 )
 from imageshards.transforms.rules import (
@@ -82,10 +84,13 @@ class Annotator:
         uris = listing.uris
         identities = [uri.removeprefix(self.base) for uri in uris] if self.base else uris
         problems: dict[int, Problem] = {}
+        keys, split_keys = hash_keys(self.seed, identities)
         labels = self._labels(listing, problems)
-        splits = self._splits(listing, identities, problems)
+        if self.groups.kind != "uri":
+            _, split_keys = hash_keys(self.seed, self._groups(listing, identities, problems))
+        splits = self._splits(listing, split_keys)
         return RefBatch(
-            keys=hash_keys(self.seed, "shuffle", identities),
+            keys=keys,
             uris=uris,
             labels=labels,
             splits=splits,
@@ -113,23 +118,17 @@ class Annotator:
             problems.update((row, problem) for row, label in enumerate(labels) if not label)
         return labels
 
-    def _splits(
-        self, listing: Listing, identities: Sequence[str], problems: dict[int, Problem]
-    ) -> list[str]:
+    def _splits(self, listing: Listing, split_keys: array[int]) -> list[str]:
         rule = self.splits
         uris = listing.uris
         if rule.kind == "ratio":
             if len(rule.names) == 1:
                 return [rule.names[0]] * len(uris)
-            thresholds = split_thresholds(rule.ratios)
-            groups = self._groups(listing, identities, problems)
-            return [
-                rule.names[split_index(key, thresholds)]
-                for key in hash_keys(self.seed, "split", groups)
-            ]
+            places = split_places(split_keys, split_thresholds(rule.ratios))
+            return [rule.names[place] for place in places]
         if rule.kind == "folder":
             found: list[str | None] = [
-                top_folder(uri[root:]) for uri, root in zip(uris, listing.root_lengths, strict=True)
+                top_folder(uri[root:]) for uri, root in zip(uris, listing.roots, strict=True)
             ]
         elif rule.column in listing.columns:
             found = listing.columns[rule.column or ""]
@@ -151,8 +150,6 @@ class Annotator:
         self, listing: Listing, identities: Sequence[str], problems: dict[int, Problem]
     ) -> Sequence[str]:
         rule = self.groups
-        if rule.kind == "uri":
-            return identities
         if rule.kind == "dirname":
             return [identity.rpartition("/")[0] for identity in identities]
         found: Sequence[str | None]

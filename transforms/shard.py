@@ -14,9 +14,9 @@ from hashlib import blake2b
 from typing import Any
 
 from imageshards.transforms import storage
+from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.elements import (
     ImageRef,
-    RefBatch,
     Reject,
     RejectReport,
     ShardId,

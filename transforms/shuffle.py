@@ -14,7 +14,8 @@ from typing import NamedTuple
 import apache_beam as beam
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import RefBatch, ShardId
+from imageshards.transforms.batch import RefBatch
+from imageshards.transforms.elements import ShardId
 from imageshards.transforms.keys import cut
 from imageshards.transforms.plan import Plan, Planner, Tally
 from imageshards.transforms.references import sort_group

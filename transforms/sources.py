@@ -9,14 +9,15 @@ from __future__ import annotations
 import csv
 import glob
 import gzip
+import io
 import itertools
 import json
 import os
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
@@ -50,7 +51,7 @@ class Listing:
 
     Attributes:
       uris: URIs.
-      root_lengths: length of what stands in the URI before the path below the source.
+      roots: length of what stands in the URI before the path below the source.
       sizes: bytes or -1.
       stamps: numbers that change with the content, or 0.
       columns: those manifest columns that were asked for and are there.
@@ -58,7 +59,7 @@ class Listing:
     """
 
     uris: list[str] = field(default_factory=list)
-    root_lengths: array[int] = field(default_factory=lambda: array("I"))
+    roots: array[int] = field(default_factory=lambda: array("I"))
     sizes: array[int] = field(default_factory=lambda: array("q"))
     stamps: array[int] = field(default_factory=lambda: array("q"))
     columns: dict[str, list[str | None]] = field(default_factory=dict)
@@ -67,7 +68,7 @@ class Listing:
     def add(self, uri: str, root_length: int, size: int, stamp: int) -> None:
         """Appends an image without columns."""
         self.uris.append(uri)
-        self.root_lengths.append(root_length)
+        self.roots.append(root_length)
         self.sizes.append(size)
         self.stamps.append(stamp)
 
@@ -228,143 +229,203 @@ def _remote_files(source: Source) -> Iterator[_File]:
 
 # Manifests
 
-_Rows = Iterator[tuple[str, Sequence[Any]]]  # where (for messages), values in column order
+
+class _Rows(NamedTuple):
+    """Some rows of a manifest: columns in the order of the header; where a row stands."""
+
+    columns: Sequence[Sequence[Any]]
+    where: Callable[[int], str]
+
+
+_Manifest = tuple[list[str], Iterator[_Rows]]  # header, rows
 
 
 def _list_manifest(
     source: Source, uri_column: str, required: list[str], optional: list[str]
 ) -> Iterator[Listing]:
-    place = source.uri.rpartition("/")[0]
-    header, rows = _open_manifest(source, [uri_column, *required, *optional])
+    header, chunks = _open_manifest(source, [uri_column, *required, *optional])
     for column in (uri_column, *required):
         if column not in header:
             named = " (--uri_column names another)" if column == uri_column else ""
             raise BuildError(
                 f"{source.uri}: no column {column!r}{named}; its columns are: {', '.join(header)}"
             )
-    uri_at = header.index(uri_column)
-    wanted = {
-        name: header.index(name) for name in dict.fromkeys((*required, *optional)) if name in header
-    }
-    chunk = Listing(columns={name: [] for name in wanted})
-    for where, row in rows:
-        text = _text(row[uri_at], f"{source.uri}:{where}", uri_column)
-        if not text:
-            raise BuildError(f"{source.uri}:{where}: no {uri_column}")
-        uri, root_length = _absolute(text, place)
-        chunk.add(uri, root_length, -1, 0)
-        for name, at in wanted.items():
-            chunk.columns[name].append(_text(row[at], f"{source.uri}:{where}", name))
-        if len(chunk.uris) == CHUNK_ROWS:
-            yield chunk
-            chunk = Listing(columns={name: [] for name in wanted})
-    yield chunk
-
-
-_ODD_PATH = re.compile(r"//|(^|/)\.\.?(/|$)|/$")
-
-
-def _absolute(text: str, place: str) -> tuple[str, int]:
-    """The URI that a manifest in `place` means, and the length of its root."""
-    if text.startswith("/") or not storage.is_local(text):
-        uri = (
-            storage.normalize(text) if not text.startswith("/") or _ODD_PATH.search(text) else text
+    wanted = [name for name in dict.fromkeys((*required, *optional)) if name in header]
+    for rows in chunks:
+        texts = {
+            name: _texts(rows.columns[header.index(name)], name, rows.where)
+            for name in dict.fromkeys((uri_column, *wanted))
+        }
+        if not all(texts[uri_column]):
+            row = texts[uri_column].index(None)
+            raise BuildError(f"{rows.where(row)}: no {uri_column}")
+        uris, roots = _absolute(texts[uri_column], source.uri.rpartition("/")[0])  # type: ignore[arg-type]
+        unknown = len(uris)
+        yield Listing(
+            uris,
+            roots,
+            array("q", [-1]) * unknown,
+            array("q", [0]) * unknown,
+            {name: texts[name] for name in wanted},
         )
-        return uri, 1 if uri.startswith("/") else uri.index("//") + 2
-    uri = f"{place}/{text}"
-    if _ODD_PATH.search(text) and storage.is_local(uri):
-        uri = os.path.normpath(uri)
-    root = len(place) + 1
-    return uri, root if uri.startswith(place + "/") else uri.rindex("/") + 1
 
 
-def _text(value: Any, where: str, column: str) -> str | None:
-    if value is None or value == "":
-        return None
-    if isinstance(value, str):
-        if not value.isascii():
-            try:
-                value.encode()
-            except UnicodeEncodeError as error:  # half a surrogate pair, escaped in JSON
-                raise BuildError(f"{where}: {column} is not Unicode: {value!r}") from error
-        return value
+_ODD = re.compile(r"(?<!:)//|(^|/)\.\.?(/|$)|/$|^~|^file:|\0", re.MULTILINE)
+
+
+def _absolute(texts: list[str], place: str) -> tuple[list[str], array[int]]:
+    """The URIs that a manifest in `place` means, and the lengths of their roots."""
+    prefix = place + "/"
+    if _ODD.search("\n".join(texts)):
+        uris = [_normal(text, prefix) for text in texts]
+    else:
+        uris = [t if t[0] == "/" or "://" in t else prefix + t for t in texts]
+    below = len(prefix)
+    roots = array(
+        "I",
+        [
+            below if uri.startswith(prefix) else 1 if uri[0] == "/" else uri.index("//") + 2
+            for uri in uris
+        ],
+    )
+    return uris, roots
+
+
+def _normal(text: str, prefix: str) -> str:
+    if "\0" in text:
+        raise BuildError(f"{prefix}: the URI {text!r} holds a NUL")
+    if text[0] in "/~" or not storage.is_local(text):
+        return storage.normalize(text)
+    uri = prefix + text
+    return os.path.normpath(uri) if storage.is_local(uri) else uri
+
+
+_NOTHING = type(None)
+
+
+def _texts(values: Sequence[Any], column: str, where: Callable[[int], str]) -> list[str | None]:
+    """Texts and numbers as texts; None where there is nothing."""
+    if {*map(type, values)} <= {str, _NOTHING}:
+        texts = [value or None for value in values]
+    else:
+        texts = [_text(value, column, where, row) for row, value in enumerate(values)]
+    try:
+        "".join(filter(None, texts)).encode()
+    except UnicodeEncodeError as error:  # half a surrogate pair, escaped in JSON
+        row = next(i for i, text in enumerate(texts) if text and error.object[error.start] in text)
+        raise BuildError(f"{where(row)}: {column} is not Unicode: {texts[row]!r}") from error
+    return texts
+
+
+def _text(value: Any, column: str, where: Callable[[int], str], row: int) -> str | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, (bool, int, float)):
-        return None if value != value else str(value)  # NaN is how tables say "nothing"
-    raise BuildError(f"{where}: {column} must be a text or a number, not {value!r}")
+    if value is None or value == "" or value != value:  # NaN is how tables say "nothing"
+        return None
+    if isinstance(value, (str, bool, int, float)):
+        return str(value)
+    raise BuildError(f"{where(row)}: {column} must be a text or a number, not {value!r}")
 
 
-def _open_manifest(source: Source, columns: list[str]) -> tuple[list[str], _Rows]:
+def _open_manifest(source: Source, columns: list[str]) -> _Manifest:
     suffix = _MANIFEST.search(source.uri)
     assert suffix is not None
     kind = (suffix[1] or suffix[3]).lower()
+    if kind == "parquet":
+        return _open_parquet(source, columns)
+    if kind in ("jsonl", "ndjson"):
+        return _open_jsonl(source, columns)
+    if kind == "txt":
+        return columns[:1], _text_rows(source)
+    return _open_csv(source, "\t" if kind == "tsv" else ",")
+
+
+def _open_binary(source: Source) -> IO[bytes]:
     try:
         file = storage.open_read(source.uri)
     except OSError as error:
         raise BuildError(
             f"--input {source.text}: cannot be read: {error.strerror or 'no such file'}"
         ) from error
-    if suffix[2]:
-        file = gzip.GzipFile(fileobj=file)  # type: ignore[assignment]
-    if kind == "parquet":
-        return _open_parquet(source, file, columns)
-    if kind in ("jsonl", "ndjson"):
-        return _open_jsonl(source, file, columns)
-    if kind == "txt":
-        lines = _lines(source, file)
-        return columns[:1], ((str(n), [line.strip()]) for n, line in lines if line.strip())
-    return _open_csv(source, file, "\t" if kind == "tsv" else ",")
+    if source.uri.lower().endswith(".gz"):
+        return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
+    return file
 
 
-def _lines(source: Source, file: IO[bytes]) -> Iterator[tuple[int, str]]:
-    """(line number, text) with the line's own end kept, as csv wants it."""
-    with file:
+def _lines(source: Source) -> Iterator[str]:
+    """Lines with their own ends, as csv wants them."""
+    with _open_binary(source) as file:
         try:
-            for number, line in enumerate(file, 1):
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                yield number, text
+            yield from io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
         except UnicodeDecodeError as error:
-            byte = error.object[error.start]
-            raise BuildError(
-                f"{source.uri}:{number}: not UTF-8 (byte 0x{byte:02x} at {error.start}); "
-                "save the manifest as UTF-8"
-            ) from error
+            raise BuildError(f"{_not_utf8(source)}; save the manifest as UTF-8") from error
         except (OSError, EOFError) as error:
             raise BuildError(f"{source.uri}: cannot be read: {error}") from error
 
 
-def _open_csv(source: Source, file: IO[bytes], delimiter: str) -> tuple[list[str], _Rows]:
-    reader = csv.reader(
-        (text for _, text in _lines(source, file)), delimiter=delimiter, strict=True
-    )
-    try:
-        header = next(reader)
-    except StopIteration:
-        raise BuildError(f"{source.uri}: the manifest is empty") from None
-    except csv.Error as error:
-        raise BuildError(f"{source.uri}:{reader.line_num}: {error}") from error
+def _not_utf8(source: Source) -> str:
+    # Text is decoded in blocks: only a second look finds the line.
+    with _open_binary(source) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                byte = line[error.start]
+                return f"{source.uri}:{number}: not UTF-8 (byte 0x{byte:02x} at {error.start})"
+    return f"{source.uri}: not UTF-8"
 
-    def rows() -> _Rows:
+
+def _chunked(rows: Iterator[Any]) -> Iterator[list[Any]]:
+    while chunk := list(itertools.islice(rows, CHUNK_ROWS)):
+        yield chunk
+
+
+def _open_csv(source: Source, delimiter: str) -> _Manifest:
+    reader = csv.reader(_lines(source), delimiter=delimiter, strict=True)
+
+    def read() -> Iterator[list[str]]:
         try:
-            for row in reader:
-                if len(row) != len(header):
-                    if not row:
-                        continue  # an empty line
-                    raise BuildError(
-                        f"{source.uri}:{reader.line_num}: {len(row)} values, "
-                        f"but the header has {len(header)}"
-                    )
-                yield str(reader.line_num), row
+            yield from filter(None, reader)  # an empty line is no row
         except csv.Error as error:
             raise BuildError(f"{source.uri}:{reader.line_num}: {error}") from error
 
-    return header, rows()
+    rows = read()
+    header = next(rows, None)
+    if header is None:
+        raise BuildError(f"{source.uri}: the manifest is empty")
+
+    def line_of(number: int) -> str:
+        # A value may hold line breaks: only reading again tells on which line a row ends.
+        again = csv.reader(_lines(source), delimiter=delimiter)
+        next(itertools.islice(filter(None, again), number + 1, None))
+        return f"{source.uri}:{again.line_num}"
+
+    def chunks() -> Iterator[_Rows]:
+        before = 0
+        for chunk in _chunked(rows):
+            for row, values in enumerate(chunk):
+                if len(values) != len(header):
+                    raise BuildError(
+                        f"{line_of(before + row)}: {len(values)} values, "
+                        f"but the header has {len(header)}"
+                    )
+            first = before
+            yield _Rows(list(zip(*chunk, strict=True)), lambda row, n=first: line_of(n + row))  # type: ignore[misc]
+            before += len(chunk)
+
+    return header, chunks()
 
 
-def _open_jsonl(source: Source, file: IO[bytes], columns: list[str]) -> tuple[list[str], _Rows]:
+def _text_rows(source: Source) -> Iterator[_Rows]:
+    lines = ((n, line.strip()) for n, line in enumerate(_lines(source), 1) if line.strip())
+    for chunk in _chunked(lines):
+        numbers, texts = zip(*chunk, strict=True)
+        yield _Rows([texts], lambda row, n=numbers: f"{source.uri}:{n[row]}")  # type: ignore[misc]
+
+
+def _open_jsonl(source: Source, columns: list[str]) -> _Manifest:
     def objects() -> Iterator[tuple[int, dict[str, Any]]]:
-        for number, line in _lines(source, file):
+        for number, line in enumerate(_lines(source), 1):
             if not line.strip():
                 continue
             try:
@@ -380,44 +441,48 @@ def _open_jsonl(source: Source, file: IO[bytes], columns: list[str]) -> tuple[li
     if first is None:
         raise BuildError(f"{source.uri}: the manifest is empty")
     header = list(first[1])
+    unheard = [column for column in columns if column not in header]
 
-    def rows() -> _Rows:
-        for number, row in itertools.chain([first], every):
-            for column in columns:
-                if column in row and column not in first[1]:
+    def chunks() -> Iterator[_Rows]:
+        for chunk in _chunked(itertools.chain([first], every)):
+            numbers, rows = zip(*chunk, strict=True)
+            for number, row in chunk if unheard else ():
+                if late := next((column for column in unheard if column in row), None):
                     raise BuildError(
-                        f"{source.uri}:{number}: has {column!r}, which line {first[0]} has not; "
+                        f"{source.uri}:{number}: has {late!r}, which line {first[0]} has not; "
                         "every line must have the same columns (null where there is no value)"
                     )
-            yield str(number), [row.get(column) for column in header]
+            values = [[row.get(column) for row in rows] for column in header]
+            yield _Rows(values, lambda row, n=numbers: f"{source.uri}:{n[row]}")  # type: ignore[misc]
 
-    return header, rows()
+    return header, chunks()
 
 
-def _open_parquet(source: Source, file: IO[bytes], columns: list[str]) -> tuple[list[str], _Rows]:
+def _open_parquet(source: Source, columns: list[str]) -> _Manifest:
     import pyarrow
     from pyarrow import parquet
 
+    file = _open_binary(source)
     try:
         table = parquet.ParquetFile(file)
-        header = [name for name in dict.fromkeys(columns) if name in table.schema_arrow.names]
-        if columns[0] not in header:
-            return list(table.schema_arrow.names), iter(())
     except (pyarrow.ArrowException, OSError) as error:
         raise BuildError(f"{source.uri}: not a Parquet file: {error}") from error
+    header = list(table.schema_arrow.names)
+    wanted = [name for name in dict.fromkeys(columns) if name in header]
 
-    def rows() -> _Rows:
-        number = 0
+    def chunks() -> Iterator[_Rows]:
+        before = 1
         try:
-            for batch in table.iter_batches(batch_size=CHUNK_ROWS, columns=header):
-                lists = [batch.column(name).to_pylist() for name in header]
-                for row in zip(*lists, strict=True):
-                    number += 1
-                    yield f"row {number}", row
+            for batch in table.iter_batches(batch_size=CHUNK_ROWS, columns=wanted):
+                values = [batch.column(name).to_pylist() for name in wanted]
+                first = before
+                yield _Rows(values, lambda row, n=first: f"{source.uri}: row {n + row}")  # type: ignore[misc]
+                before += batch.num_rows
         except (pyarrow.ArrowException, OSError) as error:
-            raise BuildError(f"{source.uri}: row {number + 1}: {error}") from error
+            raise BuildError(f"{source.uri}: after row {before - 1}: {error}") from error
 
-    return header, rows()
+    # Of a table without the column of URIs all names are told.
+    return (wanted if columns[0] in header else header), chunks()
 
 
 def check_source(source: Source, uri_column: str, required: Iterable[str]) -> None:

@@ -13,7 +13,8 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import RefBatch, RejectReport, ShardId, ShardReport
+from imageshards.transforms.batch import RefBatch
+from imageshards.transforms.elements import RejectReport, ShardId, ShardReport
 from imageshards.transforms.encoder import ImageEncoder
 from imageshards.transforms.layout import Layout
 from imageshards.transforms.plan import Plan
