@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
+import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 from imageshards.pipeline.options import (
     Parser,
@@ -24,6 +27,15 @@ _DESCRIPTION = (
     "Turns images into shuffled, evenly sharded TFRecord data sets. "
     "imageshards COMMAND --help tells more."
 )
+
+
+def entry() -> NoReturn:
+    """The console command."""
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Taking Beam's modules apart would cost 0.3 s; nothing is left that needs it.
+    os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,6 +99,7 @@ def _dispatch(arguments: list[str]) -> int:
 def _build(args: argparse.Namespace, rest: list[str]) -> int:
     if rest and not rest[0].startswith("-") and not args.input:
         raise UsageError(f"what is {rest[0]!r}? Inputs are told as --input {rest[0]}")
+    begin = time.perf_counter()
     config = config_from(args)
     beam_options = beam_arguments(rest)
     from imageshards.pipeline.run import JobError, run
@@ -102,7 +115,7 @@ def _build(args: argparse.Namespace, rest: list[str]) -> int:
             file=sys.stderr,
         )
     try:
-        summary = run(config, beam_options)
+        summary = run(config, beam_options, begin=begin)
     except JobError as error:
         if args.verbose:
             print(error.details, file=sys.stderr)
@@ -130,4 +143,4 @@ def _inspect(args: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

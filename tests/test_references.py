@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.elements import BuildError, Problem
+from imageshards.transforms.listing import Listing
 from imageshards.transforms.plan import Plan, Planner, Tally
 from imageshards.transforms.references import Annotator, partition, sort_group
 from imageshards.transforms.rules import GroupRule, LabelRule, ShardCounts, SplitRule
-from imageshards.transforms.sources import Listing
 
 
 def annotator(

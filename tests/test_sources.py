@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from imageshards.transforms import sources
+from imageshards.transforms import listing, sources
 from imageshards.transforms.elements import BuildError
 
 
@@ -171,7 +171,7 @@ def test_a_folder_has_no_columns(tree: Path):
 
 
 def test_long_manifests_come_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sources, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(listing, "CHUNK_ROWS", 10)
     (tmp_path / "m.csv").write_text("uri\n" + "".join(f"{i}.jpg\n" for i in range(25)))
     sizes = [len(c.uris) for c in sources.list_source(sources.identify(str(tmp_path / "m.csv")))]
     assert sizes == [10, 10, 5]

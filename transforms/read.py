@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from apache_beam.metrics import Metrics
 from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.plan import Tally
 from imageshards.transforms.references import Annotator, partition
-from imageshards.transforms.sources import Source, identify, list_source
+from imageshards.transforms.sources import identify, list_source
 
 FLUSH_ROWS = 1 << 17
 """References that one listing holds before it passes them on, some 500 to a bucket."""
@@ -71,7 +71,14 @@ class _List(beam.DoFn):  # type: ignore[misc]
         outside_columns = False
         held: list[RefBatch] = []
         rows = 0
-        for listing in self._listings(identify(text)):
+        for listing in list_source(
+            identify(text),
+            uri_column=self._uri_column,
+            required=self._annotator.required_columns,
+            optional=self._annotator.optional_columns,
+            include_all=self._include_all,
+            exclude=self._exclude,
+        ):
             passed_over += listing.passed_over
             outside_columns |= not self._annotator.labels_are_from_column(listing)
             held.append(self._annotator.annotate(listing))
@@ -84,13 +91,3 @@ class _List(beam.DoFn):  # type: ignore[misc]
             yield from partition(RefBatch.concat(held))
         tally = Tally(passed_over=passed_over, outside_columns=outside_columns)
         yield beam.pvalue.TaggedOutput("tallies", tally)
-
-    def _listings(self, source: Source) -> Iterable:  # type: ignore[type-arg]
-        return list_source(
-            source,
-            uri_column=self._uri_column,
-            required=self._annotator.required_columns,
-            optional=self._annotator.optional_columns,
-            include_all=self._include_all,
-            exclude=self._exclude,
-        )

@@ -21,6 +21,7 @@ from imageshards.transforms.keys import (
     split_places,
     split_thresholds,
 )
+from imageshards.transforms.listing import Listing
 from imageshards.transforms.rules import (
     GroupRule,
     LabelRule,
@@ -29,7 +30,6 @@ from imageshards.transforms.rules import (
     parent_name,
     top_folder,
 )
-from imageshards.transforms.sources import Listing
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,55 @@
+"""A source of images, and what is listed of it: columns, in chunks. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Literal
+
+CHUNK_ROWS = 1 << 16
+"""Rows of a chunk: a manifest of any length passes through a memory of fixed size."""
+
+Kind = Literal["folder", "glob", "manifest", "file"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One `--input`, told apart.
+
+    Attributes:
+      text: as it was written, for messages.
+      uri: normalized.
+      kind: what it is.
+    """
+
+    text: str
+    uri: str
+    kind: Kind
+
+
+@dataclass
+class Listing:
+    """Some images of a source, as columns.
+
+    Attributes:
+      uris: URIs.
+      roots: length of what stands in the URI before the path below the source.
+      sizes: bytes or -1.
+      stamps: numbers that change with the content, or 0.
+      columns: those manifest columns that were asked for and are there.
+      passed_over: files that were not taken because they are not images by their name.
+    """
+
+    uris: list[str] = field(default_factory=list)
+    roots: array[int] = field(default_factory=lambda: array("I"))
+    sizes: array[int] = field(default_factory=lambda: array("q"))
+    stamps: array[int] = field(default_factory=lambda: array("q"))
+    columns: dict[str, list[str | None]] = field(default_factory=dict)
+    passed_over: int = 0
+
+    def add(self, uri: str, root_length: int, size: int, stamp: int) -> None:
+        """Appends an image without columns."""
+        self.uris.append(uri)
+        self.roots.append(root_length)
+        self.sizes.append(size)
+        self.stamps.append(stamp)
