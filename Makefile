@@ -2,7 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 FOLDERS := pipeline transforms reader launch
 
-.PHONY: env demo test check integration clean
+.PHONY: env demo test check integration bench clean
 
 env: .venv/made
 
@@ -27,5 +27,12 @@ check: env
 integration: env
 	$(BIN)/pytest tests/integration
 
+# make bench IMAGES=DIR [COPIES=10] [ROUNDS=3] [BENCH='--only tar ...']
+COPIES ?= 10
+ROUNDS ?= 3
+bench: env
+	@test -n "$(IMAGES)" || { echo "make bench IMAGES=DIR [COPIES=10] [ROUNDS=3]" >&2; exit 2; }
+	$(BIN)/python -m benchmarks.run "$(IMAGES)" --copies $(COPIES) --rounds $(ROUNDS) $(BENCH)
+
 clean:
-	rm -rf .venv build demo *.egg-info
+	rm -rf .venv build demo benchmarks/.venv *.egg-info

@@ -1,0 +1,125 @@
+"""Who runs: one table.
+
+A command's words may hold {python} (of its environment), {peers} (folder of the peers' scripts),
+{imageshards} (the command), {images}, {output}, {shards} and {server} (URL of {images}).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Reader = Literal["tfrecord", "tar", "mds"]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to make shards of images.
+
+    Attributes:
+      name: for --only, the JSON and the picture.
+      title: for the table.
+      argv: its command.
+      environment: whose interpreter runs it: a key of `environments.REQUIREMENTS`, or "" for none.
+      checks: what it looks at in an image before it writes it.
+      shuffle: by which means it shuffles; whether that works is measured.
+      reader: what reads its output back, see `read_back.py`.
+      memory_factor: bytes of memory that a byte of images takes; where there is less it is skipped.
+      served: it gets the images from a local HTTP server.
+      ours: it is imageshards.
+    """
+
+    name: str
+    title: str
+    argv: tuple[str, ...]
+    environment: str
+    checks: str
+    shuffle: str
+    reader: Reader = "tfrecord"
+    memory_factor: float = 0.0
+    served: bool = False
+
+    @property
+    def ours(self) -> bool:
+        """Whether this is imageshards."""
+        return self.argv[0] == "{imageshards}"
+
+
+def _peer(script: str, *arguments: str) -> tuple[str, ...]:
+    return ("{python}", "{peers}/" + script, "{images}", "{output}", "{shards}", *arguments)
+
+
+def _imageshards(writer: str, check: str, processes: int) -> Contender:
+    argv = (
+        "{imageshards}", "build", "--input={images}", "--output={output}/dataset",
+        "--base_uri={images}", "--num_shards={shards}", f"--check={check}", f"--writer={writer}",
+        "--json",
+    )  # fmt: skip
+    if processes > 1:
+        argv += (
+            "--direct_running_mode=multi_processing",
+            f"--direct_num_workers={processes}",
+        )
+    beam = writer == "beam"
+    return Contender(
+        name=f"imageshards{'-beam' if beam else ''}-{check}{f'-{processes}' * (processes > 1)}",
+        title=f"imageshards{' --writer=beam' if beam else ''} --check={check}"
+        + (f", {processes} processes" if processes > 1 else ""),
+        argv=argv,
+        environment="",
+        checks=check,
+        shuffle="keyed hash",
+        memory_factor=8.0 if beam else 0.0,
+    )
+
+
+PLAIN, PLAIN_FULL = "plain-header", "plain-full"
+TFDS, WEBDATASET, MDS = "tfds", "webdataset", "mds"
+TEXTBOOK, TAR = "beam-textbook", "tar"
+HEADER, HEADER_2 = "imageshards-header", "imageshards-header-2"
+FULL, FULL_2 = "imageshards-full", "imageshards-full-2"
+
+CONTENDERS: tuple[Contender, ...] = (
+    Contender(
+        PLAIN, "plain loop, Pillow header", _peer("plain_loop.py"),
+        "peers", "header", "list",
+    ),
+    Contender(
+        PLAIN_FULL, "plain loop, Pillow decode", _peer("plain_loop.py", "--decode"),
+        "peers", "full", "list",
+    ),
+    Contender(
+        TFDS, "tensorflow_datasets builder", _peer("tfds_builder.py"),
+        "peers", "no", "hash buckets",
+    ),
+    Contender(
+        WEBDATASET, "webdataset ShardWriter", _peer("webdataset_writer.py"),
+        "peers", "no", "list", reader="tar",
+    ),
+    Contender(
+        MDS, "MosaicML MDSWriter", _peer("mds_writer.py"),
+        "streaming", "no", "list", reader="mds",
+    ),
+    Contender(
+        "img2dataset", "img2dataset, local server", _peer("img2dataset_download.py", "{server}"),
+        "img2dataset", "no", "list", reader="tar", served=True,
+    ),
+    Contender(
+        TEXTBOOK, "textbook Beam graph", _peer("beam_textbook.py"),
+        "peers", "header", "random key", memory_factor=8.0,
+    ),
+    Contender(
+        TAR, "tar (the floor)",
+        ("tar", "--sort=name", "-cf", "{output}/images.tar", "-C", "{images}", "."),
+        "", "no", "none", reader="tar",
+    ),
+    *(
+        _imageshards(writer, check, processes)
+        for writer in ("shard", "beam")
+        for check in ("header", "full")
+        for processes in (1, 2)
+    ),
+)  # fmt: skip
+
+GROWTH: tuple[str, ...] = (PLAIN, HEADER, HEADER_2)
+"""Whose growth is measured."""

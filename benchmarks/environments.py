@@ -1,0 +1,82 @@
+"""The peers' own environments: benchmarks/.venv/NAME, made from requirements files.
+
+Three of them, because img2dataset wants an old webdataset, and streaming brings PyTorch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+REQUIREMENTS = {
+    "peers": "requirements.txt",
+    "streaming": "requirements-streaming.txt",
+    "img2dataset": "requirements-img2dataset.txt",
+}
+
+_VERSIONS = """
+import importlib.metadata, json, platform, sys
+found = {"python": platform.python_version()}
+for name in sys.argv[1:]:
+    try:
+        found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An interpreter with packages, or why there is none.
+
+    Attributes:
+      name: key of REQUIREMENTS.
+      python: its interpreter.
+      error: the last words of an install that failed, or "".
+    """
+
+    name: str
+    python: Path
+    error: str = ""
+
+
+def ensure(name: str) -> Environment:
+    """Makes an environment unless it is there already; a failure is a result, not an error."""
+    requirements = HERE / REQUIREMENTS[name]
+    folder = HERE / ".venv" / name
+    python = folder / "bin" / "python"
+    stamp = folder / "made"
+    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    if stamp.is_file() and stamp.read_text() == digest:
+        return Environment(name, python)
+    print(f"installing {requirements.name} into {folder} ...", file=sys.stderr, flush=True)
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+    done = subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+         "--requirement", requirements],
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        error = (lines or done.stderr.splitlines() or ["pip failed"])[-1].strip()
+        return Environment(name, python, f"does not install: {error[:300]}")
+    stamp.write_text(digest)
+    return Environment(name, python)
+
+
+def versions(python: Path, packages: tuple[str, ...]) -> dict[str, str]:
+    """Versions of the packages that an interpreter has, and its own."""
+    done = subprocess.run(
+        [python, "-c", _VERSIONS, *packages], capture_output=True, text=True, check=False
+    )
+    return dict(json.loads(done.stdout)) if done.returncode == 0 else {}

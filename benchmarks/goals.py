@@ -1,0 +1,152 @@
+"""Each figure that imageshards wants to reach, beside what was measured. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.contenders import (
+    FULL,
+    FULL_2,
+    HEADER,
+    HEADER_2,
+    MDS,
+    PLAIN,
+    PLAIN_FULL,
+    TEXTBOOK,
+    TFDS,
+    WEBDATASET,
+)
+from benchmarks.results import Figure, Result, Results
+
+# Name in `Results.figures` -> URIs, seconds, bytes.
+REFERENCES = {1_000_000: (5.0, 400e6), 10_000_000: (60.0, 3e9)}
+_KINDS = {HEADER: "", HEADER_2: ", 2 processes", FULL: "", FULL_2: ", 2 processes"}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One figure.
+
+    Attributes:
+      title: what is compared.
+      goal: the wish, as text.
+      measured: as text.
+      reached: whether; None if it was not measured.
+    """
+
+    title: str
+    goal: str
+    measured: str
+    reached: bool | None
+
+
+def at_most(title: str, value: float | None, limit: float, form: str = "{:.2f}") -> Goal:
+    """A figure that should be small."""
+    return _goal(title, "<= ", value, limit, form, value is not None and value <= limit)
+
+
+def at_least(title: str, value: float | None, limit: float, form: str = "{:.2f} x") -> Goal:
+    """A figure that should be large."""
+    return _goal(title, ">= ", value, limit, form, value is not None and value >= limit)
+
+
+def _goal(
+    title: str, sense: str, value: float | None, limit: float, form: str, reached: bool
+) -> Goal:
+    wish = sense + form.format(limit)
+    if value is None:
+        return Goal(title, wish, "not measured", None)
+    return Goal(title, wish, form.format(value), reached)
+
+
+def ratio(above: float | None, below: float | None) -> float | None:
+    """A quotient, if both are there."""
+    return above / below if above is not None and below else None
+
+
+def goals(results: Results) -> list[Goal]:
+    """All of them, in the order of the issue that asked for them."""
+    return [*_times(results), *_memory(results), *_start_up(results), *_references(results)]
+
+
+def _times(results: Results) -> Iterator[Goal]:
+    def of(name: str) -> Result:
+        return results.main.get(name) or Result(name, name, 0)
+
+    for name in (HEADER, HEADER_2):
+        yield at_most(
+            f"whole process, header check{_KINDS[name]} / plain loop",
+            ratio(of(name).seconds, of(PLAIN).seconds), 0.40,
+        )  # fmt: skip
+    for name in (HEADER, HEADER_2):
+        yield at_most(
+            f"cost of a further image, header check{_KINDS[name]} / plain loop",
+            ratio(results.slope(name), results.slope(PLAIN)), 0.40,
+        )  # fmt: skip
+    for name in (FULL, FULL_2):
+        yield at_least(
+            f"images/s in the loop, full check{_KINDS[name]} / plain loop with Pillow decode",
+            ratio(of(name).rate, of(PLAIN_FULL).rate), 2.8,
+        )  # fmt: skip
+    for name in (HEADER, HEADER_2):
+        yield at_most(
+            f"whole process, header check{_KINDS[name]} / tensorflow_datasets builder",
+            ratio(of(name).seconds, of(TFDS).seconds), 0.30,
+        )  # fmt: skip
+    for peer, title in ((WEBDATASET, "webdataset ShardWriter"), (MDS, "MosaicML MDSWriter")):
+        for name in (HEADER, HEADER_2):
+            yield at_least(
+                f"images/s in the loop, header check{_KINDS[name]} / {title}",
+                ratio(of(name).rate, of(peer).rate), 1.3,
+            )  # fmt: skip
+    for name in (HEADER, HEADER_2):
+        yield at_least(
+            f"speed of the whole process, header check{_KINDS[name]} / textbook Beam graph",
+            ratio(of(TEXTBOOK).seconds, of(name).seconds), 10, "{:.1f} x",
+        )  # fmt: skip
+    for name in (HEADER, HEADER_2):
+        yield at_most(
+            f"peak memory, header check{_KINDS[name]} / textbook Beam graph",
+            ratio(of(name).peak_bytes, of(TEXTBOOK).peak_bytes), 1 / 20, "{:.3f}",
+        )  # fmt: skip
+
+
+def _memory(results: Results) -> Iterator[Goal]:
+    for name in (HEADER, HEADER_2):
+        sizes = [result for result in results.growth.get(name, []) if result.peak_bytes]
+        if len(sizes) < 2:
+            title = f"peak memory, header check{_KINDS[name]}, as the images grow"
+            yield Goal(title, "within 15 %, < 600 MB", "not measured", None)
+            continue
+        first, last = sizes[0], sizes[-1]
+        small, large = float(first.peak_bytes or 0), float(last.peak_bytes or 0)
+        yield at_most(
+            f"growth of peak memory, header check{_KINDS[name]}, "
+            f"{first.images:,} to {last.images:,} images",
+            100 * (large - small) / small, 15, "{:.0f} %",
+        )  # fmt: skip
+        yield at_most(
+            f"peak memory, header check{_KINDS[name]}, {last.images:,} images",
+            max(small, large) / 1e6, 600, "{:.0f} MB",
+        )  # fmt: skip
+
+
+def _start_up(results: Results) -> Iterator[Goal]:
+    def seconds(name: str) -> float | None:
+        figure = results.figures.get(name)
+        return figure.seconds if figure else None
+
+    yield at_most("imageshards --help", seconds("help"), 0.3, "{:.2f} s")
+    yield at_most("a build of 10 images", seconds("ten"), 2.5, "{:.2f} s")
+
+
+def _references(results: Results) -> Iterator[Goal]:
+    for count, (seconds, size) in REFERENCES.items():
+        figure = results.figures.get(f"references-{count}") or Figure("")
+        title = f"list, split, shuffle, plan {count / 1e6:.0f} M references"
+        yield at_most(f"{title}, whole process", figure.seconds, seconds, "{:.1f} s")
+        peak = figure.peak_bytes
+        yield at_most(
+            f"{title}, peak memory", peak and peak / 1e6, size / 1e6, "{:,.0f} MB"
+        )  # fmt: skip

@@ -1,0 +1,440 @@
+"""Runs the suite: python -m benchmarks.run IMAGES [--copies 10]; --help lists the options.
+
+Standard library only: the peers live in environments of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import math
+import os
+import platform
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import environments, report
+from benchmarks.contenders import CONTENDERS, GROWTH, HEADER, Contender
+from benchmarks.environments import Environment
+from benchmarks.goals import REFERENCES, goals
+from benchmarks.measure import Measurement, measure, memory_available
+from benchmarks.results import Figure, Result, Results, Run
+from benchmarks.scratch import (
+    Images,
+    choose_place,
+    copy_images,
+    find_images,
+    has_room,
+    is_tmpfs,
+    link_images,
+    scratch_folder,
+    take_images,
+)
+
+_HERE = Path(__file__).resolve().parent
+_REPOSITORY = _HERE.parent
+_VARIABLES = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "NO_ALBUMENTATIONS_UPDATE": "1",  # img2dataset's library would ask for a newer one online
+}
+_PACKAGES = {
+    "imageshards": ("imageshards", "apache-beam", "numpy", "pillow", "simplejpeg", "google-crc32c"),
+    "peers": (
+        "apache-beam", "tensorflow-cpu", "tensorflow", "tensorflow-datasets", "webdataset",
+        "pillow", "protobuf", "numpy",
+    ),
+    "streaming": ("mosaicml-streaming", "torch", "numpy"),
+    "img2dataset": ("img2dataset", "webdataset", "opencv-python-headless", "numpy"),
+}  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs what the command line asks for; returns the exit code."""
+    args = _parser().parse_args(arguments)
+    # So that the scratch folder goes away then, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        chosen = _chosen(args)
+        size = sum(path.stat().st_size for path in find_images(args.images)) * args.copies
+        place = choose_place(int(2.2 * size), args.scratch)
+        with scratch_folder(place) as scratch:
+            results = _Suite(args, chosen, scratch).run()
+    except (ValueError, OSError) as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 2
+    _publish(results, args.results)
+    return 0 if all(result.runs for result in results.main.values()) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.run",
+        description="Measures imageshards beside its peers on copies of your images.",
+    )
+    add = parser.add_argument
+    add("images", type=Path, metavar="IMAGES", help="a folder of JPEG files, .../CLASS/NAME")
+    add("--copies", type=int, default=10, metavar="N", help="of each image (default 10)")
+    add("--rounds", type=int, default=3, metavar="N", help="of all contenders (default 3)")
+    add("--shards", type=int, default=16, metavar="N", help="default 16")
+    names = ", ".join(contender.name for contender in CONTENDERS)
+    add("--only", default="", metavar="A,B", help=f"these contenders, of {names}; or none")
+    add(
+        "--growth", default="1,4,16", metavar="A,B",
+        help="measure growth at so many times the images (default 1,4,16; 0: do not)",
+    )  # fmt: skip
+    add("--growth-rounds", type=int, default=0, metavar="N", help="default: as --rounds")
+    counts = ",".join(map(str, REFERENCES))
+    add(
+        "--references", default=counts, metavar="A,B",
+        help=f"numbers of synthetic URIs (default {counts}; 0: none)",
+    )  # fmt: skip
+    add("--skip-references", action="store_const", dest="references", const="0", help="none")
+    add("--skip-start-up", action="store_true", help="measure no --help and no 10 images")
+    add(
+        "--imageshards", type=Path, default=_REPOSITORY / ".venv/bin/imageshards", metavar="PATH",
+        help="the command (default: that of the repository's .venv)",
+    )  # fmt: skip
+    add(
+        "--scratch", type=Path, metavar="DIR",
+        help="where the copies go (default: a tmpfs with room, else the disk)",
+    )  # fmt: skip
+    add(
+        "--results", type=Path, default=_REPOSITORY / "build/bench", metavar="DIR",
+        help="for RESULTS.md, results.json and results.png (default build/bench)",
+    )  # fmt: skip
+    add("--timeout", type=float, default=1800, metavar="SECONDS", help="a run (default 1800)")
+    return parser
+
+
+def _chosen(args: argparse.Namespace) -> list[Contender]:
+    for option in ("copies", "rounds", "shards"):
+        if getattr(args, option) < 1:
+            raise ValueError(f"--{option} {getattr(args, option)}: write a number from 1")
+    if not args.imageshards.is_file():
+        raise ValueError(f"--imageshards {args.imageshards}: there is no such command; make env")
+    names = [name for name in args.only.split(",") if name]
+    known = {contender.name: contender for contender in CONTENDERS}
+    for name in names:
+        if name not in known and name != "none":
+            raise ValueError(f"--only {name}: the contenders are {', '.join(known)}")
+    return [c for c in CONTENDERS if not names or c.name in names]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A contender with images to work on."""
+
+    contender: Contender
+    images: Images
+    result: Result
+
+
+class _Suite:
+    """One invocation."""
+
+    def __init__(self, args: argparse.Namespace, chosen: list[Contender], scratch: Path) -> None:
+        self._args = args
+        self._chosen = chosen
+        self._scratch = scratch
+        self._expected = scratch / "expected.json"
+        self._environments: dict[str, Environment] = {}
+        self._results = Results()
+
+    def run(self) -> Results:
+        """Copies, runs, reads back."""
+        args = self._args
+        # The reader and the picture need "peers", whoever runs.
+        for name in dict.fromkeys(["peers", *(c.environment for c in self._chosen)]):
+            if name:
+                self._environments[name] = environments.ensure(name)
+        if error := self._environments["peers"].error:
+            raise OSError(f"the environment that reads outputs back {error}")
+        _say(f"copying {args.images} {args.copies} times to {self._scratch}")
+        images = copy_images(args.images, self._scratch / "images", args.copies)
+        self._expected.write_text(json.dumps({"ranks": images.ranks}))
+        ten = take_images(images, self._scratch / "ten", 10)
+        self._results.about = self._about(images)
+        self._main(images, ten)
+        if not args.skip_start_up:
+            self._start_up(ten)
+        for count in _numbers(args.references):
+            self._references(count)
+        self._growth(images)
+        return self._results
+
+    def _main(self, images: Images, ten: Images) -> None:
+        jobs = [_Job(c, images, self._new_result(c, images)) for c in self._chosen]
+        self._results.main = {job.contender.name: job.result for job in jobs}
+        for round_number in range(self._args.rounds):
+            for job in jobs:
+                self._once(job, f"round {round_number + 1}")
+                if not job.contender.argv[0].startswith("{python}") and job.result.runs:
+                    self._start_up_of(job, ten)
+
+    def _growth(self, images: Images) -> None:
+        factors = sorted(_numbers(self._args.growth))
+        chosen = [c for c in self._chosen if c.name in GROWTH]
+        for factor in factors if chosen else []:
+            folder = self._scratch / "grown"
+            grown = link_images(images, folder, factor)
+            jobs = [_Job(c, grown, self._new_result(c, grown)) for c in chosen]
+            for job in jobs:
+                self._results.growth.setdefault(job.contender.name, []).append(job.result)
+            for round_number in range(self._args.growth_rounds or self._args.rounds):
+                for job in jobs:
+                    self._once(job, f"growth {factor}x, round {round_number + 1}")
+            shutil.rmtree(folder)
+
+    def _new_result(self, contender: Contender, images: Images) -> Result:
+        return Result(
+            contender.name, contender.title, images.count, contender.checks, contender.shuffle
+        )
+
+    def _once(self, job: _Job, when: str) -> None:
+        """One run, read back; a run that fails is a problem in the result."""
+        problem = self._obstacle(job)
+        if not problem:
+            with self._output_folder(job.images.bytes) as output:
+                job.result.place = "tmpfs" if is_tmpfs(output) else "disk"
+                measured = self._run(job.contender, job.images, output)
+                problem = measured.problem
+                if not problem:
+                    read, problem = self._read_back(job, output)
+                if not problem:
+                    job.result.runs.append(_run_of(measured, read, job.images))
+        if problem:
+            job.result.problems.append(problem)
+        last = job.result.runs[-1] if job.result.runs and not problem else None
+        outcome = f"{last.seconds:.2f} s, {last.peak_bytes / 1e6:,.0f} MB" if last else problem
+        _say(f"{when}: {job.result.title}, {job.images.count:,} images: {outcome}")
+
+    def _obstacle(self, job: _Job) -> str:
+        name = job.contender.environment
+        if name and (error := self._environments[name].error):
+            return error
+        needed = job.contender.memory_factor * job.images.bytes + (1 << 30)
+        if job.contender.memory_factor and memory_available() < needed:
+            return f"skipped: it takes some {needed / 1e9:.0f} GB of memory, more than there is"
+        return ""
+
+    def _run(self, contender: Contender, images: Images, output: Path) -> Measurement:
+        environment = self._environments.get(contender.environment)
+        words = {
+            "python": environment.python if environment else "",
+            "peers": _HERE / "peers",
+            "imageshards": self._args.imageshards,
+            "images": images.folder,
+            "output": output,
+            "shards": min(self._args.shards, images.count),
+        }
+        with contextlib.ExitStack() as stack:
+            if contender.served:
+                words["server"] = stack.enter_context(self._server(images))
+            argv = [word.format(**words) for word in contender.argv]
+            return measure(argv, environment=_VARIABLES, timeout=self._args.timeout)
+
+    def _start_up_of(self, job: _Job, ten: Images) -> None:
+        with self._output_folder(ten.bytes) as output:
+            measured = self._run(job.contender, ten, output)
+        if measured.problem:
+            job.result.problems.append(f"with 10 images: {measured.problem}")
+        else:
+            job.result.startups.append(measured.seconds)
+
+    @contextlib.contextmanager
+    def _output_folder(self, size: int) -> Iterator[Path]:
+        """A new folder beside the images, or on the disk where the tmpfs has no room for it."""
+        if has_room(self._scratch, int(1.02 * size)):
+            place = self._scratch
+        else:
+            place = Path(tempfile.gettempdir())
+        with tempfile.TemporaryDirectory(
+            prefix="imageshards-bench-output-", dir=place, ignore_cleanup_errors=True
+        ) as output:
+            yield Path(output)
+
+    @contextlib.contextmanager
+    def _server(self, images: Images) -> Iterator[str]:
+        argv = [sys.executable, _HERE / "file_server.py", images.folder,
+                str(4 * images.count), str(self._args.timeout)]  # fmt: skip
+        server = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert server.stdin
+        assert server.stdout
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.stdin.close()
+            server.stdout.close()
+            server.wait()
+
+    def _read_back(self, job: _Job, output: Path) -> tuple[dict[str, Any], str]:
+        """What is in an output, and why it is not what it must be."""
+        name = job.contender.environment if job.contender.reader == "mds" else "peers"
+        # -P: modules of this folder must not stand before those of the reader.
+        argv = [self._environments[name].python, "-P", _HERE / "read_back.py", job.contender.reader,
+                output, self._expected]  # fmt: skip
+        done = subprocess.run(
+            argv, capture_output=True, text=True, check=False, env={**os.environ, **_VARIABLES}
+        )
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            return {}, f"its output cannot be read: {lines[-1][:300]}"
+        read = json.loads(done.stdout.splitlines()[-1])
+        if read["images"] != job.images.count:
+            return {}, f"{read['images']:,} of {job.images.count:,} images are in its output"
+        return read, ""
+
+    def _start_up(self, ten: Images) -> None:
+        command = str(self._args.imageshards)
+        header = next(c for c in CONTENDERS if c.name == HEADER)
+        helps, builds = [], []
+        for _ in range(self._args.rounds):
+            helps.append(measure([command, "--help"]))
+            with self._output_folder(ten.bytes) as output:
+                builds.append(self._run(header, ten, output))
+        for name, title, runs in (
+            ("help", "imageshards --help", helps),
+            ("ten", "imageshards build of 10 images", builds),
+        ):
+            self._results.figures[name] = _figure(title, runs)
+            _say(f"{title}: {runs[-1].problem or f'{runs[-1].seconds:.2f} s'}")
+
+    def _references(self, count: int) -> None:
+        python = self._args.imageshards.parent / "python"
+        script = str(_HERE / "references.py")
+        place = self._scratch if has_room(self._scratch, 100 * count) else tempfile.gettempdir()
+        title = f"{count:,} references"
+        with tempfile.TemporaryDirectory(prefix="imageshards-bench-", dir=place) as folder:
+            manifest = f"{folder}/manifest.csv"
+            subprocess.run([sys.executable, script, "make", manifest, str(count)], check=True)
+            # Some 1,000 images a shard, as 150 MB hold.
+            argv = [str(python), "-P", script, "run", manifest, str(math.ceil(count / 1000))]
+            runs = []
+            for _ in range(self._args.rounds):
+                measured = measure(argv, environment=_VARIABLES, timeout=self._args.timeout)
+                runs.append(measured)
+                if not measured.problem:
+                    found = json.loads(measured.stdout.splitlines()[-1])["images"]
+                    if found != count:
+                        raise ValueError(f"{title}: {found:,} came out")
+                _say(f"{title}: {measured.problem or f'{measured.seconds:.2f} s'}")
+        self._results.figures[f"references-{count}"] = _figure(title, runs)
+
+    def _about(self, images: Images) -> dict[str, Any]:
+        python = self._args.imageshards.parent / "python"
+        found = {"imageshards": environments.versions(python, _PACKAGES["imageshards"])}
+        for name, environment in self._environments.items():
+            if not environment.error:
+                found[name] = environments.versions(environment.python, _PACKAGES[name])
+        medium = "tmpfs" if is_tmpfs(self._scratch) else "disk"
+        # Where the images lie on this machine is of no use elsewhere.
+        words = [self._args.images.name if w == str(self._args.images) else w for w in sys.argv[1:]]
+        command = ["python", "-m", "benchmarks.run", *words]
+        return {
+            "command": shlex.join(command),
+            "images": images.count,
+            "bytes": images.bytes,
+            "shards": self._args.shards,
+            "rounds": self._args.rounds,
+            "medium": medium,
+            "versions": found,
+            "machine": {
+                "Date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+                "Machine": _machine(),
+                "System": f"{platform.system()} {platform.release()}, "
+                f"load average at the start {os.getloadavg()[0]:.1f}",
+                "Images": f"{images.count:,} JPEG files, {images.bytes / 1e9:.2f} GB, "
+                f"{images.count // self._args.copies:,} of them {self._args.copies} times, "
+                f"read from and written to a {medium}",
+                "imageshards": _commit(),
+            },
+        }
+
+
+def _numbers(text: str) -> list[int]:
+    numbers = [int(number) for number in text.split(",") if number]
+    return [number for number in numbers if number > 0]
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _run_of(measured: Measurement, read: dict[str, Any], images: Images) -> Run:
+    try:
+        loop_seconds = json.loads(measured.stdout.splitlines()[-1])["loop_seconds"]
+    except (ValueError, IndexError, KeyError, TypeError):
+        loop_seconds = None
+    return Run(
+        seconds=measured.seconds,
+        cpu_seconds=measured.cpu_seconds,
+        other_seconds=max(0.0, measured.busy_seconds - measured.cpu_seconds),
+        peak_bytes=measured.peak_bytes,
+        loop_seconds=loop_seconds,
+        images=int(read["images"]),
+        rising=read["rising"],
+        same_bytes=read["bytes"] == images.bytes and read["checksum"] == images.checksum,
+    )
+
+
+def _figure(title: str, runs: Sequence[Measurement]) -> Figure:
+    good = [run for run in runs if not run.problem]
+    if not good:
+        return Figure(title, problem=runs[0].problem)
+    loops = []
+    for run in good:
+        with contextlib.suppress(ValueError, IndexError, KeyError, TypeError):
+            loops.append(json.loads(run.stdout.splitlines()[-1])["loop_seconds"])
+    return Figure(
+        title,
+        seconds=median(run.seconds for run in good),
+        loop_seconds=median(loops) if loops else None,
+        peak_bytes=max(run.peak_bytes for run in good),
+    )
+
+
+def _machine() -> str:
+    model = "unknown processor"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = " ".join(line.partition(":")[2].split())
+            break
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{len(os.sched_getaffinity(0))} cores of {model}, {memory / 2**30:.0f} GiB of memory"
+
+
+def _commit() -> str:
+    done = subprocess.run(
+        ["git", "-C", _REPOSITORY, "describe", "--always", "--dirty", "--exclude=*"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return f"commit {done.stdout.strip()}" if done.returncode == 0 else "no commit known"
+
+
+def _publish(results: Results, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    found = goals(results)
+    data, picture = folder / "results.json", folder / "results.png"
+    as_json = {**results.to_json(), "goals": [vars(goal) for goal in found]}
+    data.write_text(json.dumps(as_json, indent=1) + "\n")
+    (folder / "RESULTS.md").write_text(report.markdown(results, found, picture.name))
+    print(report.text(results, found))
+    if any(result.runs for result in results.main.values()):
+        python = _HERE / ".venv/peers/bin/python"
+        subprocess.run([python, "-P", _HERE / "picture.py", data, picture], check=True)
+    print(f"\n{folder}: RESULTS.md, results.json, results.png")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
