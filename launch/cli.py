@@ -18,6 +18,7 @@ from imageshards.pipeline.options import (
     Parser,
     add_build_options,
     beam_arguments,
+    beam_labels,
     config_from,
     is_local_runner,
 )
@@ -47,11 +48,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(arguments)
     except (UsageError, BuildError) as error:
-        print(f"imageshards: {error}", file=sys.stderr)
-        return 2
+        return _complain(str(error), 2)
     except KeyboardInterrupt:
-        print("imageshards: interrupted; the same command again does the rest", file=sys.stderr)
-        return 130
+        return _complain("interrupted; the same command again does the rest", 130)
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if "--verbose" in arguments:
+            raise
+        return _complain(f"{type(error).__name__}: {error} (--verbose shows where)", 1)
+
+
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
+
+
+def _complain(message: str, code: int) -> int:
+    """Prints one line, whatever characters a file's name brings into it."""
+    print(f"imageshards: {message.translate(_CONTROL)}", file=sys.stderr)
+    return code
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -70,13 +85,15 @@ def _dispatch(arguments: list[str]) -> int:
         "verify", help="check every record of a data set", allow_abbrev=False
     )
     verify.add_argument("output", metavar="DIR", help="the folder of the data set")
+    verify.add_argument("--verbose", action="store_true", help="show tracebacks")
     verify.add_argument("--json", action="store_true", help="print the result as JSON")
     inspect = commands.add_parser(
         "inspect", help="show what is in a data set or a shard", allow_abbrev=False
     )
     inspect.add_argument("place", metavar="DIR|SHARD", help="a data set, or one of its files")
+    inspect.add_argument("--verbose", action="store_true", help="show tracebacks")
     inspect.add_argument(
-        "--records", type=int, default=3, metavar="N", help="records to show (default 3)"
+        "--records", type=_count, default=3, metavar="N", help="records to show (default 3)"
     )
     args, rest = parser.parse_known_args(arguments)
     if args.version:
@@ -90,10 +107,15 @@ def _dispatch(arguments: list[str]) -> int:
     if args.command == "build":
         return _build(args, rest)
     if rest:
-        raise UsageError(
-            f"unknown option {rest[0]} (imageshards {args.command} --help lists the options)"
-        )
+        what = "unknown option" if rest[0].startswith("-") else "what is"
+        raise UsageError(f"{what} {rest[0]} (imageshards {args.command} --help lists the options)")
     return _verify(args) if args.command == "verify" else _inspect(args)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"write a number from 0, not {text!r}")
+    return int(text)
 
 
 def _build(args: argparse.Namespace, rest: list[str]) -> int:
@@ -101,7 +123,7 @@ def _build(args: argparse.Namespace, rest: list[str]) -> int:
         raise UsageError(f"what is {rest[0]!r}? Inputs are told as --input {rest[0]}")
     begin = time.perf_counter()
     config = config_from(args)
-    beam_options = beam_arguments(rest)
+    beam_options = beam_arguments([*rest, *beam_labels(args)])
     from imageshards.pipeline.run import JobError, run
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO if args.verbose else logging.WARNING)
@@ -119,8 +141,7 @@ def _build(args: argparse.Namespace, rest: list[str]) -> int:
     except JobError as error:
         if args.verbose:
             print(error.details, file=sys.stderr)
-        print(f"imageshards: {error}", file=sys.stderr)
-        return 1
+        return _complain(str(error), 1)
     print(summary.to_json() if args.json else summary)
     return 0
 
@@ -130,7 +151,7 @@ def _verify(args: argparse.Namespace) -> int:
 
     verdict = verify(args.output)
     for problem in verdict.problems:
-        print(f"imageshards: {problem}", file=sys.stderr)
+        _complain(problem, 1)
     print(verdict.to_json() if args.json else verdict)
     return 1 if verdict.problems else 0
 

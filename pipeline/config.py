@@ -122,6 +122,11 @@ class Config:
                         f"--num_shards names the split {split!r}; "
                         f"the splits are {', '.join(splits.names)}"
                     )
+        root = self.layout.root
+        if re.search(r"[*?\[]", root) and (self.writer == "beam" or not storage.is_local(root)):
+            raise UsageError(
+                f"--output {self.output}: Beam takes *, ? and [ for patterns: name another folder"
+            )
         if self.writer == "beam":
             for split in self.beam_splits:
                 if self.shard_counts.of(split) is None:
@@ -185,6 +190,7 @@ class Config:
             class_names=_read_class_names(self.class_names) if self.class_names else None,
             label_offset=self.label_offset,
             with_labels=self.has_labels,
+            base=self.base,
         )
 
     @property
@@ -244,11 +250,9 @@ def _read_class_names(uri: str) -> tuple[str, ...]:
         raise BuildError(
             f"--class_names {uri}: cannot be read: {error.strerror or 'no such file'}"
         ) from error
-    names = tuple(text.splitlines())
-    if not names or "" in names:
-        raise BuildError(
-            f"--class_names {uri}: line {names.index('') + 1 if names else 1} is empty"
-        )
+    names = tuple(line.rstrip("\r") for line in text.removesuffix("\n").split("\n"))
+    if "" in names:
+        raise BuildError(f"--class_names {uri}: line {names.index('') + 1} is empty")
     seen: set[str] = set()
     for number, name in enumerate(names, 1):
         if name in seen:

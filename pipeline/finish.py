@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
 
 from imageshards.pipeline import metadata
 from imageshards.pipeline.config import Config
-from imageshards.pipeline.report import report_html
+from imageshards.pipeline.report import REJECTS_SHOWN, report_html
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, RejectReport, ShardReport
-from imageshards.transforms.layout import Layout
+from imageshards.transforms.elements import BuildError, RejectReport, ShardId, ShardReport
+from imageshards.transforms.example import SCHEMAS
+from imageshards.transforms.layout import REJECTS_SUFFIX, Layout
 from imageshards.transforms.plan import Plan
+from imageshards.transforms.tfds import features_json
 from imageshards.transforms.tfrecord import SHARD_LIKE
-
-_TEMP_FOLDER_OF_BEAM = "beam-temp-"
 
 
 def claim(plan: Plan, config: Config) -> Plan:
@@ -33,26 +35,26 @@ def claim(plan: Plan, config: Config) -> Plan:
     layout = config.layout
     mine = metadata.plan_json(plan, config)
     try:
-        found = foreign_files(layout, mine["digest"], mine["settings"])
-        if found or config.overwrite:
-            if not config.overwrite:
-                raise BuildError(f"{found} {_WHAT_TO_DO}")
+        found = foreign_files(config, plan.digest)
+        if found and not config.overwrite:
+            raise BuildError(found)
+        if found:
             clear(layout)
         layout.make_folders()
-        for folder in (layout.root, layout.metadata, layout.state, layout.index_folder):
-            storage.sweep(folder)
-        storage.sweep_folders(layout.root, _TEMP_FOLDER_OF_BEAM)
+        storage.sweep(layout.state)
         if config.writer == "beam":
             storage.delete([layout.dataset_info])
-        layout.write(layout.plan, metadata.to_json(mine))
+            for split in plan.splits:
+                storage.sweep_folders(layout.root, f"beam-temp-{split}-")
+        if not storage.create(layout.plan, metadata.to_json(mine), layout.state):
+            _check_still_mine(plan, config)
+            # Written again: what is older than the plan is of an earlier run.
+            layout.write(layout.plan, metadata.to_json(mine))
     except OSError as error:
         raise BuildError(
             f"--output {config.output}: cannot be written: {error.strerror or error}"
         ) from error
     return plan
-
-
-_WHAT_TO_DO = "(--overwrite replaces it, another --output leaves it alone)"
 
 
 def check_output(config: Config) -> None:
@@ -66,39 +68,62 @@ def check_output(config: Config) -> None:
         problem = storage.folder_problem(root)
         if problem:
             raise BuildError(f"--output {config.output}: {problem}")
-    if not config.overwrite:
-        found = foreign_files(config.layout, None, config.settings)
-        if found:
-            raise BuildError(f"{found} {_WHAT_TO_DO}")
+    found = foreign_files(config, None)
+    if found and not config.overwrite:
+        raise BuildError(found)
 
 
-def foreign_files(layout: Layout, digest: str | None, settings: str) -> str:
-    """What of another build is in a folder, as a sentence; empty if there is none.
+_WHAT_TO_DO = "(--overwrite replaces it, another --output leaves it alone)"
+
+
+def foreign_files(config: Config, digest: str | None) -> str:
+    """What of another build is in the output, as a sentence; empty if there is none.
 
     Args:
-      layout: the folder.
+      config: of this build.
       digest: of this build's plan; None: not yet known.
-      settings: of this build's options.
     """
+    layout = config.layout
     plan = _read_json(layout.plan)
     if plan is not None:
-        if plan.get("settings") != settings:
-            return f"{layout.root} holds a build with other options."
+        if plan.get("settings") != config.settings:
+            return f"{layout.root} holds another build: {_differences(plan, config)} {_WHAT_TO_DO}"
         if digest not in (None, plan.get("digest")):
-            return f"{layout.root} holds a build of other inputs."
+            return f"{layout.root} holds a build of other inputs {_WHAT_TO_DO}"
         return ""
-    names = [
-        name
-        for name in storage.names_in(layout.root)
-        if SHARD_LIKE.fullmatch(name) or name in ("dataset_info.json", "features.json")
-    ]
+    names = _unplanned(layout)
     if names:
         more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-        return f"{layout.root} holds files of another build: {', '.join(names[:3])}{more}."
+        files = ", ".join(names[:3]) + more
+        return f"{layout.root} holds files of another build: {files} {_WHAT_TO_DO}"
     return ""
 
 
-def _read_json(uri: str) -> dict[str, object] | None:
+def _differences(plan: dict[str, Any], config: Config) -> str:
+    theirs = plan.get("options")
+    theirs = theirs if isinstance(theirs, dict) else {}
+    mine = json.loads(json.dumps(config.options))
+    changed = [
+        f"--{name} {_option_text(theirs.get(name))}, now {_option_text(mine[name])}"
+        for name in mine
+        if theirs.get(name) != mine[name]
+    ]
+    return "; ".join(changed) or "of another version of imageshards"
+
+
+def _option_text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value) or "(none)"
+
+
+def _check_still_mine(plan: Plan, config: Config) -> None:
+    theirs = _read_json(config.layout.plan) or {}
+    if (theirs.get("digest"), theirs.get("settings")) != (plan.digest, config.settings):
+        raise BuildError(
+            f"{config.layout.root}: another build has taken this output; run one at a time"
+        )
+
+
+def _read_json(uri: str) -> dict[str, Any] | None:
     try:
         with storage.open_read(uri) as file:
             value = json.load(file)
@@ -109,26 +134,49 @@ def _read_json(uri: str) -> dict[str, object] | None:
         return {}
 
 
+def _unplanned(layout: Layout) -> list[str]:
+    """Names in a folder without a plan that readers would take for parts of a data set."""
+    return [
+        name
+        for name in storage.names_in(layout.root)
+        if SHARD_LIKE.fullmatch(name) or name in ("dataset_info.json", "features.json")
+    ]
+
+
 def clear(layout: Layout) -> None:
     """Deletes the files of a build, and no others; what made it complete goes first."""
-    names = storage.names_in(layout.root)
     storage.delete([layout.dataset_info])
-    for folder, mine in (
-        (layout.root, [name for name in names if _is_ours(name)]),
-        (layout.index_folder, storage.names_in(layout.index_folder)),
-        (layout.metadata, storage.names_in(layout.metadata)),
-        (layout.state, [n for n in storage.names_in(layout.state) if n != "plan.json"]),
-    ):
-        storage.delete([storage.join(folder, name) for name in mine])
-    storage.delete([layout.plan])
-
-
-def _is_ours(name: str) -> bool:
-    return (
-        SHARD_LIKE.fullmatch(name) is not None
-        or name == "features.json"
-        or name.endswith(".labels.txt")
+    plan = _read_json(layout.plan)
+    if plan is None:
+        storage.delete([storage.join(layout.root, name) for name in _unplanned(layout)])
+        return
+    shards = [
+        ShardId(split, index, counts["shards"])
+        for split, counts in (plan.get("splits") or {}).items()
+        for index in range(counts["shards"])
+    ]
+    there = {
+        folder: set(storage.names_in(folder))
+        for folder in (layout.root, layout.index_folder, layout.state)
+    }
+    ours = [*map(layout.shard, shards), *map(layout.index, shards)]
+    ours += map(layout.shard_state, shards)
+    ours += [storage.join(layout.state, name) for name in there[layout.state]
+             if name.endswith(REJECTS_SUFFIX)]  # fmt: skip
+    ours += [
+        layout.features, layout.build, layout.report, layout.rejects,
+        *(layout.labels(key) for schema in SCHEMAS.values() if (key := schema.key_of("label"))),
+    ]  # fmt: skip
+    storage.delete(
+        [
+            uri
+            for uri in ours
+            for folder, _, name in [uri.rpartition("/")]
+            if folder not in there or name in there[folder]
+        ]
     )
+    storage.sweep(layout.state)
+    storage.delete([layout.plan])
 
 
 def finish(
@@ -155,13 +203,16 @@ def finish(
     _judge(plan, shards, errors, config)
     build = metadata.build_json(plan, shards, errors, config)
     layout.write(layout.build, metadata.to_json(build))
-    layout.write(layout.features, metadata.to_json(metadata.features_json(config.schema, plan)))
+    features = features_json(config.schema, len(plan.classes))
+    layout.write(layout.features, metadata.to_json(features))
     label_key = config.schema.key_of("label")
     if label_key:
         names = "".join(f"{name}\n" for name in plan.classes)
         layout.write(layout.labels(label_key), names.encode())
-    layout.write(layout.report, report_html(build, layout, config.schema).encode())
+    rejected = _first_rejects(layout)
+    layout.write(layout.report, report_html(build, layout, config.schema, rejected).encode())
     storage.sweep(layout.state)
+    _check_still_mine(plan, config)
     info = metadata.dataset_info_json(plan, shards, config)
     layout.write(layout.dataset_info, metadata.to_json(info))
 
@@ -186,6 +237,11 @@ def _write_rejects(layout: Layout, parts: Sequence[RejectReport]) -> None:
             with storage.open_read(layout.rejects_part(part.part)) as file:
                 while data := file.read(1 << 20):
                     sink.write([data])
+
+
+def _first_rejects(layout: Layout) -> list[dict[str, str]]:
+    with storage.open_read(layout.rejects) as file:
+        return [json.loads(line) for line in islice(file, REJECTS_SHOWN)]
 
 
 def _judge(plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], config: Config) -> None:

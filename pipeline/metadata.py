@@ -2,8 +2,7 @@
 
 Two builds of the same inputs and options have the same metadata, byte for byte.
 
-Formats: dataset_info.json and features.json are those of tensorflow_datasets
-(core/proto/dataset_info.proto, feature.proto, as JSON).
+Format: dataset_info.json is that of tensorflow_datasets (core/proto/dataset_info.proto, as JSON).
 """
 
 from __future__ import annotations
@@ -18,12 +17,10 @@ from typing import Any
 
 from imageshards.pipeline.config import FORMAT_VERSION, Config
 from imageshards.transforms.elements import ShardReport
-from imageshards.transforms.example import Feature, Schema
 from imageshards.transforms.plan import Plan
 from imageshards.transforms.tfrecord import shard_name
 
 _VERSIONED = ("apache-beam", "google-crc32c", "numpy", "pillow", "pyarrow", "simplejpeg")
-_TFDS = "tensorflow_datasets.core.features"
 
 
 @cache
@@ -83,13 +80,13 @@ def build_json(
         "imageshards": version(),
         "format": FORMAT_VERSION,
         "name": config.dataset_name,
-        "options": config.options,
+        "options": {"input": list(config.input), **config.options},
         "versions": {
             "python": platform.python_version(),
             **{name: packages.version(name) for name in _VERSIONED},
         },
         "counts": {
-            "inputs": plan.images + plan.duplicates,
+            "inputs": plan.listed,
             "records": records,
             "rejects": sum(errors.values()),
             "duplicates": plan.duplicates,
@@ -133,39 +130,4 @@ def dataset_info_json(plan: Plan, shards: Sequence[ShardReport], config: Config)
             }
             for name in plan.splits
         ],
-    }
-
-
-def features_json(schema: Schema, plan: Plan) -> dict[str, Any]:
-    """The features as tensorflow_datasets describes them."""
-    return {
-        "pythonClassName": f"{_TFDS}.features_dict.FeaturesDict",
-        "featuresDict": {
-            "features": {
-                feature.key: _tfds_feature(feature, len(plan.classes))
-                for feature in sorted(schema.features, key=lambda feature: feature.key)
-            }
-        },
-    }
-
-
-def _tfds_feature(feature: Feature, num_classes: int) -> dict[str, Any]:
-    if feature.tfds == "Image":
-        return {
-            "pythonClassName": f"{_TFDS}.image_feature.Image",
-            # Three channels whatever the file has: grey levels are then repeated, and a batch
-            # has one shape.
-            "image": {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"},
-        }
-    if feature.tfds == "ClassLabel":
-        return {
-            "pythonClassName": f"{_TFDS}.class_label_feature.ClassLabel",
-            "classLabel": {"numClasses": str(num_classes)},
-        }
-    if feature.tfds == "Text":
-        return {"pythonClassName": f"{_TFDS}.text_feature.Text", "text": {}}
-    dtype = {"int64": "int64", "float": "float32", "bytes": "string"}[feature.kind]
-    return {
-        "pythonClassName": f"{_TFDS}.tensor_feature.Tensor",
-        "tensor": {"shape": {}, "dtype": dtype, "encoding": "none"},
     }

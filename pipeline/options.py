@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -17,9 +18,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError instead of printing the usage of fifty options."""
-        raise UsageError(
-            f"{message} (imageshards {self.prog.split()[-1]} --help lists the options)"
-        )
+        raise UsageError(f"{message} ({self.prog} --help lists the options)")
 
 
 def add_build_options(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +37,7 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
         "--uri_column", default="uri", metavar="NAME", help="the manifests' column of URIs"
     )
     data.add_argument(
-        "--base_uri", default="", metavar="URI",
+        "--base_uri", default=None, metavar="URI",
         help="shuffle, split and record URIs relative to this one, so that a copy of the images "
         "elsewhere gives the same bytes (default: whole URIs)",
     )  # fmt: skip
@@ -52,7 +51,7 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     out.add_argument(
         "--seed", type=int, default=0, help="fixes the order and the splits (default 0)"
     )
-    out.add_argument("--name", default="", help="of the data set (default: the output's name)")
+    out.add_argument("--name", default=None, help="of the data set (default: the output's name)")
     out.add_argument("--features", default="slim", help="the schema of a record: slim")
     out.add_argument(
         "--overwrite", action="store_true", help="replace what another build left in the output"
@@ -60,12 +59,12 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
 
     labels = parser.add_argument_group("labels and splits")
     labels.add_argument(
-        "--labels", default="auto", metavar="RULE",
+        "--labels", action="append", default=["auto"], metavar="RULE",
         help=r"dirname, column, column:NAME, regex:RE such as regex:([a-z]+)\d+\.jpg, none; or "
         "auto: the manifest's label column where there is one, else dirname (default)",
     )  # fmt: skip
     labels.add_argument(
-        "--class_names", default="", metavar="FILE",
+        "--class_names", default=None, metavar="FILE",
         help="class names in label order, one a line (default: the labels found, sorted)",
     )  # fmt: skip
     labels.add_argument(
@@ -78,7 +77,7 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
         "auto: the manifest's split column where there is one, else all is train (default)",
     )  # fmt: skip
     labels.add_argument(
-        "--split_names", default="", metavar="A,B",
+        "--split_names", default=None, metavar="A,B",
         help="the splits that a column or folder may name",
     )  # fmt: skip
     labels.add_argument(
@@ -112,27 +111,39 @@ def config_from(args: argparse.Namespace) -> Config:
     """
     from imageshards.pipeline.config import Config  # numpy and Pillow: not for --help
 
+    for option in ("base_uri", "class_names", "name", "split_names", "uri_column"):
+        if getattr(args, option) == "":  # an unset variable of a script, most likely
+            raise UsageError(f"--{option} is empty: give it a value, or leave it out")
     return Config(
         input=tuple(args.input),
         output=args.output,
         num_shards=args.num_shards,
         seed=args.seed,
-        labels=args.labels,
-        class_names=args.class_names,
+        labels=[value for value in args.labels if not _BEAM_LABEL.match(value)][-1],
+        class_names=args.class_names or "",
         label_offset=args.label_offset,
         splits=args.splits,
-        split_names=tuple(name for name in args.split_names.split(",") if name),
+        split_names=tuple((args.split_names or "").split(",")) if args.split_names else (),
         group_by=args.group_by,
         uri_column=args.uri_column,
-        base_uri=args.base_uri,
+        base_uri=args.base_uri or "",
         include_all=args.include_all,
         features=args.features,
         check=args.check,
         writer=args.writer,
-        name=args.name,
+        name=args.name or "",
         max_reject_fraction=args.max_reject_fraction,
         overwrite=args.overwrite,
     )
+
+
+# Beam has an option --labels too, with values such as airflow-version=v3-3-2, which Airflow adds.
+_BEAM_LABEL = re.compile(r"[a-z][a-z0-9_-]*=")
+
+
+def beam_labels(args: argparse.Namespace) -> list[str]:
+    """Those --labels that are Beam's: labels of the job, not of images."""
+    return [f"--labels={value}" for value in args.labels if _BEAM_LABEL.match(value)]
 
 
 def beam_arguments(arguments: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import islice
 from typing import Any
@@ -18,6 +18,7 @@ from imageshards.transforms.stats import SIZE_CLASSES
 from imageshards.transforms.tfrecord import parse_shard_name
 
 SAMPLES = 24
+REJECTS_SHOWN = 20
 _THUMBNAIL_PIXELS = 128
 _CLASSES_SHOWN = 24
 
@@ -32,7 +33,8 @@ body { margin: 0; background: var(--page); color: var(--ink);
 main { max-width: 1080px; margin: 0 auto; padding: 40px 24px 64px }
 h1 { font-size: 28px; margin: 0 } h2 { font-size: 20px; margin: 0 0 4px }
 h3 { font-size: 13px; margin: 20px 0 8px; color: var(--soft); font-weight: 600 }
-p { margin: 4px 0 } .soft { color: var(--soft) }
+p { margin: 4px 0 } .notes { margin-top: 16px } ul { margin: 0; padding-left: 18px;
+  font-size: 13px; overflow-wrap: anywhere } .soft { color: var(--soft) }
 section { background: var(--paper); border: 1px solid var(--line); border-radius: 12px;
   padding: 22px 24px; margin-top: 20px }
 .facts { display: flex; flex-wrap: wrap; gap: 12px; margin-top: 20px }
@@ -63,7 +65,12 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 20px; margi
 """
 
 
-def report_html(build: Mapping[str, Any], layout: Layout, schema: Schema) -> str:
+def report_html(
+    build: Mapping[str, Any],
+    layout: Layout,
+    schema: Schema,
+    rejected: Sequence[Mapping[str, str]],
+) -> str:
     """The page of a build.
 
     Args:
@@ -71,11 +78,12 @@ def report_html(build: Mapping[str, Any], layout: Layout, schema: Schema) -> str
       layout: where the shards lie; the samples are the first records of each split, which the
         shuffle has made a random draw.
       schema: of the records.
+      rejected: the first lines of rejects.jsonl.
     """
     body = [_head(build)]
     for name, split in build["splits"].items():
         body.append(_split(name, split, build, layout, schema))
-    body.append(_rejects(build))
+    body.append(_rejects(build, rejected))
     body.append(_options(build))
     return (
         "<!doctype html>\n<html lang=en><meta charset=utf-8>"
@@ -111,6 +119,7 @@ def _head(build: Mapping[str, Any]) -> str:
         for name, value, bad in facts
     )
     notes = "".join(f"<p class=soft>{escape(note)}</p>" for note in build["notes"])
+    notes = f"<div class=notes>{notes}</div>"
     return (
         f"<h1>{escape(build['name'])}</h1><p class=soft>A data set of TFRecord files, shuffled with"
         f" seed {build['options']['seed']}, made by imageshards {escape(build['imageshards'])}.</p>"
@@ -153,9 +162,13 @@ def _split(
         f"<h3>A random draw</h3><div class=sheet>{sheet}</div>"
         f"<div class=two>{''.join(charts)}</div>"
         f"<h3>Shards, bytes ({len(shards):,} of {spread}{each}, "
-        f"{human_bytes(min(s['bytes'] for s in shards))} to "
-        f"{human_bytes(max(s['bytes'] for s in shards))})</h3>{_shard_bars(shards)}</section>"
+        f"{_span([shard['bytes'] for shard in shards])})</h3>{_shard_bars(shards)}</section>"
     )
+
+
+def _span(sizes: list[int]) -> str:
+    least, most = human_bytes(min(sizes)), human_bytes(max(sizes))
+    return least if least == most else f"{least} to {most}"
 
 
 def _figures(shards: list[dict[str, Any]], layout: Layout, schema: Schema) -> Iterable[str]:
@@ -244,10 +257,10 @@ def _shard_bars(shards: list[dict[str, Any]]) -> str:
     step = -(-len(shards) // 512)
     shown = shards[::step]
     most = max(shard["bytes"] for shard in shards) or 1
-    width = 1000 / len(shown)
+    width = min(1000 / len(shown), 62)
     bars = "".join(
         f'<rect x="{i * width:.2f}" y="{90 - 88 * shard["bytes"] / most:.1f}" '
-        f'width="{max(min(width * 0.82, 60), 0.8):.2f}" height="{88 * shard["bytes"] / most:.1f}">'
+        f'width="{max(width * 0.82, 0.8):.2f}" height="{88 * shard["bytes"] / most:.1f}">'
         f"<title>{escape(shard['name'])}: {shard['records']:,} records, "
         f"{human_bytes(shard['bytes'])}</title></rect>"
         for i, shard in enumerate(shown)
@@ -255,13 +268,19 @@ def _shard_bars(shards: list[dict[str, Any]]) -> str:
     return f'<svg viewBox="0 0 1000 90" preserveAspectRatio="none">{bars}</svg>'
 
 
-def _rejects(build: Mapping[str, Any]) -> str:
+def _rejects(build: Mapping[str, Any], rejected: Sequence[Mapping[str, str]]) -> str:
     if not build["rejects"]:
         return "<section><h2>Rejects</h2><p class=soft>None: every image is in.</p></section>"
     ordered = sorted(build["rejects"].items(), key=lambda item: (-item[1], item[0]))
+    items = "".join(
+        f"<li><code>{escape(line['uri'])}</code> <span class=soft>{escape(line['error'])}: "
+        f"{escape(line['reason'])}</span></li>"
+        for line in rejected
+    )
     return (
         "<section><h2>Rejects</h2><p class=soft>Each is a line of <code>rejects.jsonl</code>, with "
-        f"its URI and the reason.</p>{_rows(ordered, bad=True)}</section>"
+        f"its URI and the reason.</p>{_rows(ordered, bad=True)}"
+        f"<h3>The first of them</h3><ul>{items}</ul></section>"
     )
 
 

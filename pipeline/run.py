@@ -116,16 +116,17 @@ def run(
       JobError: it had begun, and failed.
     """
     begin = time.perf_counter() if begin is None else begin
-    began_ns = time.time_ns()
     check_output(config)
     config.planner  # noqa: B018 - reads the class names
     for text in config.input:
         source = identify(text)
         if storage.is_local(source.uri):
-            check_source(source, config.uri_column, config.annotator.required_columns)
-    options = PipelineOptions(list(beam_arguments))
-    pipeline = beam.Pipeline(options=options)
+            annotator = config.annotator
+            check_source(
+                source, config.uri_column, annotator.required_columns, annotator.optional_columns
+            )
     try:
+        pipeline = beam.Pipeline(options=PipelineOptions(list(beam_arguments)))
         graph.build(pipeline, config)
         with Progress(config.layout, enabled=show_progress):
             pipeline.run().wait_until_finish()
@@ -133,16 +134,14 @@ def run(
         raise _job_error(error) from error
     with storage.open_read(config.layout.build) as file:
         build = json.load(file)
-    return _summary(config, build, _resumed(config, began_ns), time.perf_counter() - begin)
+    return _summary(config, build, _resumed(config), time.perf_counter() - begin)
 
 
-def _resumed(config: Config, since_ns: int) -> int:
-    """Shards that were finished before this run began."""
-    layout = config.layout
-    return sum(
-        name.endswith(SUFFIX + ".json") and stamp < since_ns
-        for name, stamp in storage.stamps_in(layout.state)
-    )
+def _resumed(config: Config) -> int:
+    """Shards that an earlier run had finished: older than the plan, which every run writes."""
+    stamps = dict(storage.stamps_in(config.layout.state))
+    plan = stamps.get(config.layout.plan.rpartition("/")[2], 0)
+    return sum(name.endswith(SUFFIX + ".json") and stamp < plan for name, stamp in stamps.items())
 
 
 def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float) -> Summary:
@@ -182,5 +181,7 @@ def _job_error(error: Exception) -> JobError:
         if name.endswith(f"elements.{BuildError.__name__}") and message:
             return JobError(_WHILE_RUNNING.sub("", message), details)
     causes = [line for line in lines if _CAUSE.match(line)]
+    if causes and "KeyboardInterrupt" in causes[-1]:
+        raise KeyboardInterrupt
     cause = _WHILE_RUNNING.sub("", causes[-1]) if causes else repr(error)
     return JobError(f"the job failed: {cause} (--verbose shows where)", details)

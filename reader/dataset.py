@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,8 @@ from imageshards.transforms import example, storage
 from imageshards.transforms.elements import BuildError, ShardId
 from imageshards.transforms.layout import Layout
 from imageshards.transforms.tfrecord import parse_shard_name
+
+_COUNTS = ("inputs", "records", "rejects", "duplicates", "passed_over", "bytes")
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,17 @@ class Dataset:
         """Class names in label order; empty without labels."""
         return list(self.build["classes"])
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """records, rejects, duplicates, inputs, passed_over and bytes."""
+        counts = self.build["counts"]
+        return {key: counts[key] for key in _COUNTS}
+
+    @property
+    def lengths(self) -> dict[str, list[int]]:
+        """Split -> records of each shard, as dataset_info.json has them."""
+        return {s["name"]: [int(n) for n in s["shardLengths"]] for s in self.info["splits"]}
+
     @cached_property
     def shards(self) -> list[Shard]:
         """Every shard, in order."""
@@ -64,7 +78,12 @@ def open_dataset(folder: str) -> Dataset:
     Raises:
       BuildError: there is none, it is not complete, or its metadata is damaged.
     """
+    if not folder:
+        raise BuildError("the folder of the data set is empty: name one")
     layout = Layout(storage.normalize(folder))
+    if storage.is_local(layout.root) and not os.path.isdir(layout.root):
+        what = "is a file" if os.path.lexists(layout.root) else "does not exist"
+        raise BuildError(f"{layout.root} {what}: name the folder of a data set")
     if not storage.exists(layout.dataset_info):
         if storage.exists(layout.plan):
             raise BuildError(
@@ -80,4 +99,11 @@ def open_dataset(folder: str) -> Dataset:
             raise BuildError(f"{uri} is missing: was this built by imageshards?") from error
         except ValueError as error:
             raise BuildError(f"{uri} is damaged: {error}") from error
-    return Dataset(layout, documents[0], documents[1])
+    try:
+        dataset = Dataset(layout, documents[0], documents[1])
+        _ = dataset.schema, dataset.classes, dataset.shards, dataset.counts, dataset.lengths
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BuildError(
+            f"{layout.build} or {layout.dataset_info} is damaged: {type(error).__name__} {error}"
+        ) from error
+    return dataset

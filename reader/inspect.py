@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -26,8 +27,8 @@ def inspect(place: str, records: int = 3) -> str:
     Raises:
       BuildError: there is neither.
     """
-    uri = storage.normalize(place)
-    if uri.endswith(SUFFIX) or "-of-" in uri.rpartition("/")[2]:
+    uri = storage.normalize(place) if place else ""
+    if os.path.isfile(uri) or uri.endswith(SUFFIX):
         lines = _shard_lines(uri, records)
     else:
         lines = _dataset_lines(open_dataset(place), records)
@@ -94,7 +95,7 @@ def _record_lines(uri: str, records: int) -> Iterator[str]:
     for number, record in enumerate(islice(scan.read_shard(uri), records)):
         yield f"  record {number} at byte {record.offset:,} of {uri.rpartition('/')[2]}"
         for key in sorted(record.values):
-            yield f"    {key:<24}{_value_text(record.values[key])}"
+            yield f"    {_short(key):<24}{_value_text(record.values[key])}"
 
 
 def _value_text(values: list[Any]) -> str:
@@ -109,4 +110,5 @@ def _value_text(values: list[Any]) -> str:
 
 
 def _short(text: str, length: int = _TEXT_SHOWN) -> str:
+    text = "".join(c if c.isprintable() else c.encode("unicode-escape").decode() for c in text)
     return text if len(text) <= length else text[: length - 3] + "..."

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import BinaryIO, cast
@@ -14,11 +14,12 @@ from typing import BinaryIO, cast
 from imageshards.reader.dataset import Dataset, Shard, open_dataset
 from imageshards.transforms import example, images, scan, storage
 from imageshards.transforms.scan import Record
+from imageshards.transforms.tfds import features_json
 from imageshards.transforms.tfrecord import (
     FRAME_BYTES,
+    SHARD_LIKE,
     CorruptRecord,
     parse_index,
-    parse_shard_name,
     read_records,
 )
 
@@ -42,10 +43,12 @@ class Verdict:
         return json.dumps({**asdict(self), "seconds": round(self.seconds, 3)})
 
     def __str__(self) -> str:
-        found = f"{len(self.problems):,} problems" if self.problems else "all good"
+        if self.problems:
+            found = f"{len(self.problems):,} problem{'s' * (len(self.problems) > 1)}"
+            return f"{self.output}: {found}; {self.records:,} sound records"
         return (
-            f"{self.output}: {found}; {self.records:,} records in {self.shards:,} shards, "
-            f"{self.bytes / 1e6:,.1f} MB, "
+            f"{self.output}: all good; {self.records:,} records in {self.shards:,} "
+            f"shard{'s' * (self.shards != 1)}, {self.bytes / 1e6:,.1f} MB, "
             f"every one read, parsed and decoded in {self.seconds:.1f} s"
         )
 
@@ -88,22 +91,39 @@ def _layout_problems(dataset: Dataset) -> Iterator[str]:
     layout = dataset.layout
     known = {os.path.basename(shard.uri) for shard in dataset.shards}
     for name in storage.names_in(layout.root):
-        if parse_shard_name(name) and name not in known:
+        if SHARD_LIKE.fullmatch(name) and name not in known:
             yield f"{layout.root}/{name}: not of this data set, but readers' globs will match it"
-    lengths: dict[str, list[str]] = {}
+    lengths: dict[str, list[int]] = {}
     for shard in dataset.shards:
-        lengths.setdefault(shard.id.split, []).append(str(shard.records))
-    told = {split["name"]: split["shardLengths"] for split in dataset.info["splits"]}
-    if told != lengths:
+        lengths.setdefault(shard.id.split, []).append(shard.records)
+    if dataset.lengths != lengths:
         yield f"{layout.dataset_info}: its shardLengths are not those of {layout.build}"
-    counts = dataset.build["counts"]
+    counts = dataset.counts
     if counts["records"] + counts["rejects"] + counts["duplicates"] != counts["inputs"]:
         yield f"{layout.build}: records + rejects + duplicates are not the inputs"
-    key = dataset.schema.key_of("label")
-    if key and not storage.exists(layout.labels(key)):
-        yield f"{layout.labels(key)}: missing"
-    if not storage.exists(layout.features):
-        yield f"{layout.features}: missing"
+    if counts["records"] != sum(shard.records for shard in dataset.shards):
+        yield f"{layout.build}: its records are not the sum of those of its shards"
+    features = features_json(dataset.schema, len(dataset.classes))
+    expected: dict[str, Callable[[bytes], bool]] = {
+        layout.features: lambda text: bool(json.loads(text) == features),
+        layout.rejects: lambda text: (
+            len([json.loads(line) for line in text.splitlines()]) == counts["rejects"]
+        ),
+    }
+    if key := dataset.schema.key_of("label"):
+        names = "".join(f"{name}\n" for name in dataset.classes)
+        expected[layout.labels(key)] = lambda text: text.decode() == names
+    for uri, holds in expected.items():
+        try:
+            with storage.open_read(uri) as file:
+                sound = holds(file.read())
+        except FileNotFoundError:
+            yield f"{uri}: missing"
+        except ValueError as error:
+            yield f"{uri}: damaged: {error}"
+        else:
+            if not sound:
+                yield f"{uri}: does not say what {layout.build} says"
 
 
 def _shard_problems(
@@ -128,7 +148,7 @@ def _shard_problems(
                 yield from settle(_IN_FLIGHT)
         except CorruptRecord as error:
             yield from settle(0)
-            yield str(error)
+            yield f"{error}; what follows was not read"
             return
         yield from settle(0)
     if len(index) != shard.records:

@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 import shutil
+from array import array
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,9 +21,13 @@ from helpers import (
     write_images,
 )  # fmt: skip
 
+from imageshards.pipeline import finish
 from imageshards.pipeline.run import JobError
-from imageshards.transforms import keys
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms import keys, shard
+from imageshards.transforms.batch import RefBatch
+from imageshards.transforms.elements import BuildError, ImageRef
+from imageshards.transforms.encoder import Encoded
+from imageshards.transforms.images import ImageInfo
 
 SPLITS = "train=0.7,validation=0.15,test=0.15"
 
@@ -212,7 +218,7 @@ def test_what_is_missing_is_made_again(build: Build, photos: Path, tmp_path: Pat
     (tmp_path / "out/metadata/index/train-00002-of-00004.idx").unlink()
     (tmp_path / "out/train-00003-of-00004.tfrecord").write_bytes(b"short")
     (tmp_path / "out/dataset_info.json").unlink()
-    (tmp_path / "out/metadata/shards/x.tfrecord.0123.tmp").touch()
+    (tmp_path / "out/metadata/shards/x.tfrecord.0123456789ab.tmp").touch()
     again = build(photos, num_shards="4")
     assert again.resumed == 1
     assert contents(tmp_path / "out") == before
@@ -235,7 +241,7 @@ def test_a_changed_image_is_written_anew(build: Build, tmp_path: Path, kind: str
 def test_another_build_in_the_way_is_refused(build: Build, photos: Path, tmp_path: Path):
     build(photos, num_shards="4")
     before = contents(tmp_path / "out")
-    with pytest.raises(BuildError, match="holds a build with other options"):
+    with pytest.raises(BuildError, match="another build: --num_shards 4, now 5"):
         build(photos, num_shards="5")
     with pytest.raises(JobError, match="holds a build of other inputs"):
         build(f"{photos}/class00", num_shards="4")
@@ -251,7 +257,7 @@ def test_files_of_others_are_named_and_spared(build: Build, photos: Path, tmp_pa
     out.mkdir()
     (out / "notes.txt").write_text("mine")
     (out / "train-00000-of-00002").touch()
-    with pytest.raises(BuildError, match=r"another build: train-00000-of-00002\. .*--overwrite"):
+    with pytest.raises(BuildError, match=r"another build: train-00000-of-00002 \(--overwrite"):
         build(photos, num_shards="2")
     build(photos, num_shards="2", overwrite=True)
     assert sorted(path.name for path in out.iterdir() if path.is_file()) == [
@@ -331,3 +337,78 @@ def test_odd_names(build: Build, tmp_path: Path):
     assert summary.records == len(odd)
     found = {record.first("image/filename") for record in records(tmp_path / "out")}
     assert found == {os.fsencode(folder / name) for name in odd}
+
+
+def test_overwrite_deletes_what_is_of_the_build_and_nothing_else(
+    build: Build, photos: Path, tmp_path: Path
+):
+    build(photos, num_shards="4")
+    out = tmp_path / "out"
+    mine = [
+        "metadata/patients.csv", "metadata/index/mine.idx", "notes.tmp", "my.labels.txt",
+        "model-00001-of-00002.safetensors", "beam-temp-mine/a", "metadata/shards/mine.json",
+    ]  # fmt: skip
+    for name in mine:
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text("mine")
+    build(photos, num_shards="2", overwrite=True)
+    left = {name for name, data in contents(out).items() if data == b"mine"}
+    assert left == set(mine)
+    assert len(shards(out)) == 2
+    assert not [name for name in contents(out) if "of-00004" in name]
+
+
+def test_overwrite_replaces_another_build_and_resumes_its_own(
+    build: Build, photos: Path, tmp_path: Path
+):
+    build(photos, num_shards="4")
+    assert build(photos, num_shards="5", overwrite=True).resumed == 0
+    assert build(photos, num_shards="5", overwrite=True).resumed == 5
+
+
+def test_another_build_that_took_the_output_meanwhile_is_noticed(
+    build: Build, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    report = finish.report_html
+
+    def meanwhile(*arguments: object) -> str:
+        plan = tmp_path / "out/metadata/shards/plan.json"
+        plan.write_text(json.dumps({**json.loads(plan.read_text()), "digest": "another"}))
+        return report(*arguments)
+
+    monkeypatch.setattr(finish, "report_html", meanwhile)
+    with pytest.raises(JobError, match="another build has taken this output"):
+        build(photos, num_shards="2")
+    assert not (tmp_path / "out/dataset_info.json").exists()
+
+
+def test_unknown_places_are_rejects(build: Build, photos: Path, tmp_path: Path):
+    manifest = tmp_path / "m.txt"
+    manifest.write_text(f"{photos}/class00/0001.jpg\nfoo://x/a.jpg\n")
+    build(manifest, max_reject_fraction=0.5)
+    assert [line["error"] for line in rejects(tmp_path / "out")] == ["Unreadable"]
+
+
+def test_reads_in_flight_are_bounded_where_sizes_are_unknown(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(shard, "IN_FLIGHT_BYTES", 10_000)
+    monkeypatch.setattr(shard, "_FIRST_GUESS_BYTES", 1000)
+    payload = bytes(2000)
+    alive = most = 0
+
+    def encode(ref: ImageRef) -> Encoded:
+        nonlocal alive, most
+        alive += 1
+        most = max(most, alive)
+        return Encoded([payload], ImageInfo("JPEG", 1, 1), None)
+
+    count = 200
+    refs = RefBatch(
+        array("Q", range(count)), [f"/x/{n}" for n in range(count)], [None] * count,
+        ["train"] * count, array("q", [-1]) * count, array("q", [1]) * count,
+    )  # fmt: skip
+    with ThreadPoolExecutor(8) as executor:
+        for _ in shard._encode_ahead(refs, encode, executor, 64):
+            alive -= 1
+    assert 2 <= most <= 12

@@ -1,5 +1,6 @@
 """The command line as a user meets it: what it prints, where, and its exit codes."""
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -21,6 +22,14 @@ def test_the_result_and_nothing_else_is_on_stdout(command: Command, photos: Path
 
 
 BAD = [
+    (["--input", "{tmp}/near.csv"], "its column 'Label' is not 'label'", 2),
+    (["--input", "{photos}", "--class_names", ""], "--class_names is empty", 2),
+    (["--input", "{photos}", "--base_uri", "/none"], "none of the images is below it", 1),
+    (["--input", "foo://x/y"], "no filesystem", 1),
+    (["--input", "{photos}", "--runner", "Foo"], "Foo", 1),
+    (["--input", "{photos}", "--output", "gs://b/o[1]"], "*, ? and [ for patterns", 2),
+    (["--input", "{tmp}/list.json"], "write it as JSONL", 2),
+    (["--input", "{tmp}/bad.csv.gz"], "bad.csv.gz: cannot be read", 2),
     (["--input", "{tmp}/none"], "there is no such file or folder", 2),
     (["--input", "{tmp}/*.jpg"], "no image there", 1),
     (["--input", "{tmp}/empty"], "no image there", 1),
@@ -64,6 +73,9 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "good.csv").write_text("uri,label\na.jpg,x\n")
     (folder / "utf8.csv").write_bytes(b"uri\n\xff.jpg\n")
     (folder / "ragged.csv").write_text("uri,label\na,b\na,b,c\n")
+    (folder / "near.csv").write_text("uri,Label\na.jpg,x\n")
+    (folder / "list.json").write_text("[]")
+    (folder / "bad.csv.gz").write_bytes(gzip.compress(b"uri\n" * 9)[:12] + b"garbage garbage")
     (folder / "split.csv").write_text("uri,split\na.jpg,trian\n")
     return folder
 
@@ -126,6 +138,27 @@ def test_the_beam_writer_says_what_it_takes(command: Command, photos: Path, tmp_
     assert "6.5 times the data set in memory" in err
 
 
+def test_labels_of_the_job_go_to_beam(command: Command, photos: Path, tmp_path: Path):
+    """Airflow's operators add them, and ours has the same name."""
+    code, _, err = command(
+        "build", "--input", photos, "--output", tmp_path / "out", "--labels=none",
+        "--labels=airflow-version=v3-3-2",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert not list((tmp_path / "out").glob("*.labels.txt"))
+
+
+def test_a_name_with_control_characters_stays_on_one_line(command: Command, tmp_path: Path):
+    write_images(tmp_path / "in\n\x1b[31m", 1, 1)
+    code, _, err = command(
+        "build", "--input", tmp_path / "in\n\x1b[31m", "--output", tmp_path / "o",
+        "--splits=folder",
+    )  # fmt: skip
+    assert code == 1
+    assert err.count("\n") == 1
+    assert "in\\x0a\\x1b[31m/class00" in err
+
+
 def test_no_command_and_a_wrong_one(command: Command):
     code, out, err = command()
     assert code == 2
@@ -148,6 +181,7 @@ def test_verify_finds_every_damage(command: Command, photos: Path, tmp_path: Pat
         "train-00002-of-00004.tfrecord": "record at byte",
         "train-00003-of-00004.tfrecord": None,
         "image.class.label.labels.txt": None,
+        "features.json": None,
     }
     for name, says in damages.items():
         path = out / name
@@ -161,6 +195,11 @@ def test_verify_finds_every_damage(command: Command, photos: Path, tmp_path: Pat
         assert (says or "missing") in err
         assert name in err
         path.write_bytes(whole)
+    labels = out / "image.class.label.labels.txt"
+    whole = labels.read_bytes()
+    labels.write_bytes(b"\n".join(reversed(whole.split())) + b"\n")
+    assert "labels.txt: does not say what" in command("verify", out)[2]
+    labels.write_bytes(whole)
     (out / "train-00000-of-00009.tfrecord").touch()
     code, _, err = command("verify", out)
     assert "not of this data set" in err
@@ -202,7 +241,8 @@ def test_inspect_shows_a_data_set_and_a_shard(command: Command, photos: Path, tm
 
 def test_auto_says_why(command: Command, photos: Path, tmp_path: Path):
     _, out, _ = command("build", "--input", photos, "--output", tmp_path / "out")
-    assert "train: 1 shard for 120 images" in out
+    assert "train: 1 shard for 0.1 MB of images" in out
+    assert "6 classes by folder" in out
     assert "auto aims at 150 MB a shard" in out
 
 
@@ -210,5 +250,4 @@ def test_auto_measures_what_a_manifest_does_not_say(command: Command, photos: Pa
     uris = "\n".join(map(str, photos.rglob("*.jpg")))
     (tmp_path / "m.txt").write_text(uris)
     _, out, _ = command("build", "--input", tmp_path / "m.txt", "--output", tmp_path / "out")
-    assert "1 shard for 120 images of 0.1 MB" in out
-    assert "of 0.1 MB" in out
+    assert "1 shard for 0.1 MB of images" in out

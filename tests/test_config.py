@@ -61,3 +61,9 @@ def test_beam_options_are_taken_and_misspelt_ones_are_not():
         beam_arguments(["photos"])
     with pytest.raises(UsageError, match="direct_num_workers"):
         beam_arguments(["--direct_num_workers=many"])
+
+
+def test_the_splits_of_the_beam_writer_are_those_it_was_told():
+    assert config(writer="beam", num_shards="2").planner.split_order == ("train",)
+    told = config(writer="beam", num_shards="2", splits="column", split_names=("a", "b"))
+    assert told.planner.split_order == ("a", "b")

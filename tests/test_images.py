@@ -1,3 +1,4 @@
+import contextlib
 import io
 import struct
 import zlib
@@ -146,3 +147,36 @@ def test_bytes_after_the_end_of_a_jpeg_are_no_truncation():
 )  # fmt: skip
 def test_images_by_name(name: str, is_image: bool):
     assert images.is_image_name(name) is is_image
+
+
+@pytest.mark.parametrize("check", ["full", "header"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("extra", [b"\r\n", bytes(5000)])
+def test_bytes_behind_the_end(kind: str, check: images.Check, extra: bytes):
+    data = image_bytes(5, kind, (30, 20)) + extra
+    if tensorflow_size(data) == (20, 30):
+        assert images.inspect(data, check) == images.ImageInfo(kind, 20, 30)
+    else:
+        with pytest.raises(images.ImageError, match="bytes after its pixels"):
+            images.inspect(data, check)
+
+
+def test_a_frame_that_is_larger_than_memory_is_a_reject():
+    gif = bytearray(image_bytes(6, "GIF", (30, 20)))
+    frame = gif.index(b",\0\0\0\0" + bytes([30, 0, 20, 0]))
+    gif[frame + 5 : frame + 9] = b"\xff\xff\xff\xff"
+    with pytest.raises(images.ImageError) as caught:
+        images.inspect(bytes(gif))
+    assert caught.value.kind in ("TooLarge", "Corrupt")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_the_bytes_only_image_errors_escape(kind: str):
+    data = image_bytes(7, kind, (40, 40))
+    rng = np.random.default_rng(int.from_bytes(kind.encode(), "big") % 1000)
+    for _ in range(1500):
+        broken = bytearray(data)
+        for at in rng.integers(0, min(len(data), 200), rng.integers(1, 6)):
+            broken[at] = rng.integers(0, 256)
+        with contextlib.suppress(images.ImageError):
+            images.inspect(bytes(broken))

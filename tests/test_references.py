@@ -34,7 +34,8 @@ def planned(batch: RefBatch, planner: Planner | None = None) -> Plan:
 
 
 def tally(batch: RefBatch, columns: bool = False) -> Tally:
-    tallies = [Tally(outside_columns=not columns)]
+    source = "column label" if columns else "folder"
+    tallies = [Tally(listed=len(batch), label_sources=frozenset([source]))]
     for bucket, part in partition(batch):
         groups, duplicates = sort_group([part])
         sizes = {split: refs.sizes for split, refs in groups.items()}
@@ -198,7 +199,7 @@ def test_class_names_must_have_every_label():
 
 def test_a_class_name_must_fit_on_a_line():
     batch = annotator().annotate(listing(["/d/a\nb/1.jpg"]))
-    with pytest.raises(BuildError, match="without line breaks"):
+    with pytest.raises(BuildError, match="has a line break"):
         planned(batch)
 
 
@@ -207,7 +208,7 @@ def test_shards_and_splits_that_cannot_be():
     with pytest.raises(BuildError, match=r"has \d images for 16 shards: write --num_shards \d or"):
         planned(batch, Planner(ShardCounts.parse("16")))
     with pytest.raises(BuildError, match="split 'validation' gets none of the 10 images"):
-        planned(batch, Planner(ShardCounts.parse("1"), ("train", "validation")))
+        planned(batch, Planner(ShardCounts.parse("1"), ("train", "test", "validation")))
     with pytest.raises(BuildError, match="names the split 'tset'"):
         planned(batch, Planner(ShardCounts.parse("tset=1")))
     with pytest.raises(BuildError, match="no image"):
@@ -216,17 +217,20 @@ def test_shards_and_splits_that_cannot_be():
 
 def test_auto_aims_at_150_megabytes_and_says_so():
     found = Tally(
-        images={("train", 0): 50_000}, num_bytes={"train": 400_000_000}, sized={"train": 10_000}
+        images={("train", 0): 50_000},
+        num_bytes={"train": 400_000_000},
+        sized={"train": 10_000},
+        listed=50_000,
     )
     plan = Planner(ShardCounts.parse("auto")).plan(found)
     assert plan.splits["train"].num_shards == 13
     assert plan.splits["train"].bytes == 2_000_000_000
-    assert "13 shards for 50,000 images of 2,000.0 MB, estimated from 10,000" in plan.notes[0]
+    assert "train: 13 shards for 2,000.0 MB of images, as 10,000 of 50,000" in plan.notes[0]
 
 
 def test_tallies_add_up_in_any_order():
     batch = batch_of([f"/d/c{i % 3}/{i}.jpg" for i in range(500)])
-    parts = []
+    parts = [Tally(listed=250), Tally(listed=250)]
     for bucket, part in partition(batch):
         groups, twice = sort_group([part])
         parts.append(Tally.of(bucket, groups, twice, {s: r.sizes for s, r in groups.items()}))
@@ -234,3 +238,37 @@ def test_tallies_add_up_in_any_order():
     backward = Tally.merge([Tally.merge(reversed(parts[100:])), Tally.merge(parts[:100])])
     planner = Planner(ShardCounts.parse("4"))
     assert planner.plan(forward).digest == planner.plan(backward).digest
+
+
+def test_which_duplicate_is_taken_does_not_depend_on_arrival():
+    uris = ["/d/x.jpg"] * 3
+    none = Problem("label", "NoLabel", "no value")
+    rows = batch_of(uris, labels=["cat", None, "dog"], splits=["train"] * 3, problems={1: none})
+    found = set()
+    for order in ([0, 1, 2], [2, 1, 0], [1, 0, 2]):
+        groups, duplicates = sort_group([rows.take([row]) for row in order])
+        assert duplicates == 0
+        found.add(tuple((r.label, r.problem) for r in groups["train"].refs()))
+    assert len(found) == 1
+    taken, *rejects = next(iter(found))
+    assert taken == ("cat", None)
+    assert [problem.error for _, problem in rejects] == ["ConflictingDuplicate", "NoLabel"]
+
+
+def test_a_runner_that_loses_references_is_found_out():
+    batch = batch_of([f"/d/{i}.jpg" for i in range(50)])
+    lost = Tally.merge([tally(batch[:40]), Tally(listed=10)])
+    with pytest.raises(BuildError, match="50 references were listed, but 40 and 0 duplicates"):
+        Planner(ShardCounts.parse("1")).plan(lost)
+
+
+def test_a_base_that_is_above_nothing():
+    batch = batch_of(["/d/1.jpg"])
+    with pytest.raises(BuildError, match="--base_uri /e/: none of the images is below it"):
+        planned(batch, Planner(ShardCounts.parse("1"), base="/e/"))
+
+
+def test_a_split_that_was_not_announced():
+    batch = batch_of(["/d/1.jpg"], splits=["extra"])
+    with pytest.raises(BuildError, match="split 'extra' was found, but the splits are train"):
+        planned(batch, Planner(ShardCounts.parse("1"), ("train",)))

@@ -14,12 +14,13 @@ from imageshards.transforms.layout import Layout
 def test_one_file_without_the_network(build: Build, photos: Path, tmp_path: Path):
     bad = tmp_path / "<b>&.jpg"
     bad.write_bytes(b"no image")
-    build(photos, bad, num_shards="2", splits="train=0.8,test=0.2", max_reject_fraction=0.1)
+    options = {"splits": "train=0.6,test=0.4", "base_uri": str(photos), "seed": 1}
+    build(photos, bad, num_shards="2", max_reject_fraction=0.1, **options)
     page = (tmp_path / "out/metadata/report.html").read_text()
     links = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(.{5})""", page)
     assert len(links) == page.count("<figure") == 24 + 24
     assert set(links) == {"data:"}
-    for part in ("NotAnImage", "class00", "class05", "1 to 32", "pixels"):
+    for part in ("NotAnImage", "&lt;b&gt;&amp;.jpg", "class00", "class05", "1 to 32", "pixels"):
         assert part in page
 
 

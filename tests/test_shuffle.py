@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import Build
 from helpers import image_bytes, records, shards
 
-from imageshards.transforms import keys, references, scan, shuffle
+from imageshards.transforms import listing, read, references, scan
 
 CLASSES = 10
 PER_CLASS = 100
@@ -89,23 +90,29 @@ def test_without_the_sort_by_key_it_does_not(
     writer: str,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The figure is able to fail: input order in, input order out."""
-    for module in (keys, references):
-        monkeypatch.setattr(module, "BUCKET_BITS", 0)  # one bucket: the sort does all the work
-        monkeypatch.setattr(module, "BUCKETS", 1)
-    monkeypatch.setattr(shuffle, "sort_group", unsorted)
-    monkeypatch.setattr(references, "partition", None)
-    monkeypatch.setattr("imageshards.transforms.read.partition", lambda batch: [(0, batch)])
-    build(sorted_photos, num_shards=str(SHARDS), writer=writer)
+    """The figure is able to fail: take the sort out, and input order comes out."""
+    monkeypatch.setattr(read, "partition", lambda batch: [(0, batch)])  # one group for all
+    monkeypatch.setattr(references, "key_order", lambda batch: np.arange(len(batch)))
+    manifest = tmp_path / "in.txt"
+    manifest.write_text("\n".join(map(str, sorted(sorted_photos.rglob("*.jpg")))))
+    build(manifest, num_shards=str(SHARDS), writer=writer)
     runs, counts = quality(tmp_path / "out")
     assert abs(runs) > Z
     assert abs(counts) > Z
 
 
-def unsorted(batches: list) -> tuple[dict, int]:
-    batch = references.RefBatch.concat(batches)
-    order = sorted(range(len(batch)), key=lambda row: batch.uris[row])
-    return {"train": batch.take(order)}, 0
+def test_the_order_of_inputs_and_batches_does_not_matter(
+    build: Build, sorted_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(read, "FLUSH_ROWS", 40)
+    monkeypatch.setattr(listing, "CHUNK_ROWS", 30)
+    inputs = [sorted_photos / str(label) for label in range(4)]
+    found = []
+    for number, order in enumerate((inputs, inputs[::-1], [*inputs[2:], *inputs[:2]])):
+        out = tmp_path / str(number)
+        build(*order, num_shards="3", output=out)
+        found.append([path.read_bytes() for path in shards(out)])
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_short_split_is_shuffled_too(build: Build, sorted_photos: Path, tmp_path: Path):

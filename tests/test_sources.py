@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from imageshards.transforms import listing, sources
+from imageshards.transforms import listing, manifests, sources
 from imageshards.transforms.elements import BuildError
 
 
@@ -55,9 +55,10 @@ def test_links_are_followed_but_not_in_circles(tree: Path):
     (tree / "again").symlink_to(tree)
     (tree / "more").symlink_to(tree / "a")
     (tree / "gone.jpg").symlink_to("nowhere")
+    (tree / "own.jpg").symlink_to("own.jpg")
     found, _ = listed(tree)
     assert relative(found, tree) == [
-        "a/1.jpg", "a/2.PNG", "b/c/3.jpeg", "gone.jpg", "more/1.jpg", "more/2.PNG",
+        "a/1.jpg", "a/2.PNG", "b/c/3.jpeg", "gone.jpg", "more/1.jpg", "more/2.PNG", "own.jpg",
     ]  # fmt: skip
 
 
@@ -67,12 +68,23 @@ def test_links_are_followed_but_not_in_circles(tree: Path):
         ("*/1.jpg", ["a/1.jpg"]),
         ("**/*.jp*g", ["a/1.jpg", "b/c/3.jpeg"]),
         ("b*", ["b/c/3.jpeg"]),
+        ("**/*", ["a/1.jpg", "a/2.PNG", "b/c/3.jpeg"]),
         ("**", ["a/1.jpg", "a/2.PNG", "b/c/3.jpeg"]),
     ],
 )
 def test_globs(tree: Path, pattern: str, expected: list[str]):
     found, _ = listed(f"{tree}/{pattern}")
     assert relative(found, tree) == expected
+
+
+def test_hidden_files_of_a_glob_are_passed_over(tree: Path):
+    assert listed(f"{tree}/**")[1] == listed(tree)[1] == 3
+    assert len(listed(f"{tree}/**", include_all=True)[0]) == 6
+
+
+def test_relative_uris_of_a_remote_manifest():
+    uris, _ = manifests._absolute(["./a.jpg", "../b.jpg", "c.jpg"], "gs://bucket/m")
+    assert uris == ["gs://bucket/m/a.jpg", "gs://bucket/b.jpg", "gs://bucket/m/c.jpg"]
 
 
 def test_a_name_with_brackets_is_a_name_if_it_is_there(tmp_path: Path):

@@ -79,10 +79,43 @@ def test_a_file_that_is_not_kept_is_gone(tmp_path: Path):
 
 
 def test_sweep_takes_what_killed_runs_left(tmp_path: Path):
-    (tmp_path / f"a{storage.TEMP_SUFFIX}").touch()
-    (tmp_path / "b").touch()
-    assert storage.sweep(str(tmp_path)) == 1
-    assert os.listdir(tmp_path) == ["b"]
+    (tmp_path / f"a.0123456789ab{storage.TEMP_SUFFIX}").touch()
+    (tmp_path / "notes.tmp").touch()
+    storage.sweep(str(tmp_path))
+    assert os.listdir(tmp_path) == ["notes.tmp"]
+
+
+def test_of_two_that_create_a_file_one_does(tmp_path: Path):
+    path = str(tmp_path / "a")
+    assert storage.create(path, b"one", str(tmp_path))
+    assert not storage.create(path, b"two", str(tmp_path))
+    assert Path(path).read_bytes() == b"one"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+class Failure(Exception):
+    def __init__(self, code: int) -> None:
+        super().__init__(f"{code} GET https://host/b/IMG_4041.jpg?x=404")
+        self.code = code
+
+
+@pytest.mark.parametrize(("code", "kind"), [(404, FileNotFoundError), (503, Failure)])
+def test_only_the_code_tells_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception]
+):
+    def fail(*_: object, **__: object) -> None:
+        raise Failure(code)
+
+    monkeypatch.setattr("apache_beam.io.filesystems.FileSystems.open", fail)
+    with pytest.raises(kind):
+        storage.open_read("gs://b/IMG_4041.jpg")
+
+
+def test_a_scheme_that_nobody_knows_is_unreadable():
+    with pytest.raises(storage.ReadError, match="no filesystem") as caught:
+        storage.read("foo://x/a.jpg")
+    assert caught.value.kind == "Unreadable"
+    assert storage.size("foo://x/a.jpg") == -1
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.tfrecord import index_name, shard_name
 
+REJECTS_SUFFIX = ".rejects.jsonl"
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -82,7 +84,7 @@ class Layout:
 
     def rejects_part(self, part: str) -> str:
         """A part of rejects.jsonl."""
-        return storage.join(self.state, part + ".rejects.jsonl")
+        return storage.join(self.state, part + REJECTS_SUFFIX)
 
     def make_folders(self) -> None:
         """Makes the folders, where the filesystem has folders."""

@@ -11,9 +11,11 @@ import io
 import itertools
 import json
 import os
+import posixpath
 import re
+import zlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import IO, Any, NamedTuple
@@ -31,9 +33,9 @@ def is_manifest(uri: str) -> bool:
 
 
 class _Rows(NamedTuple):
-    """Some rows of a manifest: columns in the order of the header; where a row stands."""
+    """Some rows of a manifest: columns by name; where a row stands."""
 
-    columns: Sequence[Sequence[Any]]
+    columns: Mapping[str, Sequence[Any]]
     where: Callable[[int], str]
 
 
@@ -61,10 +63,17 @@ def list_manifest(
             raise BuildError(
                 f"{source.uri}: no column {column!r}{named}; its columns are: {', '.join(header)}"
             )
+    for name in optional:
+        near = [other for other in header if other != name and other.strip().lower() == name]
+        if near and name not in header:
+            raise BuildError(
+                f"{source.uri}: its column {near[0]!r} is not {name!r}: rename it, or write "
+                f"--{name}s 'column:{near[0]}' (or --{name}s with another rule)"
+            )
     wanted = [name for name in dict.fromkeys((*required, *optional)) if name in header]
     for rows in chunks:
         texts = {
-            name: _texts(rows.columns[header.index(name)], name, rows.where)
+            name: _texts(rows.columns[name], name, rows.where)
             for name in dict.fromkeys((uri_column, *wanted))
         }
         if not all(texts[uri_column]):
@@ -115,8 +124,10 @@ def _normal(text: str, prefix: str) -> str:
         raise BuildError(f"{prefix}: the URI {text!r} holds a NUL")
     if text[0] in "/~" or not storage.is_local(text):
         return storage.normalize(text)
-    uri = prefix + text
-    return os.path.normpath(uri) if storage.is_local(uri) else uri
+    if storage.is_local(prefix):
+        return os.path.normpath(prefix + text)
+    scheme, _, path = prefix.partition("://")
+    return f"{scheme}://{posixpath.normpath(path + text)}"
 
 
 _NOTHING = type(None)
@@ -155,7 +166,7 @@ def _open_manifest(source: Source, columns: list[str]) -> _Manifest:
     if kind in ("jsonl", "ndjson"):
         return _open_jsonl(source, columns)
     if kind == "txt":
-        return columns[:1], _text_rows(source)
+        return columns[:1], _text_rows(source, columns[0])
     return _open_csv(source, "\t" if kind == "tsv" else ",")
 
 
@@ -179,7 +190,7 @@ def _open_text(source: Source) -> Iterator[Iterator[str]]:
             yield io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
         except UnicodeDecodeError as error:
             raise BuildError(f"{_not_utf8(source)}; save the manifest as UTF-8") from error
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise BuildError(f"{source.uri}: cannot be read: {error}") from error
 
 
@@ -217,7 +228,7 @@ def _read_csv(source: Source, delimiter: str) -> Iterator[_Rows]:
             header = next(rows, None)
             if header is None:
                 raise BuildError(f"{source.uri}: the manifest is empty")
-            yield _Rows([[name] for name in header], line_of)
+            yield _Rows({name: [name] for name in header}, line_of)
             before = 0
             for chunk in _chunked(rows):
                 if {*map(len, chunk)} != {len(header)}:
@@ -227,7 +238,8 @@ def _read_csv(source: Source, delimiter: str) -> Iterator[_Rows]:
                         f"but the header has {len(header)}"
                     )
                 where = partial(_shifted, line_of, before)
-                yield _Rows(list(zip(*chunk, strict=True)), where)
+                columns = zip(header, zip(*chunk, strict=True), strict=True)
+                yield _Rows(dict(columns), where)
                 before += len(chunk)
         except csv.Error as error:
             raise BuildError(f"{source.uri}:{reader.line_num}: {error}") from error
@@ -240,19 +252,19 @@ def _shifted(where: Callable[[int], str], before: int, row: int) -> str:
 def _open_csv(source: Source, delimiter: str) -> _Manifest:
     rows = _read_csv(source, delimiter)
     header = next(rows)
-    return [str(column[0]) for column in header.columns], rows
+    return list(header.columns), rows
 
 
 def _numbered(source: Source, numbers: Sequence[int], row: int) -> str:
     return f"{source.uri}:{numbers[row]}"
 
 
-def _text_rows(source: Source) -> Iterator[_Rows]:
+def _text_rows(source: Source, column: str) -> Iterator[_Rows]:
     with _open_text(source) as lines:
         stripped = ((n, line.strip()) for n, line in enumerate(lines, 1) if line.strip())
         for chunk in _chunked(stripped):
             numbers, texts = zip(*chunk, strict=True)
-            yield _Rows([texts], partial(_numbered, source, numbers))
+            yield _Rows({column: texts}, partial(_numbered, source, numbers))
 
 
 def _read_jsonl(source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -287,7 +299,7 @@ def _open_jsonl(source: Source, columns: list[str]) -> _Manifest:
                         f"{source.uri}:{number}: has {late!r}, which line {first[0]} has not; "
                         "every line must have the same columns (null where there is no value)"
                     )
-            values = [[row.get(column) for row in rows] for column in header]
+            values = {column: [row.get(column) for row in rows] for column in header}
             yield _Rows(values, partial(_numbered, source, numbers))
 
     return header, chunks()
@@ -309,7 +321,7 @@ def _open_parquet(source: Source, columns: list[str]) -> _Manifest:
         before = 1
         try:
             for batch in table.iter_batches(batch_size=listing.CHUNK_ROWS, columns=wanted):
-                values = [batch.column(name).to_pylist() for name in wanted]
+                values = {name: batch.column(name).to_pylist() for name in wanted}
                 yield _Rows(
                     values, partial(_shifted, lambda row: f"{source.uri}: row {row}", before)
                 )
@@ -317,5 +329,4 @@ def _open_parquet(source: Source, columns: list[str]) -> _Manifest:
         except (pyarrow.ArrowException, OSError) as error:
             raise BuildError(f"{source.uri}: after row {before - 1}: {error}") from error
 
-    # Of a table without the column of URIs all names are told.
-    return (wanted if columns[0] in header else header), chunks()
+    return header, chunks()

@@ -14,15 +14,12 @@ from functools import cached_property
 from hashlib import blake2b
 
 from imageshards.transforms.batch import RefBatch
+from imageshards.transforms.classes import Classes, number_classes
 from imageshards.transforms.elements import BuildError, ShardId
-from imageshards.transforms.keys import first_rank
 from imageshards.transforms.rules import KNOWN_SPLITS, ShardCounts
 
 TARGET_SHARD_BYTES = 150_000_000
 """What "auto" aims at: reads of 100-200 MB are long enough to stream, and few enough hosts wait."""
-
-_MAX_LABEL_NUMBER = 1 << 20
-BACKGROUND = "background"
 
 
 @dataclass(frozen=True)
@@ -34,20 +31,24 @@ class Tally:
       num_bytes: split -> bytes of the references whose size is known.
       sized: split -> how many those are.
       labels: class texts.
+      listed: references as they were listed.
+      below_base: how many of them lie below `base_uri`.
       duplicates: references that named a URI again.
       passed_over: files that were no images by their name.
       digests: (split, bucket) -> digest of the references in order.
-      outside_columns: some labels came from elsewhere than a manifest's column.
+      label_sources: where labels came from: "folder", "regex" or "column NAME".
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
     num_bytes: Mapping[str, int] = field(default_factory=dict)
     sized: Mapping[str, int] = field(default_factory=dict)
     labels: frozenset[str] = frozenset()
+    listed: int = 0
+    below_base: int = 0
     duplicates: int = 0
     passed_over: int = 0
     digests: Mapping[tuple[str, int], bytes] = field(default_factory=dict)
-    outside_columns: bool = False
+    label_sources: frozenset[str] = frozenset()
 
     @staticmethod
     def of(
@@ -84,20 +85,22 @@ class Tally:
         sized: Counter[str] = Counter()
         labels: set[str] = set()
         digests: dict[tuple[str, int], bytes] = {}
-        duplicates = passed_over = 0
-        outside_columns = False
+        sources: set[str] = set()
+        listed = below_base = duplicates = passed_over = 0
         for tally in tallies:
             images.update(tally.images)
             size.update(tally.num_bytes)
             sized.update(tally.sized)
             labels |= tally.labels
             digests.update(tally.digests)
+            listed += tally.listed
+            below_base += tally.below_base
             duplicates += tally.duplicates
             passed_over += tally.passed_over
-            outside_columns |= tally.outside_columns
+            sources |= tally.label_sources
         return Tally(
             dict(images), dict(size), dict(sized), frozenset(labels),
-            duplicates, passed_over, digests, outside_columns,
+            listed, below_base, duplicates, passed_over, digests, frozenset(sources),
         )  # fmt: skip
 
 
@@ -129,12 +132,6 @@ class SplitPlan:
     bytes: int
     first_ranks: Mapping[int, int]
 
-    def images_of(self, shard: int) -> int:
-        """References of one shard."""
-        return first_rank(shard + 1, self.num_shards, self.images) - first_rank(
-            shard, self.num_shards, self.images
-        )
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -144,6 +141,7 @@ class Plan:
       splits: name -> its plan, in the order of the command line or the alphabet.
       classes: names in label order, the background class included; empty without labels.
       labels: label of a reference -> number of its class.
+      listed: references as they were listed, duplicates included.
       duplicates: references that named a URI again.
       passed_over: files that were no images by their name.
       notes: what the build decided by itself, and why.
@@ -153,6 +151,7 @@ class Plan:
     splits: Mapping[str, SplitPlan]
     classes: tuple[str, ...]
     labels: Mapping[str, int]
+    listed: int
     duplicates: int
     passed_over: int
     notes: tuple[str, ...]
@@ -179,11 +178,6 @@ class Plan:
         """References in all splits."""
         return sum(split.images for split in self.splits.values())
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of all images, estimated where the listing did not say."""
-        return sum(split.bytes for split in self.splits.values())
-
 
 @dataclass(frozen=True)
 class Planner:
@@ -195,6 +189,7 @@ class Planner:
       class_names: given class names in label order, or None.
       label_offset: 1 leaves label 0 to a background class.
       with_labels: whether there are labels at all.
+      base: what URIs are taken relative to, or empty.
     """
 
     num_shards: ShardCounts
@@ -202,6 +197,7 @@ class Planner:
     class_names: tuple[str, ...] | None = None
     label_offset: int = 0
     with_labels: bool = True
+    base: str = ""
 
     def plan(self, tally: Tally) -> Plan:
         """The plan of a build.
@@ -214,12 +210,25 @@ class Planner:
             images[split] += count
         if not images:
             raise BuildError("no image in any --input")
+        if tally.listed != images.total() + tally.duplicates:
+            raise BuildError(
+                f"{tally.listed:,} references were listed, but {images.total():,} and "
+                f"{tally.duplicates:,} duplicates came out of the shuffle: the runner lost some"
+            )
+        if self.base and not tally.below_base:
+            raise BuildError(f"--base_uri {self.base}: none of the images is below it")
         names = self.split_order or _usual_order(images)
+        for name in images:
+            if name not in names:
+                raise BuildError(
+                    f"split {name!r} was found, but the splits are {', '.join(names)}: "
+                    "name all of them in --split_names"
+                )
         for name in names:
             if not images[name]:
                 raise BuildError(
-                    f"split {name!r} gets none of the {images.total():,} images: "
-                    "give it a larger ratio, or leave it out"
+                    f"split {name!r} gets none of the {images.total():,} images: give it a larger "
+                    "ratio, take smaller groups, or leave it out"
                 )
         for name in self.num_shards.named:
             if name not in images:
@@ -228,15 +237,21 @@ class Planner:
                 )
         notes: list[str] = []
         splits = {name: self._split(name, images[name], tally, notes) for name in names}
-        classes, labels = self._classes(tally, notes)
+        classes = Classes()
+        if self.with_labels:
+            classes = number_classes(
+                tally.labels, tally.label_sources, self.class_names, self.label_offset
+            )
+            notes.append(f"{len(classes.names):,} {classes.note}")
+        labels = classes.numbers or {}
         shards = [(name, split.num_shards) for name, split in splits.items()]
-        head = json.dumps([shards, classes, sorted(labels.items())])
+        head = json.dumps([shards, classes.names, sorted(labels.items())])
         digest = blake2b(head.encode(), digest_size=16)
         for (split, bucket), value in sorted(tally.digests.items()):
             digest.update(f"{split}:{bucket}:".encode() + value)
         return Plan(
-            splits, classes, labels, tally.duplicates, tally.passed_over, tuple(notes),
-            digest.hexdigest(),
+            splits, classes.names, labels, tally.listed, tally.duplicates, tally.passed_over,
+            tuple(notes), digest.hexdigest(),
         )  # fmt: skip
 
     def _split(self, name: str, images: int, tally: Tally, notes: list[str]) -> SplitPlan:
@@ -245,11 +260,11 @@ class Planner:
         num_shards = self.num_shards.of(name)
         if num_shards is None:
             num_shards = max(1, min(images, round(size / TARGET_SHARD_BYTES)))
-            how = "" if sized == images else f", estimated from {sized:,} of them"
+            how = "" if sized == images else f", as {sized:,} of {images:,} let expect,"
+            shards = f"{num_shards:,} shard{'s' * (num_shards > 1)}"
             notes.append(
-                f"{name}: {num_shards} shard{'s' * (num_shards > 1)} for {images:,} images "
-                f"of {size / 1e6:,.1f} MB{how} (auto aims at {TARGET_SHARD_BYTES / 1e6:.0f} MB "
-                "a shard)"
+                f"{name}: {shards} for {size / 1e6:,.1f} MB of images{how} "
+                f"(auto aims at {TARGET_SHARD_BYTES / 1e6:.0f} MB a shard)"
             )
         if num_shards > images:
             raise BuildError(
@@ -264,61 +279,7 @@ class Planner:
                 rank += count
         return SplitPlan(images, num_shards, size, ranks)
 
-    def _classes(self, tally: Tally, notes: list[str]) -> tuple[tuple[str, ...], Mapping[str, int]]:
-        if not self.with_labels:
-            return (), {}
-        found = sorted(tally.labels)
-        for name in found:
-            if "\n" in name or "\r" in name or not _is_unicode(name):
-                raise BuildError(
-                    f"class name {name!r} must be UTF-8 without line breaks: rename it"
-                )
-        numbered = not tally.outside_columns and all(_is_number(name) for name in found)
-        if self.class_names is None:
-            if numbered and found:
-                largest = max(map(int, found))
-                if largest >= _MAX_LABEL_NUMBER:
-                    raise BuildError(
-                        f"label {largest} is too large for the number of a class "
-                        f"(at most {_MAX_LABEL_NUMBER - 1})"
-                    )
-                names = tuple(map(str, range(largest + 1)))
-                labels = {name: int(name) for name in found}
-            else:
-                names = tuple(found)
-                labels = {name: number for number, name in enumerate(found)}
-        else:
-            names = self.class_names
-            labels = {name: number for number, name in enumerate(names)}
-            if numbered and not set(found) <= set(names):
-                labels = {name: int(name) for name in found if int(name) < len(names)}
-            if missing := [name for name in found if name not in labels]:
-                shown = ", ".join(map(repr, missing[:5])) + (", ..." if missing[5:] else "")
-                raise BuildError(
-                    f"--class_names lacks {len(missing):,} of the labels found: {shown}"
-                )
-        if len(names) == 1 and not self.class_names:
-            notes.append(
-                f"one class only, {names[0]!r}: --labels none, regex:RE or column tell others"
-            )
-        if self.label_offset:
-            names = (BACKGROUND,) * self.label_offset + names
-        used = {name: labels[name] + self.label_offset for name in found}
-        return names, used
-
 
 def _usual_order(splits: Iterable[str]) -> tuple[str, ...]:
     usual = {name: place for place, name in enumerate(KNOWN_SPLITS)}
     return tuple(sorted(splits, key=lambda name: (usual.get(name, len(usual)), name)))
-
-
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdecimal() and str(int(name)) == name
-
-
-def _is_unicode(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -68,9 +68,10 @@ class _List(beam.DoFn):  # type: ignore[misc]
     def process(self, text: str) -> Iterator[tuple[int, RefBatch] | beam.pvalue.TaggedOutput]:
         # -> (bucket, references), ... ; tallies: one
         passed_over = 0
-        outside_columns = False
+        label_sources = set()
+        base = self._annotator.base
         held: list[RefBatch] = []
-        rows = 0
+        rows = listed = below_base = 0
         for listing in list_source(
             identify(text),
             uri_column=self._uri_column,
@@ -80,14 +81,21 @@ class _List(beam.DoFn):  # type: ignore[misc]
             exclude=self._exclude,
         ):
             passed_over += listing.passed_over
-            outside_columns |= not self._annotator.labels_are_from_column(listing)
+            label_sources.add(self._annotator.label_source(listing))
             held.append(self._annotator.annotate(listing))
             rows += len(held[-1])
+            listed += len(held[-1])
+            below_base += sum(uri.startswith(base) for uri in listing.uris) if base else 0
             self._listed.inc(len(held[-1]))
             if rows >= FLUSH_ROWS:
                 yield from partition(RefBatch.concat(held))
                 held, rows = [], 0
         if rows:
             yield from partition(RefBatch.concat(held))
-        tally = Tally(passed_over=passed_over, outside_columns=outside_columns)
+        tally = Tally(
+            listed=listed,
+            below_base=below_base,
+            passed_over=passed_over,
+            label_sources=frozenset(label_sources),
+        )
         yield beam.pvalue.TaggedOutput("tallies", tally)

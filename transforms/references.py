@@ -71,9 +71,11 @@ class Annotator:
             named.append(self.splits.column)
         return [column for column in named if column]
 
-    def labels_are_from_column(self, listing: Listing) -> bool:
-        """Whether the labels of a listing come from a manifest's column."""
-        return self.labels.column is not None and self.labels.column in listing.columns
+    def label_source(self, listing: Listing) -> str:
+        """Where the labels of a listing come from: "folder", "regex" or "column NAME"."""
+        if self.labels.column in listing.columns:
+            return f"column {self.labels.column}"
+        return "regex" if self.labels.kind == "regex" else "folder"
 
     def annotate(self, listing: Listing) -> RefBatch:
         """References of a listing.
@@ -103,7 +105,7 @@ class Annotator:
         labels: list[str | None]
         if self.labels.kind == "none":
             return [None] * len(listing.uris)
-        if self.labels_are_from_column(listing):
+        if self.labels.column in listing.columns:
             labels = listing.columns[self.labels.column or ""]
             reason = f"no value in the column {self.labels.column!r}"
         elif self.labels.kind == "regex":
@@ -166,12 +168,16 @@ class Annotator:
         return [group or "" for group in found]
 
 
+def key_order(batch: RefBatch) -> np.ndarray:
+    """Rows of a batch in the order of their keys: this sort is the shuffle."""
+    return np.argsort(np.frombuffer(batch.keys, dtype=np.uint64), kind="stable")
+
+
 def partition(batch: RefBatch) -> Iterator[tuple[int, RefBatch]]:
     """Cuts a batch by bucket: (bucket, its rows in key order), for buckets that have rows."""
-    keys = np.frombuffer(batch.keys, dtype=np.uint64)
-    order = np.argsort(keys, kind="stable")
-    in_order = batch.take(order.tolist())
-    buckets = (keys[order] >> np.uint64(KEY_BITS - BUCKET_BITS)).astype(np.int64)
+    in_order = batch.take(key_order(batch).tolist())
+    keys = np.frombuffer(in_order.keys, dtype=np.uint64)
+    buckets = (keys >> np.uint64(KEY_BITS - BUCKET_BITS)).astype(np.int64)
     bounds = np.searchsorted(buckets, np.arange(BUCKETS + 1))
     for bucket in np.unique(buckets).tolist():
         yield bucket, in_order[bounds[bucket] : bounds[bucket + 1]]
@@ -187,13 +193,12 @@ def sort_group(batches: Sequence[RefBatch]) -> tuple[dict[str, RefBatch], int]:
       split -> references in key order, and the number of duplicates.
     """
     batch = RefBatch.concat(batches)
-    keys = np.frombuffer(batch.keys, dtype=np.uint64)
-    order = np.argsort(keys, kind="stable").tolist()
-    in_order = keys[order]
-    equal = np.flatnonzero(in_order[1:] == in_order[:-1])
+    rows = key_order(batch)
+    order = rows.tolist()
+    in_order = np.frombuffer(batch.keys, dtype=np.uint64)[rows]
     problems = dict(batch.problems)
     duplicates = 0
-    if equal.size:
+    if np.any(in_order[1:] == in_order[:-1]):
         order, duplicates = _take_once(batch, order, problems)
         batch = RefBatch(
             batch.keys, batch.uris, batch.labels, batch.splits,
@@ -208,11 +213,13 @@ def sort_group(batches: Sequence[RefBatch]) -> tuple[dict[str, RefBatch], int]:
 def _take_once(
     batch: RefBatch, order: list[int], problems: dict[int, Problem]
 ) -> tuple[list[int], int]:
-    def identity(row: int) -> tuple[int, str, str, str, int]:
-        # Listings say more than manifests: of equals the one with a size is taken.
-        size = batch.sizes[row]
+    def identity(row: int) -> tuple[int, str, str, str, str, int]:
+        # Those without a problem first; of equals the one whose size is known. Nothing here
+        # depends on the order in which they came.
+        problem = batch.problems.get(row)
         return (
-            batch.keys[row], batch.uris[row], batch.splits[row], batch.labels[row] or "", -size
+            batch.keys[row], batch.uris[row], f"{problem}" if problem else "",
+            batch.splits[row], batch.labels[row] or "", -batch.sizes[row],
         )  # fmt: skip
 
     taken: list[int] = []
@@ -224,7 +231,9 @@ def _take_once(
             previous = row
             continue
         differs = _difference(batch, previous, row)
-        if differs:
+        if batch.problems.get(row) != batch.problems.get(previous):
+            taken.append(row)  # a reject for a reason of its own
+        elif differs:
             problems[row] = Problem("read", "ConflictingDuplicate", differs)
             taken.append(row)
         else:

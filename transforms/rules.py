@@ -61,7 +61,7 @@ class LabelRule:
         kind, argument = _split_rule(text)
         if kind in ("auto", "dirname", "none") and not argument:
             return cls(kind)  # type: ignore[arg-type]
-        if kind == "column":
+        if text == "column" or (kind == "column" and argument):
             return cls("column", argument or "label")
         if kind == "regex":
             _compile("--labels", argument)
@@ -105,7 +105,7 @@ class SplitRule:
             _check_split_name("--split_names", name)
         names = tuple(split_names) or KNOWN_SPLITS
         kind, argument = _split_rule(text)
-        if kind == "column":
+        if text == "column" or (kind == "column" and argument):
             return cls("column", names, column=argument or "split")
         if text == "folder":
             return cls("folder", names)

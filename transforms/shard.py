@@ -32,6 +32,8 @@ Encode = Callable[[ImageRef], Encoded]
 
 IN_FLIGHT_BYTES = 64 << 20
 """No further read is begun while more bytes than this are waiting to be written."""
+_FIRST_GUESS_BYTES = 4 << 20
+"""Of an image whose size the listing does not say, until some have been read."""
 
 
 @dataclass(frozen=True)
@@ -106,21 +108,26 @@ def _encode_ahead(
             return rejected
 
     if executor is None:
-        for ref in refs.refs():
-            yield ref, attempt(ref)
+        yield from ((ref, attempt(ref)) for ref in refs.refs())
         return
-    waiting: deque[tuple[ImageRef, Future[Encoded | Rejected]]] = deque()
+    waiting: deque[tuple[ImageRef, int, Future[Encoded | Rejected]]] = deque()
     waiting_bytes = 0
-    for ref in refs.refs():
-        waiting.append((ref, executor.submit(attempt, ref)))
-        waiting_bytes += max(ref.size, 0)
-        while len(waiting) >= in_flight or waiting_bytes > IN_FLIGHT_BYTES:
-            first, future = waiting.popleft()
-            waiting_bytes -= max(first.size, 0)
-            yield first, future.result()
-    while waiting:
-        first, future = waiting.popleft()
-        yield first, future.result()
+    guess = _FIRST_GUESS_BYTES
+    queue: list[ImageRef | None] = [*refs.refs(), None]
+    for ref in queue:
+        while waiting and (
+            ref is None or len(waiting) >= in_flight or waiting_bytes > IN_FLIGHT_BYTES
+        ):
+            first, size, future = waiting.popleft()
+            encoded = future.result()
+            waiting_bytes -= size
+            if isinstance(encoded, Encoded):
+                guess = (3 * guess + sum(map(len, encoded.parts))) // 4
+            yield first, encoded
+        if ref is not None:
+            size = ref.size if ref.size >= 0 else guess
+            waiting.append((ref, size, executor.submit(attempt, ref)))
+            waiting_bytes += size
 
 
 def write_rejects(

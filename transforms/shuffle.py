@@ -52,19 +52,23 @@ class _MergeTallies(beam.CombineFn):  # type: ignore[misc]
 
 
 class _SortGroup(beam.DoFn):  # type: ignore[misc]
+    def __init__(self, measure: bool) -> None:
+        self._measure = measure
+
     def process(
         self, element: tuple[int, Iterable[RefBatch]]
     ) -> Iterator[Group | beam.pvalue.TaggedOutput]:
         bucket, batches = element
         groups, duplicates = sort_group(list(batches))
-        sizes = {split: _known_sizes(refs) for split, refs in groups.items()}
+        sizes = {split: self._sizes(refs) for split, refs in groups.items()}
         yield bucket, groups
         yield beam.pvalue.TaggedOutput("tallies", Tally.of(bucket, groups, duplicates, sizes))
 
-
-def _known_sizes(refs: RefBatch) -> list[int]:
-    known = [size for size in refs.sizes if size >= 0]
-    return known or [storage.size(uri) for uri in refs.uris[:_SIZED_PER_BUCKET]]
+    def _sizes(self, refs: RefBatch) -> list[int]:
+        known = [size for size in refs.sizes if size >= 0]
+        if known or not self._measure:
+            return known
+        return [storage.size(uri) for uri in refs.uris[:_SIZED_PER_BUCKET]]
 
 
 @dataclass
@@ -88,7 +92,10 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
         sorted_groups = (
             batches  # (bucket, references)
             | "GroupByBucket" >> beam.GroupByKey()  # (bucket, [references, ...])
-            | "Sort" >> beam.ParDo(_SortGroup()).with_outputs("tallies", main="groups")
+            | "Sort"
+            >> beam.ParDo(_SortGroup(self.planner.num_shards.default is None)).with_outputs(
+                "tallies", main="groups"
+            )
         )
         plan = (
             (tallies, sorted_groups.tallies)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
@@ -33,6 +33,8 @@ def identify(text: str) -> Source:
     if storage.is_local(uri):
         if os.path.isdir(uri):
             return Source(text, uri, "folder")
+        if uri.lower().endswith(".json"):
+            raise BuildError(f"--input {text}: write it as JSONL, an object a line (.jsonl)")
         if os.path.lexists(uri):
             return Source(text, uri, "manifest" if manifest else "file")
     elif not _WILDCARD.search(uri):
@@ -115,17 +117,16 @@ def _files(source: Source, exclude: str) -> Iterator[_File]:
     else:
         fixed = source.uri[: _WILDCARD.search(source.uri).start()]  # type: ignore[union-attr]
         root_length = fixed.rindex("/") + 1
-        for path in glob.iglob(source.uri, recursive=True):
-            if os.path.isdir(path):
-                # `**` yields the folders and what is in them.
-                if not source.uri.endswith("**"):
-                    yield from _walk(path, root_length, exclude)
-            else:
+        for path in glob.iglob(source.uri, recursive=True, include_hidden=True):
+            if not os.path.isdir(path):
                 yield _local_file(path, root_length)
+            elif "**" not in source.uri:  # which yields all that is below a folder by itself
+                yield from _walk(path, root_length, exclude)
 
 
 def _local_file(path: str, root_length: int) -> _File:
-    return path, root_length, *storage.stamp(path), False
+    hidden = any(part.startswith(".") for part in path[root_length:].split("/")[:-1])
+    return path, root_length, *storage.stamp(path), hidden
 
 
 def _walk(folder: str, root_length: int, exclude: str) -> Iterator[_File]:
@@ -145,14 +146,14 @@ def _walk(folder: str, root_length: int, exclude: str) -> Iterator[_File]:
         inner = ancestors | {identity}
         with entries:
             for entry in entries:
-                if entry.is_dir():
-                    if entry.path != exclude:
-                        stack.append((entry.path, hidden or entry.name[0] == ".", inner))
-                    continue
                 try:
+                    if entry.is_dir():
+                        if entry.path != exclude:
+                            stack.append((entry.path, hidden or entry.name[0] == ".", inner))
+                        continue
                     status = entry.stat()
                     yield entry.path, root_length, status.st_size, status.st_mtime_ns, hidden
-                except OSError:  # a link to nothing: a reject with a reason, later
+                except OSError:  # a link to nothing or to itself: a reject, later
                     yield entry.path, root_length, -1, 0, hidden
 
 
@@ -174,13 +175,15 @@ def _remote_files(source: Source) -> Iterator[_File]:
             yield path, root_length, size, when, hidden
 
 
-def check_source(source: Source, uri_column: str, required: Iterable[str]) -> None:
+def check_source(
+    source: Source, uri_column: str, required: Sequence[str], optional: Sequence[str]
+) -> None:
     """Tells at once what is wrong with a source, where that needs no listing.
 
     Raises:
       BuildError: a manifest without its columns, or columns wanted of what is no manifest.
     """
-    required = list(required)
     if source.kind == "manifest" or required:
         # The header is checked before the first row is asked for.
-        next(list_source(source, uri_column=uri_column, required=required), None)
+        listing = list_source(source, uri_column=uri_column, required=required, optional=optional)
+        next(listing, None)

@@ -37,6 +37,10 @@ class ReadError(Exception):
         self.kind = kind
 
 
+class NoFilesystem(BuildError):
+    """A URI of a scheme that nobody here knows."""
+
+
 def is_local(uri: str) -> bool:
     """Whether a URI is a path of this machine."""
     return _SCHEME.match(uri) is None
@@ -45,7 +49,7 @@ def is_local(uri: str) -> bool:
 def normalize(uri: str) -> str:
     """One spelling for one place: local paths become absolute, `file://` goes away."""
     if uri.startswith("file://"):
-        uri = unquote(uri.removeprefix("file://"))
+        uri = unquote(uri.removeprefix("file://").removeprefix("localhost"))
     return os.path.abspath(os.path.expanduser(uri)) if is_local(uri) else uri
 
 
@@ -59,10 +63,6 @@ def _filesystems() -> Any:
     from apache_beam.io.filesystems import FileSystems
 
     return FileSystems
-
-
-def _remote_failure(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def read(uri: str) -> bytes:
@@ -109,6 +109,8 @@ def _read_remote(uri: str) -> bytes:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise ReadError("Missing", "no such object") from error
+    except NoFilesystem as error:
+        raise ReadError("Unreadable", str(error)) from error
     if len(data) > MAX_BYTES:
         raise ReadError("TooLarge", f"more than {MAX_BYTES:,} bytes")
     return data
@@ -119,14 +121,24 @@ def _open_remote(uri: str) -> IO[bytes]:
 
     try:
         file: IO[bytes] = _filesystems().open(uri, compression_type=CompressionTypes.UNCOMPRESSED)
-    except ValueError as error:
-        raise BuildError(f"{uri}: no filesystem for this URI: {_remote_failure(error)}") from error
     except Exception as error:
         # Each of Beam's filesystems raises what its client does.
-        if getattr(error, "code", None) == 404 or "404" in str(error):
+        if _is_missing(error):
             raise FileNotFoundError(2, "no such object", uri) from error
+        if isinstance(error, ValueError):
+            raise NoFilesystem(f"{uri}: no filesystem for such a URI") from error
         raise
     return file
+
+
+def _is_missing(error: Exception) -> bool:
+    # By code and never by text: the text holds the URI, and a URI may hold a 404.
+    details = getattr(error, "exception_details", None)
+    causes = [error, *(details.values() if isinstance(details, dict) else ())]
+    return any(
+        isinstance(cause, FileNotFoundError) or getattr(cause, "code", None) == 404
+        for cause in causes
+    )
 
 
 def open_read(uri: str) -> IO[bytes]:
@@ -155,14 +167,19 @@ def size(uri: str) -> int:
     """Bytes of a file, or -1 if there is none."""
     if is_local(uri):
         return stamp(uri)[0]
-    if not exists(uri):
+    try:
+        return int(_filesystems().get_filesystem(uri).size(uri)) if exists(uri) else -1
+    except ValueError:  # a scheme that nobody knows; reading will tell
         return -1
-    return int(_filesystems().get_filesystem(uri).size(uri))
 
 
 def match(pattern: str) -> Iterator[tuple[str, int, int]]:
     """(uri, bytes, stamp) of what matches a pattern of a filesystem that is not local."""
-    for result in _filesystems().match([pattern]):
+    try:
+        results = _filesystems().match([pattern])
+    except ValueError as error:
+        raise NoFilesystem(f"{pattern}: no filesystem for such a URI") from error
+    for result in results:
         for found in result.metadata_list:
             when = int((found.last_updated_in_seconds or 0) * 1000)
             yield found.path, found.size_in_bytes, when
@@ -206,6 +223,7 @@ def make_folder(folder: str) -> None:
 
 TEMP_SUFFIX = ".tmp"
 """Ends the names under which local files grow; a later run sweeps what a killed one left."""
+_TEMP_NAME = re.compile(r"\.[0-9a-f]{12}\.tmp$")
 
 
 class Sink(Protocol):
@@ -273,7 +291,14 @@ def open_sink(uri: str, scratch: str) -> Iterator[Sink]:
         # An object appears when its upload is closed; nothing is renamed.
         file = _filesystems().create(uri, mime_type="application/octet-stream")
         sink: Sink = _RemoteSink(file)
-        yield sink
+        try:
+            yield sink
+        except BaseException:
+            # Closing would complete the object with what was written so far, and so would the
+            # garbage collector; Cloud Storage's writer can be told to forget it.
+            if terminate := getattr(file, "terminate", None):
+                terminate()
+            raise
         file.close()
         if not sink.keep:
             delete([uri])
@@ -296,13 +321,10 @@ def open_sink(uri: str, scratch: str) -> Iterator[Sink]:
         raise
 
 
-def sweep(folder: str) -> int:
-    """Deletes what killed runs left in a local folder; returns the number of files."""
-    if not is_local(folder):
-        return 0
-    left = [join(folder, name) for name in names_in(folder) if name.endswith(TEMP_SUFFIX)]
-    delete(left)
-    return len(left)
+def sweep(folder: str) -> None:
+    """Deletes the files of `open_sink` that killed runs left in a local scratch folder."""
+    if is_local(folder):
+        delete([join(folder, name) for name in names_in(folder) if _TEMP_NAME.search(name)])
 
 
 def sweep_folders(folder: str, prefix: str) -> None:
@@ -311,6 +333,29 @@ def sweep_folders(folder: str, prefix: str) -> None:
         for entry in os.scandir(folder):
             if entry.is_dir() and entry.name.startswith(prefix):
                 shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def create(uri: str, data: bytes, scratch: str) -> bool:
+    """Writes a small file that is not there yet; False if it is.
+
+    Of two processes that try, one succeeds; that much only a local filesystem promises.
+    """
+    if not is_local(uri):
+        if exists(uri):
+            return False
+        with open_sink(uri, scratch) as sink:
+            sink.write([data])
+        return True
+    temp = join(scratch, f"{os.path.basename(uri)}.{uuid.uuid4().hex[:12]}{TEMP_SUFFIX}")
+    with open_sink(temp, scratch) as sink:
+        sink.write([data])
+    try:
+        os.link(temp, uri)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(temp)
+    return True
 
 
 def folder_problem(folder: str) -> str:

@@ -26,8 +26,8 @@ FRAME_BYTES = _HEAD.size + _TAIL.size
 
 SUFFIX = ".tfrecord"
 _NAME = re.compile(r"(?P<split>.+)-(?P<index>\d{5,})-of-(?P<num_shards>\d{5,})\.tfrecord")
-SHARD_LIKE = re.compile(r".+-\d{5,}-of-\d{5,}(\..*)?")
-"""Matches what readers' globs would take for a shard, with any suffix or none."""
+SHARD_LIKE = re.compile(r".+-\d{5,}-of-\d{5,}(\.tfrecords?(\..*)?)?")
+"""Matches what readers' globs would take for a shard, with the usual suffixes or none."""
 
 
 class CorruptRecord(Exception):

@@ -54,7 +54,7 @@ def test_again_does_nothing_and_another_build_is_refused(bucket: dict[str, str])
     assert "nothing to do" in done.stdout, done.stderr
     done = imageshards("build", *options, "--num_shards=3", **bucket)
     assert done.returncode == 2
-    assert "holds a build with other options" in done.stderr
+    assert "holds another build: --num_shards 2, now 3" in done.stderr
 
 
 def test_the_bytes_are_those_of_a_manifest_to_a_disk(bucket: dict[str, str], tmp_path: Path):

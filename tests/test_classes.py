@@ -1,0 +1,43 @@
+import pytest
+
+from imageshards.transforms.classes import number_classes
+from imageshards.transforms.elements import BuildError
+
+COLUMN = frozenset(["column label"])
+FOLDER = frozenset(["folder"])
+
+
+@pytest.mark.parametrize(
+    ("found", "sources", "names", "numbers", "says"),
+    [
+        (["b", "a"], FOLDER, "a b", {"a": 0, "b": 1}, "by folder"),
+        (["10", "9"], FOLDER, "10 9", {"10": 0, "9": 1}, "by folder"),
+        (["2", "0"], COLUMN, "0 1 2", {"0": 0, "2": 2}, "1 of 0 to 2 have no image"),
+        (["0.0", "1.0"], COLUMN, "0 1", {"0.0": 0, "1.0": 1}, "are the label numbers"),
+        (["000", "001"], COLUMN, "0 1", {"000": 0, "001": 1}, "are the label numbers"),
+        (["0", "?"], COLUMN, "0 ?", {"0": 0, "?": 1}, "as names: '?' is no number"),
+        (["-1", "1"], COLUMN, "-1 1", {"-1": 0, "1": 1}, "as names: '-1' is no number"),
+        (["0", "x"], COLUMN | FOLDER, "0 x", {"0": 0, "x": 1}, "by column label and folder"),
+    ],
+)
+def test_numbering(found: list, sources: frozenset, names: str, numbers: dict, says: str):
+    classes = number_classes(found, sources)
+    assert classes.names == tuple(names.split())
+    assert classes.numbers == numbers
+    assert says in classes.note
+
+
+@pytest.mark.parametrize("name", ["a\nb", " a", "a ", "a\r", "\udce9"])
+def test_names_that_no_file_of_names_can_hold(name: str):
+    with pytest.raises(BuildError, match="rename it"):
+        number_classes([name], FOLDER)
+
+
+def test_the_background_must_be_alone():
+    with pytest.raises(BuildError, match="named 'background'"):
+        number_classes(["background", "owl"], FOLDER, offset=1)
+
+
+def test_a_number_that_is_no_class():
+    with pytest.raises(BuildError, match="label 1048576 is too large"):
+        number_classes(["1048576"], COLUMN)

@@ -1,0 +1,99 @@
+"""Class texts -> label numbers and class names. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from imageshards.transforms.elements import BuildError
+
+BACKGROUND = "background"
+_NUMBER = re.compile(r"\d+(\.0+)?", re.ASCII)  # 3, 03, and 3.0 as tables with gaps write it
+_MAX_NUMBER = (1 << 20) - 1
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of a data set.
+
+    Attributes:
+      names: in label order, the background class included; empty without labels.
+      numbers: class text of a reference -> label number.
+      note: where they come from, for people.
+    """
+
+    names: tuple[str, ...] = ()
+    numbers: Mapping[str, int] | None = None
+    note: str = ""
+
+
+def number_classes(
+    found: Iterable[str],
+    sources: frozenset[str],
+    given: Sequence[str] | None = None,
+    offset: int = 0,
+) -> Classes:
+    """Numbers the classes that were found.
+
+    Args:
+      found: class texts.
+      sources: where they were found: "folder", "regex", "column NAME".
+      given: class names in label order; None: the texts found, sorted, or, where all come from a
+        manifest's column and are numbers, those numbers.
+      offset: 1 leaves label 0 to the background class.
+
+    Raises:
+      BuildError: a name that no file of class names can hold, or that is not among those given.
+    """
+    texts = sorted(found)
+    for text in texts:
+        _check_name(text)
+    from_column = all(source.startswith("column") for source in sources)
+    numbered = bool(texts) and from_column and all(map(_NUMBER.fullmatch, texts))
+    note = f"classes by {' and '.join(sorted(sources))}"
+    if given is not None:
+        names = tuple(given)
+        numbers = {name: number for number, name in enumerate(names)}
+        if numbered and not set(texts) <= set(names):
+            values = {text: int(float(text)) for text in texts}
+            numbers = {text: value for text, value in values.items() if value < len(names)}
+        if lacking := [text for text in texts if text not in numbers]:
+            shown = ", ".join(map(repr, lacking[:5])) + (", ..." if lacking[5:] else "")
+            raise BuildError(f"--class_names lacks {len(lacking):,} of the labels found: {shown}")
+    elif numbered:
+        numbers = {text: int(float(text)) for text in texts}
+        largest = max(numbers.values())
+        if largest > _MAX_NUMBER:
+            raise BuildError(
+                f"label {largest} is too large for the number of a class (at most {_MAX_NUMBER})"
+            )
+        names = tuple(map(str, range(largest + 1)))
+        note += ", whose values are the label numbers"
+        if unused := len(names) - len(set(numbers.values())):
+            note += f" ({unused:,} of 0 to {largest:,} have no image)"
+    else:
+        names = tuple(texts)
+        numbers = {name: number for number, name in enumerate(names)}
+        if from_column and any(map(_NUMBER.fullmatch, texts)):
+            other = next(text for text in texts if not _NUMBER.fullmatch(text))
+            note += f", as names: {other!r} is no number from 0"
+    if len(names) == 1 and given is None:
+        note += f"; only one, {names[0]!r} (--labels none, regex:RE or column tell others)"
+    if offset:
+        if BACKGROUND in names:
+            raise BuildError(
+                f"a class is named {BACKGROUND!r}, as --label_offset names label 0: rename it"
+            )
+        names = (BACKGROUND,) * offset + names
+    return Classes(names, {text: numbers[text] + offset for text in texts}, note)
+
+
+def _check_name(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise BuildError(f"class name {name!r} is not UTF-8: rename it") from error
+    # A file of class names has a line for each, and its readers strip the lines.
+    if name.strip() != name or "\n" in name or "\r" in name:
+        raise BuildError(f"class name {name!r} has a line break, or blanks at its ends: rename it")
