@@ -409,6 +409,6 @@ def test_reads_in_flight_are_bounded_where_sizes_are_unknown(
         ["train"] * count, array("q", [-1]) * count, array("q", [1]) * count,
     )  # fmt: skip
     with ThreadPoolExecutor(8) as executor:
-        for _ in shard._encode_ahead(refs, encode, executor, 64):
+        for _ in shard._encode_all(refs, encode, shard.ReadAhead(executor, 64, images=1)):
             alive -= 1
     assert 2 <= most <= 12

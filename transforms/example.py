@@ -25,14 +25,16 @@ class Feature:
     Attributes:
       key: such as `image/height`.
       kind: which list of tf.train.Feature holds it.
-      source: the field of `encoder.Image` from which its value comes.
+      source: the key of the values given to `encode`.
       tfds: what the feature is to tensorflow_datasets: "Image", "ClassLabel", "Text", "Scalar".
+      repeats: whether many records share a value.
     """
 
     key: str
     kind: Kind
     source: str
     tfds: Literal["Image", "ClassLabel", "Text", "Scalar"]
+    repeats: bool = True
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ SLIM = Schema(
     (
         Feature("image/class/label", "int64", "label", "ClassLabel"),
         Feature("image/class/text", "bytes", "class_text", "Text"),
-        Feature("image/encoded", "bytes", "encoded", "Image"),
-        Feature("image/filename", "bytes", "filename", "Text"),
+        Feature("image/encoded", "bytes", "encoded", "Image", repeats=False),
+        Feature("image/filename", "bytes", "filename", "Text", repeats=False),
         Feature("image/format", "bytes", "format", "Text"),
         Feature("image/height", "int64", "height", "Scalar"),
         Feature("image/width", "int64", "width", "Scalar"),
@@ -123,8 +125,8 @@ def _entry(key: str, kind: Kind, value: Value) -> bytes:
     return _entry_head(key, kind, len(content)) + content
 
 
-# Labels, heights and widths come again and again.
-_int_entry = lru_cache(maxsize=1 << 14)(_entry)
+# Labels, class names, formats, heights and widths come again and again; file names do not.
+_cached_entry = lru_cache(maxsize=1 << 14)(_entry)
 
 
 def encode(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
@@ -141,7 +143,7 @@ def encode(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
     parts: list[bytes] = []
     small: list[bytes] = []
     length = 0
-    for feature in sorted(schema.features, key=_by_key):
+    for feature in _in_order(schema.features):
         value = values[feature.source]
         if isinstance(value, bytes) and len(value) >= _APART_BYTES:
             item = _FIELD_1 + _varint(len(value))
@@ -151,7 +153,7 @@ def encode(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
             small = []
             length += len(head) + len(value)
         else:
-            make = _int_entry if isinstance(value, int) else _entry
+            make = _cached_entry if feature.repeats and isinstance(value, _HASHABLE) else _entry
             entry = make(feature.key, feature.kind, value)
             small.append(entry)
             length += len(entry)
@@ -165,9 +167,13 @@ def encode(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
     return parts
 
 
-def _by_key(feature: Feature) -> bytes:
+@cache
+def _in_order(features: tuple[Feature, ...]) -> list[Feature]:
     # protobuf's Python implementation (upb) puts a key behind those that begin with it.
-    return feature.key.encode() + b"\xff"
+    return sorted(features, key=lambda feature: feature.key.encode() + b"\xff")
+
+
+_HASHABLE = (int, bytes)
 
 
 @cache

@@ -12,6 +12,7 @@ import shutil
 import stat
 import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import IO, Any, BinaryIO, Protocol
 from urllib.parse import unquote
@@ -243,25 +244,68 @@ class Sink(Protocol):
         """Appends the parts, in order."""
 
 
+_BATCH_BYTES = 4 << 20
+_BATCH_PARTS = 1000  # the system takes 1,024 in one call
+
+
 class _LocalSink:
+    """Writes in batches, each beside the work that makes the next.
+
+    A 108 kB record costs 37 us of the system's time to write. In batches of 4 MB that another
+    thread writes while this one reads and encodes, a record costs 64 us in all where one call
+    after the other costs 89 (10,000 JPEGs on a tmpfs, two cores). No payload is copied, as a
+    buffered file object would.
+    """
+
     def __init__(self, file: int) -> None:
         self._file = file
+        self._parts: list[bytes] = []
+        self._waiting = 0
+        self._writer: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
         self.size = 0
         self.crc32c = 0
         self.keep = True
 
     def write(self, parts: Sequence[bytes]) -> None:
-        # One system call and no copy of a payload: a buffered file object would copy it.
-        length = 0
+        before = self.size
         for part in parts:
-            length += len(part)
+            self.size += len(part)
             self.crc32c = google_crc32c.extend(self.crc32c, part)
-        written = os.writev(self._file, parts)
-        if written < length:  # a disk that fills up, a signal, or more than 2 GiB
-            rest = memoryview(b"".join(parts))
-            while written < length:
-                written += os.write(self._file, rest[written:])
-        self.size += length
+        self._parts += parts
+        self._waiting += self.size - before
+        if self._waiting >= _BATCH_BYTES or len(self._parts) >= _BATCH_PARTS:
+            if self._writer is None:
+                self._writer = ThreadPoolExecutor(1, "imageshards-writer")
+            self._wait()
+            self._writing = self._writer.submit(_write_all, self._file, self._parts)
+            self._parts, self._waiting = [], 0
+
+    def finish(self) -> None:
+        """Writes what is left; raises what went wrong in the other thread."""
+        self._wait()
+        if self._parts:
+            _write_all(self._file, self._parts)
+        self.close()
+
+    def close(self) -> None:
+        """Ends the other thread and closes the file."""
+        if self._writer:
+            self._writer.shutdown()
+        os.close(self._file)
+
+    def _wait(self) -> None:
+        if self._writing:
+            self._writing.result()
+
+
+def _write_all(file: int, parts: list[bytes]) -> None:
+    length = sum(map(len, parts))
+    written = os.writev(file, parts)
+    if written < length:  # a disk that fills up, a signal, or more than 2 GiB
+        rest = memoryview(b"".join(parts))
+        while written < length:
+            written += os.write(file, rest[written:])
 
 
 class _RemoteSink:
@@ -306,12 +350,14 @@ def open_sink(uri: str, scratch: str) -> Iterator[Sink]:
     temp = join(scratch, f"{os.path.basename(uri)}.{uuid.uuid4().hex[:12]}{TEMP_SUFFIX}")
     descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        sink = _LocalSink(descriptor)
+        local = _LocalSink(descriptor)
         try:
-            yield sink
-        finally:
-            os.close(descriptor)
-        if sink.keep:
+            yield local
+        except BaseException:
+            local.close()
+            raise
+        local.finish()
+        if local.keep:
             os.replace(temp, uri)
         else:
             delete([uri, temp])

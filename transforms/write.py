@@ -18,7 +18,7 @@ from imageshards.transforms.elements import RejectReport, ShardId, ShardReport
 from imageshards.transforms.encoder import ImageEncoder
 from imageshards.transforms.layout import Layout
 from imageshards.transforms.plan import Plan
-from imageshards.transforms.shard import ShardResult, write_shard
+from imageshards.transforms.shard import ReadAhead, ShardResult, write_shard
 
 REMOTE_READS_IN_FLIGHT = 32
 
@@ -64,30 +64,33 @@ class _Write(beam.DoFn):  # type: ignore[misc]
         self._layout = write.layout
         self._encoder = write.encoder
         self._settings = write.settings
-        self._executor: Executor | None = None
+        self._executor: Executor
         self._counters = ShardCounters()
 
     def setup(self) -> None:
         self._executor = ThreadPoolExecutor(REMOTE_READS_IN_FLIGHT, "imageshards")
 
     def teardown(self) -> None:
-        if self._executor:
-            self._executor.shutdown()
+        self._executor.shutdown()
+
+    def _ahead(self, local: bool) -> ReadAhead | None:
+        if not local:
+            return ReadAhead(self._executor, REMOTE_READS_IN_FLIGHT, images=1)
+        if self._encoder.check == "header":
+            return None
+        return ReadAhead(self._executor, 2 * (os.cpu_count() or 1), images=8)
 
     def process(
         self, element: tuple[ShardId, Iterable[tuple[int, RefBatch]]], plan: Plan
     ) -> Iterator[ShardReport | beam.pvalue.TaggedOutput]:
         shard, slices = element
         refs = RefBatch.concat(batch for _, batch in sorted(slices, key=lambda item: item[0]))
-        local = all(map(storage.is_local, refs.uris[:1]))
-        threads = (os.cpu_count() or 1) if local else REMOTE_READS_IN_FLIGHT
         result = write_shard(
             shard,
             refs,
             partial(self._encoder.encode, classes=plan.class_of),
             self._layout,
-            executor=None if local and self._encoder.check == "header" else self._executor,
-            in_flight=2 * threads,
+            self._ahead(all(map(storage.is_local, refs.uris[:1]))),
             settings=self._settings,
         )
         self._counters.add(result)
