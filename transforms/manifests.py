@@ -167,7 +167,7 @@ def _open_manifest(source: Source, columns: list[str]) -> _Manifest:
         return _open_jsonl(source, columns)
     if kind == "txt":
         return columns[:1], _text_rows(source, columns[0])
-    return _open_csv(source, "\t" if kind == "tsv" else ",")
+    return _open_csv(source, "\t" if kind == "tsv" else ",", columns)
 
 
 def _open_binary(source: Source) -> IO[bytes]:
@@ -211,48 +211,90 @@ def _chunked(rows: Iterator[Any]) -> Iterator[list[Any]]:
         yield chunk
 
 
-def _read_csv(source: Source, delimiter: str) -> Iterator[_Rows]:
-    """The header, as one row, and then the others."""
+def _open_csv(source: Source, delimiter: str, columns: list[str]) -> _Manifest:
+    with _open_text(source) as lines:
+        try:
+            header = next(filter(None, csv.reader(lines, delimiter=delimiter)), None)
+        except csv.Error as error:
+            raise BuildError(f"{source.uri}:1: {error}") from error
+    if header is None:
+        raise BuildError(f"{source.uri}: the manifest is empty")
+    wanted = [name for name in dict.fromkeys(columns) if name in header]
+    return header, _read_csv(source, delimiter, wanted)
 
-    def line_of(number: int) -> str:
-        # A value may hold line breaks: only reading again tells on which line a row ends.
-        with _open_text(source) as lines:
-            again = csv.reader(lines, delimiter=delimiter)
-            next(itertools.islice(filter(None, again), number + 1, None))
-            return f"{source.uri}:{again.line_num}"
 
+def _read_csv(source: Source, delimiter: str, wanted: list[str]) -> Iterator[_Rows]:
+    # Arrow parses five times as fast as the csv module, which can say on which line it is.
+    import pyarrow
+    from pyarrow import csv as arrow
+
+    def line_of(row: int) -> str:
+        lines = _csv_lines(source, delimiter)
+        return f"{source.uri}:{next(itertools.islice(lines, row + 1, None))[0]}"
+
+    before = 0
+    try:
+        with (
+            _open_binary(source) as file,
+            arrow.open_csv(
+                quotes := _QuoteCounter(file),
+                parse_options=arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                convert_options=arrow.ConvertOptions(
+                    include_columns=wanted,
+                    column_types={name: pyarrow.string() for name in wanted},
+                ),
+            ) as batches,
+        ):
+            for batch in batches:
+                columns = {name: batch.column(name).to_pylist() for name in wanted}
+                yield _Rows(columns, partial(_shifted, line_of, before))
+                before += batch.num_rows
+        if quotes.count % 2:
+            # Arrow takes a quote that is never closed for one that is closed at the end.
+            for _ in _csv_lines(source, delimiter):
+                pass
+    except (pyarrow.ArrowException, OSError, EOFError, zlib.error) as error:
+        for _ in _csv_lines(source, delimiter):
+            pass  # raises where it finds what is wrong
+        raise BuildError(f"{source.uri}: cannot be read: {error}") from error
+
+
+class _QuoteCounter(io.RawIOBase):
+    """A file that counts the quotes that are read from it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self.count += data.count(b'"')
+        return data
+
+
+def _csv_lines(source: Source, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """(line on which it ends, values) of every row, the header among them; checks them."""
     with _open_text(source) as lines:
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
-        rows = filter(None, reader)  # an empty line is no row
+        width = 0
         try:
-            header = next(rows, None)
-            if header is None:
-                raise BuildError(f"{source.uri}: the manifest is empty")
-            yield _Rows({name: [name] for name in header}, line_of)
-            before = 0
-            for chunk in _chunked(rows):
-                if {*map(len, chunk)} != {len(header)}:
-                    row = next(i for i, values in enumerate(chunk) if len(values) != len(header))
+            for row in filter(None, reader):  # an empty line is no row
+                width = width or len(row)
+                if len(row) != width:
                     raise BuildError(
-                        f"{line_of(before + row)}: {len(chunk[row])} values, "
-                        f"but the header has {len(header)}"
+                        f"{source.uri}:{reader.line_num}: {len(row)} values, "
+                        f"but the header has {width}"
                     )
-                where = partial(_shifted, line_of, before)
-                columns = zip(header, zip(*chunk, strict=True), strict=True)
-                yield _Rows(dict(columns), where)
-                before += len(chunk)
+                yield reader.line_num, row
         except csv.Error as error:
             raise BuildError(f"{source.uri}:{reader.line_num}: {error}") from error
 
 
 def _shifted(where: Callable[[int], str], before: int, row: int) -> str:
     return where(before + row)
-
-
-def _open_csv(source: Source, delimiter: str) -> _Manifest:
-    rows = _read_csv(source, delimiter)
-    header = next(rows)
-    return list(header.columns), rows
 
 
 def _numbered(source: Source, numbers: Sequence[int], row: int) -> str:
