@@ -64,21 +64,24 @@ class _Write(beam.DoFn):  # type: ignore[misc]
         self._layout = write.layout
         self._encoder = write.encoder
         self._settings = write.settings
-        self._executor: Executor
+        self._readers: Executor
+        self._decoders: Executor
         self._counters = ShardCounters()
 
     def setup(self) -> None:
-        self._executor = ThreadPoolExecutor(REMOTE_READS_IN_FLIGHT, "imageshards")
+        self._readers = ThreadPoolExecutor(REMOTE_READS_IN_FLIGHT, "imageshards-read")
+        self._decoders = ThreadPoolExecutor(os.cpu_count(), "imageshards-decode")
 
     def teardown(self) -> None:
-        self._executor.shutdown()
+        self._readers.shutdown()
+        self._decoders.shutdown()
 
     def _ahead(self, local: bool) -> ReadAhead | None:
         if not local:
-            return ReadAhead(self._executor, REMOTE_READS_IN_FLIGHT, images=1)
+            return ReadAhead(self._readers, REMOTE_READS_IN_FLIGHT, images=1)
         if self._encoder.check == "header":
             return None
-        return ReadAhead(self._executor, 2 * (os.cpu_count() or 1), images=8)
+        return ReadAhead(self._decoders, 2 * (os.cpu_count() or 1), images=8)
 
     def process(
         self, element: tuple[ShardId, Iterable[tuple[int, RefBatch]]], plan: Plan
