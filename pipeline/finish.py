@@ -147,8 +147,9 @@ def clear(layout: Layout) -> None:
     """Deletes the files of a build, and no others; what made it complete goes first."""
     storage.delete([layout.dataset_info])
     plan = _read_json(layout.plan)
-    if plan is None:
+    if not plan:  # none, or one that cannot be read
         storage.delete([storage.join(layout.root, name) for name in _unplanned(layout)])
+        storage.delete([layout.plan])
         return
     shards = [
         ShardId(split, index, counts["shards"])

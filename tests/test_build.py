@@ -412,3 +412,12 @@ def test_reads_in_flight_are_bounded_where_sizes_are_unknown(
         for _ in shard._encode_all(refs, encode, shard.ReadAhead(executor, 64, images=1)):
             alive -= 1
     assert 2 <= most <= 12
+
+
+def test_overwrite_works_on_a_damaged_plan(build: Build, photos: Path, tmp_path: Path):
+    build(photos, num_shards="4")
+    (tmp_path / "out/metadata/shards/plan.json").write_text("{")
+    with pytest.raises(BuildError, match="another build"):
+        build(photos, num_shards="2")
+    build(photos, num_shards="2", overwrite=True)
+    assert len(shards(tmp_path / "out")) == 2
