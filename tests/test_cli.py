@@ -42,7 +42,7 @@ BAD = [
     (["--input", "{photos}", "--output", "{tmp}/other"], "another build: train-00000-of", 2),
     (["--input", "{photos}", "--nmu_shards", "3"], "unknown option --nmu_shards", 2),
     (["--input", "{photos}", "--seed", "x"], "argument --seed: invalid int value: 'x'", 2),
-    (["--input", "{photos}", "--splits", "train=.8,test=.1"], "add up to 0.9, and must to 1", 2),
+    (["--input", "{photos}", "--splits", "train=.8,test=.1"], "add up to 0.9, not to 1", 2),
     (["--input", "{photos}", "--num_shards", "121"], "write --num_shards 120 or less", 1),
     (["--input", "{photos}", "--splits", "folder"], "; it must be one of train, training,", 1),
     (["--input", "{photos}", "--labels", "column"], "is not a manifest and has no column", 2),

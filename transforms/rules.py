@@ -121,7 +121,7 @@ class SplitRule:
         ratios = tuple(_parse_ratio(name, value) for name, value in pairs.items())
         if not math.isclose(sum(ratios), 1, abs_tol=1e-6):
             raise ValueError(
-                f"--splits {text!r}: the ratios add up to {sum(ratios):g}, and must to 1"
+                f"--splits {text!r}: the ratios add up to {sum(ratios):g}, not to 1"
             )
         return cls("ratio", tuple(pairs), ratios)
 
