@@ -120,9 +120,7 @@ class SplitRule:
         pairs = _parse_pairs("--splits", text, "train=0.8,test=0.2")
         ratios = tuple(_parse_ratio(name, value) for name, value in pairs.items())
         if not math.isclose(sum(ratios), 1, abs_tol=1e-6):
-            raise ValueError(
-                f"--splits {text!r}: the ratios add up to {sum(ratios):g}, not to 1"
-            )
+            raise ValueError(f"--splits {text!r}: the ratios add up to {sum(ratios):g}, not to 1")
         return cls("ratio", tuple(pairs), ratios)
 
 
