@@ -44,11 +44,6 @@ def hash_keys(seed: int, texts: Iterable[str]) -> tuple[array[int], array[int]]:
     return halves[0::2], halves[1::2]
 
 
-def bucket_of(key: int) -> int:
-    """The group in which a key is sorted."""
-    return key >> (KEY_BITS - BUCKET_BITS)
-
-
 def split_thresholds(ratios: Sequence[float]) -> list[int]:
     """Upper bounds (exclusive) in key space of all splits but the last."""
     largest = (1 << KEY_BITS) - 1
