@@ -48,7 +48,7 @@ def test_every_image_once_with_its_label(build: Build, photos: Path, tmp_path: P
 
 
 def test_shards_are_even(build: Build, photos: Path, tmp_path: Path):
-    build(photos, num_shards="7", splits=SPLITS)
+    build(photos, num_shards="7", splits=SPLITS, base_uri=str(photos))
     for split in ("train", "validation", "test"):
         counts = [row["records"] for row in build_json(tmp_path / "out")["shards"]
                   if row["name"].startswith(f"{split}-")]  # fmt: skip
@@ -107,9 +107,10 @@ def test_the_same_bytes_however_it_runs(build: Build, photos: Path, tmp_path: Pa
         "direct": ["--runner=DirectRunner"],
     }
     found = {}
+    same = {"num_shards": "4", "splits": SPLITS, "name": "x", "base_uri": str(photos)}
     for way, options in ways.items():
         beam = options if way == "direct" else ["--runner=FnApiRunner", *options]
-        build(photos, num_shards="4", splits=SPLITS, name="x", output=tmp_path / way, beam=beam)
+        build(photos, output=tmp_path / way, beam=beam, **same)
         found[way] = contents(tmp_path / way)
     # Not the shards alone: the metadata too.
     assert all(found[way] == found["in_process"] for way in ways)
@@ -279,8 +280,9 @@ def test_nothing_but_shards_matches_a_split(build: Build, photos: Path, tmp_path
 
 def test_both_writers_write_the_same_records(build: Build, photos: Path, tmp_path: Path):
     found = {}
+    same = {"num_shards": "3", "splits": SPLITS, "base_uri": str(photos)}
     for writer in ("shard", "beam"):
-        build(photos, num_shards="3", splits=SPLITS, writer=writer, output=tmp_path / writer)
+        build(photos, writer=writer, output=tmp_path / writer, **same)
         found[writer] = {
             split: sorted(str(record.values) for record in records(tmp_path / writer, split))
             for split in ("train", "validation", "test")

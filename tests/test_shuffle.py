@@ -76,7 +76,8 @@ def quality(out: Path) -> tuple[float, float]:
 def test_looks_like_a_random_permutation(
     build: Build, sorted_photos: Path, tmp_path: Path, writer: str, seed: int
 ):
-    build(sorted_photos, num_shards=str(SHARDS), writer=writer, seed=seed)
+    base = str(sorted_photos)  # or every run would draw anew
+    build(sorted_photos, num_shards=str(SHARDS), writer=writer, seed=seed, base_uri=base)
     runs, counts = quality(tmp_path / "out")
     assert abs(runs) < Z, f"z of class runs {runs:.1f}"
     assert abs(counts) < Z, f"z of class counts in shards {counts:.1f}"
@@ -95,7 +96,7 @@ def test_without_the_sort_by_key_it_does_not(
     monkeypatch.setattr(references, "key_order", lambda batch: np.arange(len(batch)))
     manifest = tmp_path / "in.txt"
     manifest.write_text("\n".join(map(str, sorted(sorted_photos.rglob("*.jpg")))))
-    build(manifest, num_shards=str(SHARDS), writer=writer)
+    build(manifest, num_shards=str(SHARDS), writer=writer, base_uri=str(sorted_photos))
     runs, counts = quality(tmp_path / "out")
     assert abs(runs) > Z
     assert abs(counts) > Z
@@ -116,6 +117,7 @@ def test_the_order_of_inputs_and_batches_does_not_matter(
 
 
 def test_a_short_split_is_shuffled_too(build: Build, sorted_photos: Path, tmp_path: Path):
-    build(sorted_photos, num_shards="2", splits="train=0.9,test=0.1")
+    base = str(sorted_photos)
+    build(sorted_photos, num_shards="2", splits="train=0.9,test=0.1", base_uri=base)
     labels = [record.first("image/class/label") for record in records(tmp_path / "out", "test")]
     assert abs(z_of_runs(labels)) < Z
