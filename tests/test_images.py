@@ -38,7 +38,13 @@ def test_measured_as_tensorflow_decodes(kind: str, check: images.Check):
 
 
 def modes() -> list[tuple[str, str, dict]]:
-    every = [(kind, mode, {}) for kind in KINDS for mode in ("RGB", "L", "1", "P", "RGBA", "LA")]
+    unwritable = {("JPEG", "P"), ("JPEG", "RGBA"), ("JPEG", "LA"), ("BMP", "LA")}
+    every = [
+        (kind, mode, {})
+        for kind in KINDS
+        for mode in ("RGB", "L", "1", "P", "RGBA", "LA")
+        if (kind, mode) not in unwritable  # Pillow has no such files
+    ]
     return [
         *every,
         ("JPEG", "CMYK", {}),
@@ -59,10 +65,7 @@ def test_whatever_passes_decodes_in_training(kind: str, mode: str, options: dict
         if mode == "I;16"
         else (image.convert(mode))
     )
-    try:
-        data = saved(image, kind, **options)
-    except OSError:
-        pytest.skip(f"Pillow writes no {kind} of mode {mode}")
+    data = saved(image, kind, **options)
     try:
         info = images.inspect(data)
     except images.ImageError as error:
