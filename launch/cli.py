@@ -108,7 +108,7 @@ def _dispatch(arguments: list[str]) -> int:
     if args.command == "build":
         return _build(args, rest)
     if rest:
-        what = "unknown option" if rest[0].startswith("-") else "what is"
+        what = "unknown option" if rest[0].startswith("-") else "one place at a time, not also"
         raise UsageError(f"{what} {rest[0]} (imageshards {args.command} --help lists the options)")
     return _verify(args) if args.command == "verify" else _inspect(args)
 

@@ -85,6 +85,8 @@ def _shard_lines(uri: str, records: int) -> Iterator[str]:
         for _ in scan.read_shard(uri):
             count += 1
     except (CorruptRecord, CorruptExample) as error:
+        if not count:
+            raise BuildError(f"{uri}: no TFRecord file of Examples: {error}") from error
         yield f"{uri}: {count:,} sound records, then: {error}"
     else:
         yield f"{uri}: {count:,} records, {size / 1e6:,.1f} MB"

@@ -235,6 +235,9 @@ def test_inspect_shows_a_data_set_and_a_shard(command: Command, photos: Path, tm
     shard.write_bytes(shard.read_bytes()[:-3])
     code, text, _ = command("inspect", shard)
     assert "breaks off" in text
+    code, _, err = command("inspect", next(photos.rglob("*.jpg")))
+    assert (code, "no TFRecord file" in err) == (2, True)
+    assert "one place at a time" in command("verify", out, out)[2]
     code, _, err = command("inspect", tmp_path / "x.tfrecord")
     assert (code, "no such file" in err) == (2, True)
 

@@ -51,7 +51,7 @@ def number_classes(
         _check_name(text)
     from_column = all(source.startswith("column") for source in sources)
     numbered = bool(texts) and from_column and all(map(_NUMBER.fullmatch, texts))
-    note = f"classes by {' and '.join(sorted(sources))}"
+    note = f"by {' and '.join(sorted(sources))}"
     if given is not None:
         names = tuple(given)
         numbers = {name: number for number, name in enumerate(names)}
@@ -79,7 +79,7 @@ def number_classes(
             other = next(text for text in texts if not _NUMBER.fullmatch(text))
             note += f", as names: {other!r} is no number from 0"
     if len(names) == 1 and given is None:
-        note += f"; only one, {names[0]!r} (--labels none, regex:RE or column tell others)"
+        note += f": {names[0]!r} (--labels none, regex:RE or column tell others)"
     if offset:
         if BACKGROUND in names:
             raise BuildError(

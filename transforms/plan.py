@@ -242,7 +242,8 @@ class Planner:
             classes = number_classes(
                 tally.labels, tally.label_sources, self.class_names, self.label_offset
             )
-            notes.append(f"{len(classes.names):,} {classes.note}")
+            noun = "class" if len(classes.names) == 1 else "classes"
+            notes.append(f"{len(classes.names):,} {noun} {classes.note}")
         labels = classes.numbers or {}
         shards = [(name, split.num_shards) for name, split in splits.items()]
         head = json.dumps([shards, classes.names, sorted(labels.items())])

@@ -93,7 +93,7 @@ class _Write(beam.DoFn):  # type: ignore[misc]
             refs,
             partial(self._encoder.encode, classes=plan.class_of),
             self._layout,
-            self._ahead(all(map(storage.is_local, refs.uris[:1]))),
+            self._ahead(all(map(storage.is_local, refs.uris))),
             settings=self._settings,
         )
         self._counters.add(result)
