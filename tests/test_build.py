@@ -4,10 +4,10 @@ import hashlib
 import json
 import os
 import shutil
-from array import array
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import Build
 from helpers import (
@@ -24,7 +24,7 @@ from helpers import (
 from imageshards.pipeline import finish
 from imageshards.pipeline.run import JobError
 from imageshards.transforms import keys, shard
-from imageshards.transforms.batch import RefBatch
+from imageshards.transforms.batch import RefBatch, to_bytes
 from imageshards.transforms.elements import BuildError, ImageRef
 from imageshards.transforms.encoder import Encoded
 from imageshards.transforms.images import ImageInfo
@@ -58,7 +58,7 @@ def test_shards_are_even(build: Build, photos: Path, tmp_path: Path):
 
 def test_the_order_is_that_of_the_keys(build: Build, photos: Path, tmp_path: Path):
     build(photos, num_shards="5", seed=9)
-    drawn = keys.hash_keys(9, names(tmp_path / "out"))[0].tolist()
+    drawn = keys.hash_keys(9, map(to_bytes, names(tmp_path / "out")))[0].tolist()
     assert drawn == sorted(drawn)
 
 
@@ -406,9 +406,9 @@ def test_reads_in_flight_are_bounded_where_sizes_are_unknown(
         return Encoded([payload], ImageInfo("JPEG", 1, 1), None)
 
     count = 200
-    refs = RefBatch(
-        array("Q", range(count)), [f"/x/{n}" for n in range(count)], [None] * count,
-        ["train"] * count, array("q", [-1]) * count, array("q", [1]) * count,
+    refs = RefBatch.of(
+        np.arange(count, dtype=np.uint64), [b"/x/%d" % n for n in range(count)], [None] * count,
+        ["train"] * count, [-1] * count, [1] * count, {},
     )  # fmt: skip
     with ThreadPoolExecutor(8) as executor:
         for _ in shard._encode_all(refs, encode, shard.ReadAhead(executor, 64, images=1)):

@@ -1,17 +1,22 @@
-from array import array
 from collections import Counter
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from imageshards.transforms import keys
+from imageshards.transforms.batch import to_bytes
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
 
 
 def test_keys_never_change():
     # Every data set that was ever built depends on these.
-    order, split = keys.hash_keys(0, ["a", "gs://b/ü.jpg"])
+    order, split = keys.hash_keys(0, [b"a", "gs://b/ü.jpg".encode()])
     assert (order.tolist(), split.tolist()) == GOLDEN
-    assert keys.hash_keys(1, ["a"])[0][0] != order[0]
+    assert keys.hash_keys(1, [b"a"])[0][0] != order[0]
 
 
 GOLDEN = (
@@ -21,8 +26,8 @@ GOLDEN = (
 
 
 def test_names_that_are_not_utf8_have_keys():
-    name = b"caf\xe9.jpg".decode("utf-8", "surrogateescape")
-    assert len(set(keys.hash_keys(0, [name, "café.jpg"])[0])) == 2
+    name = to_bytes(b"caf\xe9.jpg".decode("utf-8", "surrogateescape"))
+    assert len(set(keys.hash_keys(0, [name, "café.jpg".encode()])[0])) == 2
 
 
 @given(st.integers(0, 10_000), st.integers(1, 300))
@@ -48,21 +53,21 @@ def test_cuts_agree_wherever_a_group_begins(total: int, num_shards: int, data: s
 
 
 def test_thresholds_give_the_ratios():
-    _, drawn = keys.hash_keys(3, map(str, range(20_000)))
+    _, drawn = keys.hash_keys(3, numbers(20_000))
     counts = Counter(keys.split_places(drawn, keys.split_thresholds([0.7, 0.2, 0.1])))
     assert abs(counts[0] / 20_000 - 0.7) < 0.01
     assert abs(counts[2] / 20_000 - 0.1) < 0.01
 
 
 def test_order_and_split_are_independent():
-    order, split = keys.hash_keys(0, map(str, range(20_000)))
+    order, split = keys.hash_keys(0, numbers(20_000))
     middle = 1 << 63
     both = sum(a < middle and b < middle for a, b in zip(order, split, strict=True))
     assert abs(both / 20_000 - 0.25) < 0.012
 
 
 def test_a_split_keeps_its_images_when_a_later_ratio_changes():
-    _, drawn = keys.hash_keys(0, map(str, range(1000)))
+    _, drawn = keys.hash_keys(0, numbers(1000))
     two = keys.split_places(drawn, keys.split_thresholds([0.8, 0.2]))
     three = keys.split_places(drawn, keys.split_thresholds([0.8, 0.1, 0.1]))
     assert [place == 0 for place in two] == [place == 0 for place in three]
@@ -70,5 +75,5 @@ def test_a_split_keeps_its_images_when_a_later_ratio_changes():
 
 def test_a_ratio_next_to_nothing():
     assert keys.split_places(
-        array("Q", [2**64 - 1]), keys.split_thresholds([1 - 1e-20, 1e-20])
+        np.array([2**64 - 1], dtype=np.uint64), keys.split_thresholds([1 - 1e-20, 1e-20])
     ) == [1]

@@ -7,8 +7,6 @@ change a hash in this module is to change every data set: a breaking change.
 
 from __future__ import annotations
 
-import sys
-from array import array
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import accumulate
@@ -25,22 +23,19 @@ as it is: groups follow one another in the order of their bits.
 """
 
 
-def hash_keys(seed: int, texts: Iterable[str]) -> tuple[array[int], array[int]]:
+def hash_keys(seed: int, texts: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Two independent uint64 keys of each text: one that orders, one that splits.
 
-    They are the halves of one keyed 128-bit BLAKE2b. Names that are not UTF-8 (surrogate
-    escapes) are hashed as the bytes they stand for.
+    They are the halves of one keyed 128-bit BLAKE2b, little-endian.
     """
     # Hashing the key once and copying the state costs a third less than a new one a text.
     copy = blake2b(digest_size=16, key=seed.to_bytes(8, "little"), person=b"imageshards").copy
     digests = []
     for text in texts:
         state = copy()
-        state.update(text.encode("utf-8", "surrogateescape"))
+        state.update(text)
         digests.append(state.digest())
-    halves = array("Q", b"".join(digests))
-    if sys.byteorder == "big":
-        halves.byteswap()
+    halves = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64, copy=False)
     return halves[0::2], halves[1::2]
 
 
@@ -50,10 +45,10 @@ def split_thresholds(ratios: Sequence[float]) -> list[int]:
     return [min(round(bound * (1 << KEY_BITS)), largest) for bound in accumulate(ratios[:-1])]
 
 
-def split_places(keys: array[int], thresholds: Sequence[int]) -> list[int]:
+def split_places(keys: np.ndarray, thresholds: Sequence[int]) -> list[int]:
     """The split into which each key falls: 0 .. len(thresholds)."""
     bounds = np.array(thresholds, dtype=np.uint64)
-    places = np.searchsorted(bounds, np.frombuffer(keys, dtype=np.uint64), side="right")
+    places = np.searchsorted(bounds, keys, side="right")
     return places.tolist()  # type: ignore[no-any-return]
 
 

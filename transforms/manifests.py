@@ -90,15 +90,14 @@ def list_manifest(
         )
 
 
-# What makes a URI need more than a prefix, in texts joined by line breaks. Substrings and not a
-# pattern: `in` looks through a gigabyte a second, `re` through 15 MB.
-_ODD = ("/./", "/../", "\n./", "\n../", "/\n", "/.\n", "/..\n", "\n~", "\nfile:", "\0")
+# What may make a URI need more than a prefix, in texts joined by line breaks. Substrings and not
+# a pattern: `in` looks through a gigabyte a second, `re` through 15 MB.
+_ODD = ("/.", "\n.", "/\n", "\n~", "\nfile:", "\0")
 
 
 def _is_odd(texts: list[str]) -> bool:
     joined = "\n".join(("", *texts, ""))
-    slashes = joined.count("//") != joined.count("://")
-    return slashes or any(sign in joined for sign in _ODD)
+    return joined.count("//") != joined.count("://") or any(sign in joined for sign in _ODD)
 
 
 def _absolute(texts: list[str], place: str) -> tuple[list[str], array[int]]:

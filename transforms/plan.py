@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
+
+import numpy as np
 
 from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.classes import Classes, number_classes
@@ -55,7 +57,7 @@ class Tally:
         bucket: int,
         groups: Mapping[str, RefBatch],
         duplicates: int,
-        sizes: Mapping[str, Iterable[int]],
+        sizes: Mapping[str, Sequence[int] | np.ndarray],
     ) -> Tally:
         """The tally of one sorted bucket.
 
@@ -63,16 +65,14 @@ class Tally:
           bucket: which.
           groups: split -> references in key order.
           duplicates: how many were left out.
-          sizes: split -> sizes in bytes of the references for which they are known.
+          sizes: split -> sizes in bytes of its references, or of some of them; -1 is not known.
         """
-        known = {split: [size for size in sizes[split] if size >= 0] for split in groups}
+        known = {split: np.asarray(sizes[split], dtype=np.int64) for split in groups}
         return Tally(
             images={(split, bucket): len(refs) for split, refs in groups.items()},
-            num_bytes={split: sum(values) for split, values in known.items()},
-            sized={split: len(values) for split, values in known.items()},
-            labels=frozenset(
-                label for refs in groups.values() for label in set(refs.labels) if label
-            ),
+            num_bytes={split: int(values[values >= 0].sum()) for split, values in known.items()},
+            sized={split: int((values >= 0).sum()) for split, values in known.items()},
+            labels=frozenset[str]().union(*(refs.labels_found() for refs in groups.values())),
             duplicates=duplicates,
             digests={(split, bucket): digest_of(refs) for split, refs in groups.items()},
         )
@@ -110,8 +110,9 @@ def digest_of(refs: RefBatch) -> bytes:
     Whether a file has changed since is the business of the shard that holds it, not of the plan.
     """
     state = blake2b(digest_size=16)
-    state.update("\0".join(refs.uris).encode("utf-8", "surrogateescape"))
-    state.update("\0".join(label or "" for label in refs.labels).encode("utf-8", "surrogateescape"))
+    # No URI and no file name holds a NUL (storage could not open one that does).
+    for column in ("uri", "label"):
+        state.update(b"\0".join(value or b"" for value in refs.rows.column(column).to_pylist()))
     state.update(repr(sorted(refs.problems.items())).encode("utf-8", "backslashreplace"))
     return state.digest()
 

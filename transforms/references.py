@@ -5,13 +5,12 @@ Listing -> RefBatch -> {bucket: RefBatch} -> sorted RefBatch of one split
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from imageshards.transforms.batch import RefBatch
+from imageshards.transforms.batch import RefBatch, to_bytes
 from imageshards.transforms.elements import BuildError, Problem
 from imageshards.transforms.keys import (
     BUCKET_BITS,
@@ -83,23 +82,16 @@ class Annotator:
         Raises:
           BuildError: a split that is not known.
         """
-        uris = listing.uris
-        identities = [uri.removeprefix(self.base) for uri in uris] if self.base else uris
+        uris = [to_bytes(uri) for uri in listing.uris]
+        base = to_bytes(self.base)
         problems: dict[int, Problem] = {}
-        keys, split_keys = hash_keys(self.seed, identities)
+        keys, split_keys = hash_keys(self.seed, [uri.removeprefix(base) for uri in uris])
         labels = self._labels(listing, problems)
         if self.groups.kind != "uri":
-            _, split_keys = hash_keys(self.seed, self._groups(listing, identities, problems))
+            groups = self._groups(listing, problems)
+            _, split_keys = hash_keys(self.seed, map(to_bytes, groups))
         splits = self._splits(listing, split_keys)
-        return RefBatch(
-            keys=keys,
-            uris=uris,
-            labels=labels,
-            splits=splits,
-            sizes=listing.sizes,
-            stamps=listing.stamps,
-            problems=problems,
-        )
+        return RefBatch.of(keys, uris, labels, splits, listing.sizes, listing.stamps, problems)
 
     def _labels(self, listing: Listing, problems: dict[int, Problem]) -> list[str | None]:
         labels: list[str | None]
@@ -120,7 +112,7 @@ class Annotator:
             problems.update((row, problem) for row, label in enumerate(labels) if not label)
         return labels
 
-    def _splits(self, listing: Listing, split_keys: array[int]) -> list[str]:
+    def _splits(self, listing: Listing, split_keys: np.ndarray) -> list[str]:
         rule = self.splits
         uris = listing.uris
         if rule.kind == "ratio":
@@ -148,12 +140,10 @@ class Annotator:
             splits.append(split)
         return splits
 
-    def _groups(
-        self, listing: Listing, identities: Sequence[str], problems: dict[int, Problem]
-    ) -> Sequence[str]:
+    def _groups(self, listing: Listing, problems: dict[int, Problem]) -> Sequence[str]:
         rule = self.groups
         if rule.kind == "dirname":
-            return [identity.rpartition("/")[0] for identity in identities]
+            return [uri.removeprefix(self.base).rpartition("/")[0] for uri in listing.uris]
         found: Sequence[str | None]
         if rule.kind == "column":
             found = listing.columns[rule.argument]
@@ -170,20 +160,19 @@ class Annotator:
 
 def key_order(batch: RefBatch) -> np.ndarray:
     """Rows of a batch in the order of their keys: this sort is the shuffle."""
-    return np.argsort(np.frombuffer(batch.keys, dtype=np.uint64), kind="stable")
+    return np.argsort(batch.keys, kind="stable")
 
 
 def partition(batch: RefBatch) -> Iterator[tuple[int, RefBatch]]:
     """Cuts a batch by bucket: (bucket, its rows in key order), for buckets that have rows."""
-    in_order = batch.take(key_order(batch).tolist())
-    keys = np.frombuffer(in_order.keys, dtype=np.uint64)
-    buckets = (keys >> np.uint64(KEY_BITS - BUCKET_BITS)).astype(np.int64)
+    in_order = batch.take(key_order(batch))
+    buckets = (in_order.keys >> np.uint64(KEY_BITS - BUCKET_BITS)).astype(np.int64)
     bounds = np.searchsorted(buckets, np.arange(BUCKETS + 1))
     for bucket in np.unique(buckets).tolist():
         yield bucket, in_order[bounds[bucket] : bounds[bucket + 1]]
 
 
-def sort_group(batches: Sequence[RefBatch]) -> tuple[dict[str, RefBatch], int]:
+def sort_group(batches: Iterable[RefBatch]) -> tuple[dict[str, RefBatch], int]:
     """Sorts all references of a bucket and takes each URI once.
 
     A URI that is named again with another split or label cannot be right twice: the one that
@@ -193,60 +182,59 @@ def sort_group(batches: Sequence[RefBatch]) -> tuple[dict[str, RefBatch], int]:
       split -> references in key order, and the number of duplicates.
     """
     batch = RefBatch.concat(batches)
-    rows = key_order(batch)
-    order = rows.tolist()
-    in_order = np.frombuffer(batch.keys, dtype=np.uint64)[rows]
-    problems = dict(batch.problems)
-    duplicates = 0
-    if np.any(in_order[1:] == in_order[:-1]):
-        order, duplicates = _take_once(batch, order, problems)
-        batch = RefBatch(
-            batch.keys, batch.uris, batch.labels, batch.splits,
-            batch.sizes, batch.stamps, problems,
-        )  # fmt: skip
-    rows_of: dict[str, list[int]] = {}
-    for row in order:
-        rows_of.setdefault(batch.splits[row], []).append(row)
-    return {split: batch.take(rows) for split, rows in sorted(rows_of.items())}, duplicates
+    order = key_order(batch)
+    in_order = batch.keys[order]
+    equal = in_order[1:] == in_order[:-1]
+    if not equal.any():
+        return batch.by_split(order), 0
+    tied = np.append(equal, False) | np.append(False, equal)
+    taken, problems = _take_once(batch, order[tied])
+    rows = np.concatenate((order[~tied], taken))
+    # Stable: among equal keys the order stays that of taken.
+    rows = rows[np.argsort(batch.keys[rows], kind="stable")]
+    return batch.with_problems(problems).by_split(rows), len(order) - len(rows)
 
 
-def _take_once(
-    batch: RefBatch, order: list[int], problems: dict[int, Problem]
-) -> tuple[list[int], int]:
+def _take_once(batch: RefBatch, rows: np.ndarray) -> tuple[np.ndarray, dict[int, Problem]]:
+    """Of rows that share their keys those that are taken, in order, and all problems of a batch."""
+    part = batch.take(rows)
+    keys, sizes = part.keys.tolist(), part.sizes.tolist()
+    uris, splits, labels = part.uris, part.splits, part.labels
+    problems = part.problems
+    late: dict[int, Problem] = {}
+
     def identity(row: int) -> tuple[int, str, str, str, str, int]:
         # Those without a problem first; of equals the one whose size is known. Nothing here
         # depends on the order in which they came.
-        problem = batch.problems.get(row)
+        problem = problems.get(row)
         return (
-            batch.keys[row], batch.uris[row], f"{problem}" if problem else "",
-            batch.splits[row], batch.labels[row] or "", -batch.sizes[row],
+            keys[row], uris[row], f"{problem}" if problem else "",
+            splits[row], labels[row] or "", -sizes[row],
         )  # fmt: skip
 
     taken: list[int] = []
-    duplicates = 0
     previous = -1
-    for row in sorted(order, key=identity):
-        if previous < 0 or batch.uris[row] != batch.uris[previous]:
+    for row in sorted(range(len(part)), key=identity):
+        if previous < 0 or uris[row] != uris[previous]:
             taken.append(row)
             previous = row
-            continue
-        differs = _difference(batch, previous, row)
-        if batch.problems.get(row) != batch.problems.get(previous):
+        elif problems.get(row) != problems.get(previous):
             taken.append(row)  # a reject for a reason of its own
-        elif differs:
-            problems[row] = Problem("read", "ConflictingDuplicate", differs)
+        elif differs := _difference(splits, labels, previous, row):
+            late[row] = Problem("read", "ConflictingDuplicate", differs)
             taken.append(row)
-        else:
-            duplicates += 1
-    return taken, duplicates
+    found = {int(rows[row]): problem for row, problem in late.items()}
+    return rows[taken], {**batch.problems, **found}
 
 
-def _difference(batch: RefBatch, first: int, second: int) -> str:
-    columns: list[tuple[str, Callable[[int], str | None]]] = [
-        ("split", batch.splits.__getitem__),
-        ("label", batch.labels.__getitem__),
-    ]
-    for name, of in columns:
-        if of(first) != of(second):
-            return f"named twice, with {name} {of(first)!r} and {of(second)!r}; the first is taken"
+def _difference(
+    splits: Sequence[str], labels: Sequence[str | None], first: int, second: int
+) -> str:
+    columns: list[tuple[str, Sequence[str | None]]] = [("split", splits), ("label", labels)]
+    for name, values in columns:
+        if values[first] != values[second]:
+            return (
+                f"named twice, with {name} {values[first]!r} and {values[second]!r}; "
+                "the first is taken"
+            )
     return ""

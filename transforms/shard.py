@@ -183,9 +183,9 @@ def _fingerprint(refs: RefBatch, settings: str) -> str:
     """Of all that decides the bytes of a shard: options, references, and their stamps."""
     state = blake2b(settings.encode() + digest_of(refs), digest_size=16)
     state.update(refs.sizes.tobytes() + refs.stamps.tobytes())
-    if not all(refs.stamps):
+    if not refs.stamps.all():
         # A manifest says nothing of the files it names; the files themselves do.
-        for uri, stamp in zip(refs.uris, refs.stamps, strict=True):
+        for uri, stamp in zip(refs.uris, refs.stamps.tolist(), strict=True):
             if not stamp and storage.is_local(uri):
                 state.update(repr(storage.stamp(uri)).encode())
     return state.hexdigest()

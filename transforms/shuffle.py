@@ -7,11 +7,12 @@ of their key and sorted inside each group, and the groups' counts give each its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import apache_beam as beam
+import numpy as np
 
 from imageshards.transforms import storage
 from imageshards.transforms.batch import RefBatch
@@ -59,16 +60,15 @@ class _SortGroup(beam.DoFn):  # type: ignore[misc]
         self, element: tuple[int, Iterable[RefBatch]]
     ) -> Iterator[Group | beam.pvalue.TaggedOutput]:
         bucket, batches = element
-        groups, duplicates = sort_group(list(batches))
+        groups, duplicates = sort_group(batches)
         sizes = {split: self._sizes(refs) for split, refs in groups.items()}
         yield bucket, groups
         yield beam.pvalue.TaggedOutput("tallies", Tally.of(bucket, groups, duplicates, sizes))
 
-    def _sizes(self, refs: RefBatch) -> list[int]:
-        known = [size for size in refs.sizes if size >= 0]
-        if known or not self._measure:
-            return known
-        return [storage.size(uri) for uri in refs.uris[:_SIZED_PER_BUCKET]]
+    def _sizes(self, refs: RefBatch) -> Sequence[int] | np.ndarray:
+        if not self._measure or (refs.sizes >= 0).any():
+            return refs.sizes
+        return [storage.size(uri) for uri in refs[:_SIZED_PER_BUCKET].uris]
 
 
 @dataclass
