@@ -15,16 +15,25 @@ from imageshards.transforms.shuffle import Group, ShuffleReferences, assign_shar
 from imageshards.transforms.write import WriteShards, Written
 
 
-def build(root: beam.Pipeline, config: Config) -> None:
-    """Adds the build of a data set to a pipeline."""
+def build(root: beam.Pipeline, config: Config, workers: int | None = 1) -> None:
+    """Adds the build of a data set to a pipeline.
+
+    Args:
+      root: the pipeline.
+      config: what to build.
+      workers: processes that write shards, beside those of the runner (see `WriteShards`).
+    """
     listed = root | "Read" >> ReadReferences(
         config.input, config.annotator, config.uri_column, config.include_all, config.layout.root
     )  # (bucket, references); tallies
     groups, planned = listed | "Shuffle" >> ShuffleReferences(config.planner)
     # groups: (bucket, split -> sorted references); planned: one plan
     plan = AsSingleton(planned | "Claim" >> beam.Map(claim, config).with_output_types(Plan))
-    write = write_shards if config.writer == "shard" else write_with_beam
-    written = write(groups, plan, config)  # shard reports; reject reports
+    if config.writer == "shard":
+        written = write_shards(groups, plan, config, workers)
+    else:
+        written = write_with_beam(groups, plan, config)
+    # written: shard reports; reject reports
     (
         root
         | "Once" >> beam.Create([None])
@@ -33,12 +42,15 @@ def build(root: beam.Pipeline, config: Config) -> None:
     )
 
 
-def write_shards(groups: beam.PCollection[Group], plan: AsSingleton, config: Config) -> Written:
+def write_shards(
+    groups: beam.PCollection[Group], plan: AsSingleton, config: Config, workers: int | None
+) -> Written:
     """`--writer=shard`: every shard is written by one owner, in exact order."""
     written: Written = (
         groups
         | "AssignShards" >> beam.FlatMap(assign_shards, plan)  # (shard, (bucket, references))
-        | "WriteShards" >> WriteShards(config.layout, config.encoder, config.settings, plan)
+        | "WriteShards"
+        >> WriteShards(config.layout, config.encoder, config.settings, plan, workers)
     )
     return written
 

@@ -99,8 +99,37 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
         help="shard: a worker owns a shard (default); beam: WriteToTFRecord, for heavy work per "
         "image on few shards",
     )  # fmt: skip
+    work.add_argument(
+        "--workers", type=_workers, default="auto", metavar="N",
+        help="processes that write shards on this machine; auto: as many as it has cores, where "
+        "the images pay for their start (default). Other runners have workers of their own",
+    )  # fmt: skip
     work.add_argument("--json", action="store_true", help="print the result as JSON")
     work.add_argument("--verbose", action="store_true", help="show Beam's log and tracebacks")
+
+
+def _workers(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"write auto or a number from 1, not {text!r}")
+    return int(text)
+
+
+def workers_from(args: argparse.Namespace, beam_options: Sequence[str]) -> int | None:
+    """How many processes are to write beside the runner's; None: as many as pay.
+
+    Raises:
+      UsageError: the runner has workers of its own.
+    """
+    if in_one_process(beam_options):
+        return args.workers  # type: ignore[no-any-return]
+    if args.workers is not None:
+        raise UsageError(
+            "--workers is for the local runner in one process; others have workers of their own "
+            "(--direct_num_workers, --num_workers, ...)"
+        )
+    return 1
 
 
 def config_from(args: argparse.Namespace) -> Config:
@@ -146,37 +175,37 @@ def beam_labels(args: argparse.Namespace) -> list[str]:
     return [f"--labels={value}" for value in args.labels if _BEAM_LABEL.match(value)]
 
 
-def beam_arguments(arguments: Sequence[str]) -> list[str]:
-    """Checks what is left for Beam, and names the local runner.
+def with_runner(arguments: Sequence[str]) -> list[str]:
+    """Beam's arguments, the local runner among them where they name none."""
+    if any(argument.split("=")[0] == "--runner" for argument in arguments):
+        return list(arguments)
+    # DirectRunner would first look for Prism on the network.
+    return [*arguments, f"--runner={_IN_PROCESS}"]
 
-    Beam ignores an option that it does not know; a misspelt one must not be ignored.
+
+def check_beam_arguments(arguments: Sequence[str]) -> None:
+    """Checks that Beam knows all of them: it would ignore a misspelt one in silence.
 
     Raises:
       UsageError: neither imageshards nor Beam has such an option.
     """
-    arguments = list(arguments)
-    if arguments:
-        from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.options.pipeline_options import PipelineOptions
 
-        known = Parser(prog="imageshards build", add_help=False, allow_abbrev=False)
-        for options in (PipelineOptions, *PipelineOptions.__subclasses__()):
-            if adder := getattr(options, "_add_argparse_args", None):
-                try:
-                    adder(known)
-                except argparse.ArgumentError:
-                    continue  # two of Beam's classes declare the same option
-        _, unknown = known.parse_known_args(arguments)
-        if unknown and not unknown[0].startswith("-"):
-            raise UsageError(f"what is {unknown[0]!r}? Inputs are told as --input {unknown[0]}")
-        if unknown:
-            raise UsageError(
-                f"unknown option {unknown[0]} (imageshards build --help lists the options; "
-                "those of Beam are taken too)"
-            )
-    if not any(argument.split("=")[0] == "--runner" for argument in arguments):
-        # DirectRunner would first look for Prism on the network.
-        arguments.append(f"--runner={_IN_PROCESS}")
-    return arguments
+    known = Parser(prog="imageshards build", add_help=False, allow_abbrev=False)
+    for options in (PipelineOptions, *PipelineOptions.__subclasses__()):
+        if adder := getattr(options, "_add_argparse_args", None):
+            try:
+                adder(known)
+            except argparse.ArgumentError:
+                continue  # two of Beam's classes declare the same option
+    _, unknown = known.parse_known_args(list(arguments))
+    if unknown and not unknown[0].startswith("-"):
+        raise UsageError(f"what is {unknown[0]!r}? Inputs are told as --input {unknown[0]}")
+    if unknown:
+        raise UsageError(
+            f"unknown option {unknown[0]} (imageshards build --help lists the options; "
+            "those of Beam are taken too)"
+        )
 
 
 _IN_PROCESS = "FnApiRunner"
@@ -186,3 +215,9 @@ def is_local_runner(arguments: Sequence[str]) -> bool:
     """Whether Beam's arguments name a runner of this machine, in this process or beside it."""
     joined = " ".join(arguments).replace("=", " ")
     return any(f"--runner {name}" in joined for name in (_IN_PROCESS, "DirectRunner"))
+
+
+def in_one_process(arguments: Sequence[str]) -> bool:
+    """Whether the whole graph runs in this process."""
+    joined = " ".join(arguments).replace("=", " ")
+    return f"--runner {_IN_PROCESS}" in joined and "--direct_running_mode multi" not in joined

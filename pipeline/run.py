@@ -100,6 +100,7 @@ def run(
     config: Config,
     beam_arguments: Sequence[str],
     *,
+    workers: int | None = 1,
     show_progress: bool = True,
     begin: float | None = None,
 ) -> Summary:
@@ -108,6 +109,8 @@ def run(
     Args:
       config: what to build.
       beam_arguments: Beam's own options, `--runner` among them.
+      workers: processes that write shards beside those of the runner; None: as many as pay for
+        their start. More than one need a `if __name__ == "__main__"` in the script that calls this.
       show_progress: on stderr.
       begin: `time.perf_counter()` at the start of what is timed; now, if None.
 
@@ -127,7 +130,7 @@ def run(
             )
     try:
         pipeline = beam.Pipeline(options=PipelineOptions(list(beam_arguments)))
-        graph.build(pipeline, config)
+        graph.build(pipeline, config, workers)
         with Progress(config.layout, enabled=show_progress):
             pipeline.run().wait_until_finish()
     except Exception as error:

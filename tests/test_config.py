@@ -1,7 +1,7 @@
 import pytest
 
 from imageshards.pipeline.config import Config
-from imageshards.pipeline.options import beam_arguments
+from imageshards.pipeline.options import check_beam_arguments, with_runner
 from imageshards.transforms.elements import UsageError
 
 
@@ -52,15 +52,16 @@ def test_settings_are_of_what_decides_bytes():
 
 
 def test_beam_options_are_taken_and_misspelt_ones_are_not():
-    assert beam_arguments([]) == ["--runner=FnApiRunner"]
+    assert with_runner([]) == ["--runner=FnApiRunner"]
     given = ["--direct_num_workers=2", "--runner", "DirectRunner"]
-    assert beam_arguments(given) == given
+    assert with_runner(given) == given
+    check_beam_arguments(given)
     with pytest.raises(UsageError, match="unknown option --num_shard=3"):
-        beam_arguments(["--num_shard=3"])
+        check_beam_arguments(["--num_shard=3"])
     with pytest.raises(UsageError, match="--input photos"):
-        beam_arguments(["photos"])
+        check_beam_arguments(["photos"])
     with pytest.raises(UsageError, match="direct_num_workers"):
-        beam_arguments(["--direct_num_workers=many"])
+        check_beam_arguments(["--direct_num_workers=many"])
 
 
 def test_the_splits_of_the_beam_writer_are_those_it_was_told():

@@ -63,6 +63,10 @@ def _filesystems() -> Any:
     # Beam takes a second to import: only for what is not local.
     from apache_beam.io.filesystems import FileSystems
 
+    with suppress(ImportError):
+        # A local build has loaded Beam without it.
+        from apache_beam.io.gcp import gcsfilesystem  # noqa: F401
+
     return FileSystems
 
 

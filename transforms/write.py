@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
+from apache_beam.transforms.window import GlobalWindows
 
-from imageshards.transforms import storage
 from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.elements import RejectReport, ShardId, ShardReport
 from imageshards.transforms.encoder import ImageEncoder
 from imageshards.transforms.layout import Layout
 from imageshards.transforms.plan import Plan
-from imageshards.transforms.shard import ReadAhead, ShardResult, write_shard
-
-REMOTE_READS_IN_FLIGHT = 32
+from imageshards.transforms.shard import ShardResult
+from imageshards.transforms.workers import InProcess, ShardJob, WorkerPool, choose_workers
 
 
 class Written(NamedTuple):
@@ -39,12 +35,15 @@ class WriteShards(beam.PTransform):  # type: ignore[misc]
       encoder: reference -> record.
       settings: digest of all options that decide bytes.
       plan: side input, a singleton.
+      workers: processes that write, of this transform's own; None: as many as pay for their start.
+        1 for a runner that has workers itself.
     """
 
     layout: Layout
     encoder: ImageEncoder
     settings: str
     plan: beam.pvalue.AsSingleton
+    workers: int | None = 1
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -59,43 +58,47 @@ class WriteShards(beam.PTransform):  # type: ignore[misc]
         return Written(written.reports, written.rejects)
 
 
+_Output: TypeAlias = ShardReport | beam.pvalue.TaggedOutput
+
+
 class _Write(beam.DoFn):  # type: ignore[misc]
     def __init__(self, write: WriteShards) -> None:
         self._layout = write.layout
         self._encoder = write.encoder
         self._settings = write.settings
-        self._readers: Executor
-        self._decoders: Executor
+        self._workers = write.workers
+        self._writers: InProcess | WorkerPool | None = None
         self._counters = ShardCounters()
 
-    def setup(self) -> None:
-        self._readers = ThreadPoolExecutor(REMOTE_READS_IN_FLIGHT, "imageshards-read")
-        self._decoders = ThreadPoolExecutor(os.cpu_count(), "imageshards-decode")
-
     def teardown(self) -> None:
-        self._readers.shutdown()
-        self._decoders.shutdown()
-
-    def _ahead(self, local: bool) -> ReadAhead | None:
-        if not local:
-            return ReadAhead(self._readers, REMOTE_READS_IN_FLIGHT, images=1)
-        if self._encoder.check == "header":
-            return None
-        return ReadAhead(self._decoders, 2 * (os.cpu_count() or 1), images=8)
+        if self._writers:
+            self._writers.shutdown()
 
     def process(
         self, element: tuple[ShardId, Iterable[tuple[int, RefBatch]]], plan: Plan
-    ) -> Iterator[ShardReport | beam.pvalue.TaggedOutput]:
+    ) -> Iterator[_Output]:
         shard, slices = element
         refs = RefBatch.concat(batch for _, batch in sorted(slices, key=lambda item: item[0]))
-        result = write_shard(
-            shard,
-            refs,
-            partial(self._encoder.encode, classes=plan.class_of),
-            self._layout,
-            self._ahead(all(map(storage.is_local, refs.uris))),
-            settings=self._settings,
-        )
+        if self._writers is None:
+            processes = choose_workers(self._workers, plan.images, len(plan.shards))
+            self._writers = WorkerPool(processes) if processes > 1 else InProcess()
+        classes = {
+            label: plan.class_of[label] for label in refs.labels_found() & plan.class_of.keys()
+        }
+        job = ShardJob(shard, refs, classes, self._layout, self._encoder, self._settings)
+        for result in self._writers.write(job):
+            yield from self._outputs(result)
+
+    def finish_bundle(self) -> Iterator[object]:
+        in_window = GlobalWindows.windowed_value
+        for result in self._writers.rest() if self._writers else ():
+            for output in self._outputs(result):
+                if isinstance(output, beam.pvalue.TaggedOutput):
+                    yield beam.pvalue.TaggedOutput(output.tag, in_window(output.value))
+                else:
+                    yield in_window(output)
+
+    def _outputs(self, result: ShardResult) -> Iterator[_Output]:
         self._counters.add(result)
         yield result.report
         if result.rejects:

@@ -1,0 +1,121 @@
+"""Shards written by processes of their own: the same bytes, and no orphan."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from helpers import IMAGESHARDS, contents, image_bytes, imageshards
+
+from imageshards.launch.cli import main
+from imageshards.transforms import workers
+from imageshards.transforms.workers import choose_workers
+
+
+@pytest.mark.parametrize(
+    ("wanted", "images", "shards", "processes"),
+    [(None, 1999, 16, 1), (None, 10_000, 16, 4), (None, 10_000, 3, 3), (1, 10**6, 16, 1),
+     (3, 10, 16, 3), (8, 10**6, 5, 5), (None, 0, 1, 1)],
+)  # fmt: skip
+def test_as_many_processes_as_pay(
+    wanted: int | None, images: int, shards: int, processes: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(workers, "cores", lambda: 4)
+    assert choose_workers(wanted, images, shards) == processes
+
+
+def test_any_number_of_workers_writes_the_same(photos: Path, tmp_path: Path):
+    (photos / "class00/bad.jpg").write_bytes(b"no image")
+    for count in (1, 3):
+        done = imageshards(
+            "build", "--input", photos, "--output", tmp_path / f"{count}", "--num_shards=5",
+            "--splits=train=0.7,test=0.3", "--name=x", "--max_reject_fraction=0.1",
+            f"--workers={count}",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert contents(tmp_path / "1") == contents(tmp_path / "3")
+    again = imageshards(
+        "build", "--input", photos, "--output", tmp_path / "3", "--num_shards=5",
+        "--splits=train=0.7,test=0.3", "--name=x", "--max_reject_fraction=0.1", "--workers=2",
+    )  # fmt: skip
+    assert "nothing to do" in again.stdout
+
+
+def test_workers_are_refused_where_the_runner_has_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    build = ["build", "--input=photos", f"--output={tmp_path / 'out'}"]
+    for option in ("--direct_running_mode=multi_processing", "--runner=DirectRunner"):
+        assert main([*build, "--workers=2", option]) == 2
+        assert "--workers is for the local runner in one process" in capsys.readouterr().err
+    for value in ("0", "many", "-1", "1.5"):
+        assert main([*build, f"--workers={value}"]) == 2
+        assert "write auto or a number from 1" in capsys.readouterr().err
+
+
+@pytest.fixture
+def building(tmp_path: Path):
+    """A build with two workers that waits for an image that never comes: (process, workers)."""
+    folder = tmp_path / "slow"
+    folder.mkdir()
+    data = image_bytes(0, size=(640, 480))
+    for number in range(4000):
+        (folder / f"{number}.jpg").write_bytes(data)
+    process = subprocess.Popen(
+        [*IMAGESHARDS, "build", "--input", str(folder), "--output", str(tmp_path / "out"),
+         "--num_shards=2", "--workers=2"],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while len(found := writing(tmp_path / "out")) < 2:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    yield process, found
+    process.kill()
+    process.wait()
+
+
+def writing(out: Path) -> list[int]:
+    """Processes that hold a growing shard open."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/fd"):
+        try:
+            files = [os.readlink(file) for file in place.iterdir()]
+        except OSError:
+            continue
+        if any(file.startswith(f"{out}/metadata/shards/") for file in files):
+            found.append(int(place.parent.name))
+    return found
+
+
+def test_a_killed_worker_is_told(building: tuple[subprocess.Popen[str], list[int]]):
+    process, found = building
+    os.kill(found[0], signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors.splitlines()[-1].startswith("imageshards: a worker process was killed")
+
+
+def test_workers_end_with_their_build(
+    building: tuple[subprocess.Popen[str], list[int]], tmp_path: Path
+):
+    process, found = building
+    assert process.pid not in found
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in found):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_an_interrupt_is_one_line(building: tuple[subprocess.Popen[str], list[int]]):
+    process, found = building
+    for pid in (*found, process.pid):  # a terminal sends it to all
+        os.kill(pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines() == ["imageshards: interrupted; the same command again does the rest"]
