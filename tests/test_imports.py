@@ -77,8 +77,25 @@ def test_a_build_imports_no_tensorflow(photos: Path, tmp_path: Path):
     arguments = ["build", f"--input={photos}", f"--output={tmp_path / 'out'}"]
     loaded = modules_after(f"from imageshards.launch.cli import main\nassert not main({arguments})")
     assert "imageshards.transforms.shard" in loaded
-    assert not {"tensorflow", "tensorflow_datasets"} & loaded
+    assert not {"tensorflow", "tensorflow_datasets", "google.cloud.storage"} & loaded
     assert not set(FOLDERS) & loaded
+
+
+def test_a_worker_process_imports_no_beam():
+    loaded = modules_after("import imageshards.transforms.workers")
+    assert not {"apache_beam", "tensorflow", "google.cloud.storage"} & loaded
+
+
+def test_beam_finds_its_clients_when_a_gs_uri_comes_late():
+    code = """
+from imageshards.launch.load import load_beam
+load_beam(local=True)
+assert "google.cloud.storage" not in sys.modules
+from imageshards.transforms import storage
+filesystem = storage._filesystems().get_filesystem("gs://bucket/x")
+assert type(filesystem).__name__ == "GCSFileSystem", filesystem
+"""
+    assert "google.cloud.storage" in modules_after(code)
 
 
 def test_help_imports_nothing_heavy():

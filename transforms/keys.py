@@ -14,11 +14,11 @@ from itertools import accumulate
 import numpy as np
 
 KEY_BITS = 64
-BUCKET_BITS = 8
+BUCKET_BITS = 7
 BUCKETS = 1 << BUCKET_BITS
 """References are sorted in this many groups, by the top bits of their key.
 
-It bounds the references that one worker sorts at a time (1/256 of them) and leaves the order
+It bounds the references that one worker sorts at a time (1/128 of them) and leaves the order
 as it is: groups follow one another in the order of their bits.
 """
 

@@ -6,7 +6,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Literal
 
-CHUNK_ROWS = 1 << 16
+CHUNK_ROWS = 1 << 14
 """Rows of a chunk: a manifest of any length passes through a memory of fixed size."""
 
 Kind = Literal["folder", "glob", "manifest", "file"]

@@ -14,7 +14,7 @@ from imageshards.transforms.plan import Tally
 from imageshards.transforms.references import Annotator, partition
 from imageshards.transforms.sources import identify, list_source
 
-FLUSH_ROWS = 1 << 17
+FLUSH_ROWS = 1 << 16
 """References that one listing holds before it passes them on, some 500 to a bucket."""
 
 

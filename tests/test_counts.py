@@ -1,0 +1,81 @@
+"""Counts that decide speed and memory, where timings would only be noise."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import shards
+from test_references import batch_of, tally
+
+from imageshards.launch.cli import main
+from imageshards.transforms import storage
+from imageshards.transforms.keys import BUCKETS
+from imageshards.transforms.plan import Planner
+from imageshards.transforms.references import partition, sort_group
+from imageshards.transforms.rules import ShardCounts
+from imageshards.transforms.shuffle import assign_shards
+
+
+def build(photos: Path, out: Path, *options: str) -> None:
+    assert main(["build", f"--input={photos}", f"--output={out}", *options]) == 0
+
+
+def test_an_image_is_opened_once_and_its_bytes_are_never_copied(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    opened: list[str] = []
+    read: list[bytes] = []
+    written: dict[int, Any] = {}
+    open_, read_, writev = os.open, storage.read, os.writev
+
+    def counting_open(path: Any, *arguments: Any) -> int:
+        opened.append(os.fspath(path))
+        return open_(path, *arguments)
+
+    def counting_read(uri: str) -> bytes:
+        read.append(read_(uri) + bytes(8192))  # a payload of a size that is kept apart
+        return read[-1]
+
+    def counting_writev(file: int, parts: list[bytes]) -> int:
+        written.update((id(part), part) for part in parts)
+        return writev(file, parts)
+
+    monkeypatch.setattr(os, "open", counting_open)
+    monkeypatch.setattr(storage, "read", counting_read)
+    monkeypatch.setattr(os, "writev", counting_writev)
+    build(photos, tmp_path / "out", "--num_shards=3", "--workers=1")
+    images = sorted(str(path) for path in photos.rglob("*.jpg"))
+    assert sorted(path for path in opened if path in set(images)) == images
+    assert len(read) == len(images)
+    assert all(id(data) in written for data in read)
+    framing = sum(path.stat().st_size for path in shards(tmp_path / "out")) - sum(map(len, read))
+    assert framing < 400 * len(images)
+
+
+def test_references_travel_in_few_small_elements():
+    count = 20_000
+    batch = batch_of([f"/photos/class{n % 100:03d}/IMG_{n:08d}.jpg" for n in range(count)])
+    parts = list(partition(batch))
+    assert len(parts) <= BUCKETS
+    assert sum(len(pickle.dumps(part)) for part in parts) < 40 * count
+    groups = [(bucket, sort_group([part])[0]) for bucket, part in parts]
+    plan = Planner(ShardCounts.parse("train=64,test=16")).plan(tally(batch))
+    slices = [piece for group in groups for piece in assign_shards(group, plan)]
+    assert len(slices) <= 2 * BUCKETS + 64 + 16
+    assert sum(len(pickle.dumps(refs)) for _, (_, refs) in slices) < 40 * count
+
+
+def test_what_a_job_hands_to_a_worker_is_small(photos: Path):
+    from imageshards.pipeline.config import Config
+    from imageshards.transforms.elements import ShardId
+    from imageshards.transforms.workers import ShardJob
+
+    config = Config(input=(str(photos),), output="/out")
+    refs = batch_of([f"/photos/class{n % 100:03d}/IMG_{n:08d}.jpg" for n in range(10_000)])
+    classes = {f"class{n:03d}": (n, b"class%03d" % n) for n in range(100)}
+    job = ShardJob(
+        ShardId("train", 0, 1), refs, classes, config.layout, config.encoder, config.settings
+    )
+    assert len(pickle.dumps(job)) < 400_000
