@@ -49,35 +49,29 @@ def _peer(script: str, *arguments: str) -> tuple[str, ...]:
     return ("{python}", "{peers}/" + script, "{images}", "{output}", "{shards}", *arguments)
 
 
-def _imageshards(writer: str, check: str, processes: int) -> Contender:
-    argv = (
-        "{imageshards}", "build", "--input={images}", "--output={output}/dataset",
-        "--base_uri={images}", "--num_shards={shards}", f"--check={check}", f"--writer={writer}",
-        "--json",
-    )  # fmt: skip
-    if processes > 1:
-        argv += (
-            "--direct_running_mode=multi_processing",
-            f"--direct_num_workers={processes}",
-        )
-    beam = writer == "beam"
+def _imageshards(check: str, suffix: str = "", title: str = "", *arguments: str) -> Contender:
+    beam = "--writer=beam" in arguments
     return Contender(
-        name=f"imageshards{'-beam' if beam else ''}-{check}{f'-{processes}' * (processes > 1)}",
-        title=f"imageshards{' --writer=beam' if beam else ''} --check={check}"
-        + (f", {processes} processes" if processes > 1 else ""),
-        argv=argv,
+        name=f"imageshards{'-beam' * beam}-{check}{suffix}",
+        title=f"imageshards{' --writer=beam' * beam} --check={check}{title}",
+        argv=(
+            "{imageshards}", "build", "--input={images}", "--output={output}/dataset",
+            "--base_uri={images}", "--num_shards={shards}", f"--check={check}", "--json",
+            *arguments,
+        ),
         environment="",
         checks=check,
         shuffle="keyed hash",
         memory_factor=8.0 if beam else 0.0,
-    )
+    )  # fmt: skip
 
+
+_TWO = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
 
 PLAIN, PLAIN_FULL = "plain-header", "plain-full"
 TFDS, WEBDATASET, MDS = "tfds", "webdataset", "mds"
 TEXTBOOK, TAR = "beam-textbook", "tar"
-HEADER, HEADER_2 = "imageshards-header", "imageshards-header-2"
-FULL, FULL_2 = "imageshards-full", "imageshards-full-2"
+HEADER, FULL = "imageshards-header", "imageshards-full"
 
 CONTENDERS: tuple[Contender, ...] = (
     Contender(
@@ -114,12 +108,16 @@ CONTENDERS: tuple[Contender, ...] = (
         "", "no", "none", reader="tar",
     ),
     *(
-        _imageshards(writer, check, processes)
-        for writer in ("shard", "beam")
+        contender
         for check in ("header", "full")
-        for processes in (1, 2)
+        for contender in (
+            _imageshards(check),
+            _imageshards(check, "-1", ", one process", "--workers=1"),
+            _imageshards(check, "", "", "--writer=beam"),
+            _imageshards(check, "-2", ", 2 processes", "--writer=beam", *_TWO),
+        )
     ),
 )  # fmt: skip
 
-GROWTH: tuple[str, ...] = (PLAIN, HEADER, HEADER_2)
+GROWTH: tuple[str, ...] = (PLAIN, HEADER)
 """Whose growth is measured."""

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.contenders import (
     FULL,
-    FULL_2,
     HEADER,
-    HEADER_2,
     MDS,
     PLAIN,
     PLAIN_FULL,
@@ -21,7 +19,6 @@ from benchmarks.results import Figure, Result, Results
 
 # Name in `Results.figures` -> URIs, seconds, bytes.
 REFERENCES = {1_000_000: (5.0, 400e6), 10_000_000: (60.0, 3e9)}
-_KINDS = {HEADER: "", HEADER_2: ", 2 processes", FULL: "", FULL_2: ", 2 processes"}
 
 
 @dataclass(frozen=True)
@@ -74,62 +71,61 @@ def _times(results: Results) -> Iterator[Goal]:
     def of(name: str) -> Result:
         return results.main.get(name) or Result(name, name, 0)
 
-    for name in (HEADER, HEADER_2):
-        yield at_most(
-            f"whole process, header check{_KINDS[name]} / plain loop",
-            ratio(of(name).seconds, of(PLAIN).seconds), 0.40,
-        )  # fmt: skip
-    for name in (HEADER, HEADER_2):
-        yield at_most(
-            f"cost of a further image, header check{_KINDS[name]} / plain loop",
-            ratio(results.slope(name), results.slope(PLAIN)), 0.40,
-        )  # fmt: skip
-    for name in (FULL, FULL_2):
-        yield at_least(
-            f"images/s in the loop, full check{_KINDS[name]} / plain loop with Pillow decode",
-            ratio(of(name).rate, of(PLAIN_FULL).rate), 2.8,
-        )  # fmt: skip
-    for name in (HEADER, HEADER_2):
-        yield at_most(
-            f"whole process, header check{_KINDS[name]} / tensorflow_datasets builder",
-            ratio(of(name).seconds, of(TFDS).seconds), 0.30,
-        )  # fmt: skip
+    header, plain, textbook = of(HEADER), of(PLAIN), of(TEXTBOOK)
+    yield at_most(
+        "whole process, header check / plain loop", ratio(header.seconds, plain.seconds), 0.40
+    )
+    yield at_most(
+        "cost of a further image, header check / plain loop",
+        ratio(results.slope(HEADER), results.slope(PLAIN)),
+        0.40,
+    )
+    yield at_least(
+        "images/s in the loop, full check / plain loop with Pillow decode",
+        ratio(of(FULL).rate, of(PLAIN_FULL).rate),
+        2.8,
+    )
+    yield at_most(
+        "whole process, header check / tensorflow_datasets builder",
+        ratio(header.seconds, of(TFDS).seconds),
+        0.30,
+    )
     for peer, title in ((WEBDATASET, "webdataset ShardWriter"), (MDS, "MosaicML MDSWriter")):
-        for name in (HEADER, HEADER_2):
-            yield at_least(
-                f"images/s in the loop, header check{_KINDS[name]} / {title}",
-                ratio(of(name).rate, of(peer).rate), 1.3,
-            )  # fmt: skip
-    for name in (HEADER, HEADER_2):
         yield at_least(
-            f"speed of the whole process, header check{_KINDS[name]} / textbook Beam graph",
-            ratio(of(TEXTBOOK).seconds, of(name).seconds), 10, "{:.1f} x",
-        )  # fmt: skip
-    for name in (HEADER, HEADER_2):
-        yield at_most(
-            f"peak memory, header check{_KINDS[name]} / textbook Beam graph",
-            ratio(of(name).peak_bytes, of(TEXTBOOK).peak_bytes), 1 / 20, "{:.3f}",
-        )  # fmt: skip
+            f"images/s in the loop, header check / {title}",
+            ratio(header.rate, of(peer).rate),
+            1.3,
+        )
+    yield at_least(
+        "speed of the whole process, header check / textbook Beam graph",
+        ratio(textbook.seconds, header.seconds),
+        10,
+        "{:.1f} x",
+    )
+    yield at_most(
+        "peak memory, header check / textbook Beam graph",
+        ratio(header.peak_bytes, textbook.peak_bytes), 1 / 20, "{:.3f}",
+    )  # fmt: skip
 
 
 def _memory(results: Results) -> Iterator[Goal]:
-    for name in (HEADER, HEADER_2):
-        sizes = [result for result in results.growth.get(name, []) if result.peak_bytes]
-        if len(sizes) < 2:
-            title = f"peak memory, header check{_KINDS[name]}, as the images grow"
-            yield Goal(title, "within 15 %, < 600 MB", "not measured", None)
-            continue
-        first, last = sizes[0], sizes[-1]
-        small, large = float(first.peak_bytes or 0), float(last.peak_bytes or 0)
-        yield at_most(
-            f"growth of peak memory, header check{_KINDS[name]}, "
-            f"{first.images:,} to {last.images:,} images",
-            100 * (large - small) / small, 15, "{:.0f} %",
-        )  # fmt: skip
-        yield at_most(
-            f"peak memory, header check{_KINDS[name]}, {last.images:,} images",
-            max(small, large) / 1e6, 600, "{:.0f} MB",
-        )  # fmt: skip
+    sizes = [result for result in results.growth.get(HEADER, []) if result.peak_bytes]
+    if len(sizes) < 2:
+        title = "peak memory, header check, as the images grow"
+        yield Goal(title, "within 15 %, < 600 MB", "not measured", None)
+        return
+    first, last = sizes[0], sizes[-1]
+    small, large = float(first.peak_bytes or 0), float(last.peak_bytes or 0)
+    yield at_most(
+        f"growth of peak memory, header check, {first.images:,} to {last.images:,} images",
+        100 * (large - small) / small,
+        15,
+        "{:.0f} %",
+    )
+    yield at_most(
+        f"peak memory, header check, {last.images:,} images",
+        max(small, large) / 1e6, 600, "{:.0f} MB",
+    )  # fmt: skip
 
 
 def _start_up(results: Results) -> Iterator[Goal]:

@@ -7,7 +7,6 @@ Runs in the environment of imageshards.
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
 import time
@@ -27,6 +26,9 @@ def make(manifest: Path, count: int) -> None:
 
 def run(manifest: Path, shards: int) -> None:
     """Runs the stages and prints what came out."""
+    from imageshards.launch.load import load_beam
+
+    load_beam(local=True)  # as the command does
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -50,7 +52,6 @@ def run(manifest: Path, shards: int) -> None:
         pairs = list(pairs)
         return sum(images for images, _ in pairs), sum(shards for _, shards in pairs)
 
-    gc.freeze()  # as the command does
     counts = manifest.with_name(manifest.name + ".counts")
     begin = time.perf_counter()
     with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as root:
