@@ -14,6 +14,7 @@ from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.encoder import ImageEncoder
 from imageshards.transforms.example import SCHEMAS, Schema
+from imageshards.transforms.features import FeatureColumn
 from imageshards.transforms.layout import Layout
 from imageshards.transforms.plan import Planner
 from imageshards.transforms.references import Annotator
@@ -48,6 +49,7 @@ class Config:
       base_uri: URIs below it are shuffled, split and named relative to it.
       include_all: take files whatever their name.
       features: name of the schema.
+      features_from: manifest columns that become features: `COLUMN:TYPE` or `KEY=COLUMN:TYPE`.
       check: `full` or `header`.
       writer: `shard` or `beam`.
       name: of the data set; empty: that of the output folder.
@@ -72,6 +74,7 @@ class Config:
     base_uri: str = ""
     include_all: bool = False
     features: str = "slim"
+    features_from: tuple[str, ...] = ()
     check: str = "full"
     writer: str = "shard"
     name: str = ""
@@ -122,6 +125,14 @@ class Config:
                         f"--num_shards names the split {split!r}; "
                         f"the splits are {', '.join(splits.names)}"
                     )
+        taken = {feature.key for feature in SCHEMAS[self.features].features}
+        for column in annotator.features:
+            if column.key in taken:
+                raise UsageError(
+                    f"--features_from: there is a feature {column.key!r} already: write "
+                    f"KEY={column.column}:{column.type} with another key"
+                )
+            taken.add(column.key)
         root = self.layout.root
         if re.search(r"[*?\[]", root) and (self.writer == "beam" or not storage.is_local(root)):
             raise UsageError(
@@ -149,6 +160,7 @@ class Config:
             splits=SplitRule.parse(self.splits, self.split_names),
             groups=GroupRule.parse(self.group_by),
             base=self.base,
+            features=tuple(map(FeatureColumn.parse, self.features_from)),
         )
 
     @cached_property
@@ -201,7 +213,9 @@ class Config:
     @cached_property
     def schema(self) -> Schema:
         """The features of a record."""
-        schema = SCHEMAS[self.features]
+        schema = SCHEMAS[self.features].with_features(
+            column.feature for column in self.annotator.features
+        )
         return schema if self.has_labels else schema.without_labels()
 
     @cached_property

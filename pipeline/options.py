@@ -54,6 +54,11 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     out.add_argument("--name", default=None, help="of the data set (default: the output's name)")
     out.add_argument("--features", default="slim", help="the schema of a record: slim")
     out.add_argument(
+        "--features_from", action="append", default=[], metavar="COLUMN:TYPE",
+        help="a manifest column that becomes a feature, or KEY=COLUMN:TYPE; TYPE is int, float, "
+        "bytes (default), int_list or float_list; repeatable, or with commas between",
+    )  # fmt: skip
+    out.add_argument(
         "--overwrite", action="store_true", help="replace what another build left in the output"
     )
 
@@ -158,6 +163,7 @@ def config_from(args: argparse.Namespace) -> Config:
         base_uri=args.base_uri or "",
         include_all=args.include_all,
         features=args.features,
+        features_from=tuple(column for value in args.features_from for column in value.split(",")),
         check=args.check,
         writer=args.writer,
         name=args.name or "",

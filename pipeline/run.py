@@ -126,7 +126,11 @@ def run(
         if storage.is_local(source.uri):
             annotator = config.annotator
             check_source(
-                source, config.uri_column, annotator.required_columns, annotator.optional_columns
+                source,
+                config.uri_column,
+                annotator.required_columns,
+                annotator.optional_columns,
+                annotator.feature_columns,
             )
     try:
         pipeline = beam.Pipeline(options=PipelineOptions(list(beam_arguments)))

@@ -1,6 +1,7 @@
 """Shards written by processes of their own: the same bytes, and no orphan."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -27,6 +28,7 @@ def test_as_many_processes_as_pay(
 
 
 def test_any_number_of_workers_writes_the_same(photos: Path, tmp_path: Path):
+    photos = shutil.copytree(photos, tmp_path / "photos")
     (photos / "class00/bad.jpg").write_bytes(b"no image")
     for count in (1, 3):
         done = imageshards(

@@ -19,6 +19,7 @@ import pyarrow as pa
 import zstandard
 
 from imageshards.transforms.elements import ImageRef, Problem
+from imageshards.transforms.features import SOURCE, FeatureColumn, Type
 
 # Arrow's own allocators keep what was freed: 40 MB more at 160,000 references.
 pa.set_memory_pool(pa.system_memory_pool())
@@ -37,6 +38,13 @@ _SCHEMA = pa.schema(
         ("problem", _PROBLEM),
     ]
 )
+_FEATURE_TYPES: Mapping[Type, pa.DataType] = {
+    "int": pa.int64(),
+    "float": pa.float32(),
+    "bytes": pa.large_binary(),
+    "int_list": pa.list_(pa.int64()),
+    "float_list": pa.list_(pa.float32()),
+}
 _REFS_AT_A_TIME = 4096
 
 
@@ -67,8 +75,9 @@ class RefBatch:
 
     Attributes:
       rows: key (uint64, the shuffle key), uri (bytes), label (bytes or null), split, size (int64
-        bytes or -1), stamp (int64, changes with the content, or 0), problem (or null); once
-        sorted and told apart by split, without key and split.
+        bytes or -1), stamp (int64, changes with the content, or 0), problem (or null), and a
+        column for every feature that comes with a reference; once sorted and told apart by split,
+        without key and split.
     """
 
     rows: pa.RecordBatch
@@ -83,8 +92,20 @@ class RefBatch:
         sizes: Sequence[int],
         stamps: Sequence[int],
         problems: Mapping[int, Problem],
+        features: Mapping[FeatureColumn, Sequence[Any]] | None = None,
     ) -> RefBatch:
-        """A batch of columns of equal length; problems: row -> Problem, for those that have one."""
+        """A batch of columns of equal length.
+
+        Args:
+          keys: uint64.
+          uris: as bytes.
+          labels: class texts.
+          splits: names.
+          sizes: bytes or -1.
+          stamps: numbers that change with the content, or 0.
+          problems: row -> Problem, for those that have one.
+          features: columns of values that become features.
+        """
         values = [
             keys,
             uris,
@@ -96,7 +117,12 @@ class RefBatch:
         arrays = [
             pa.array(value, type_) for value, type_ in zip(values, _SCHEMA.types, strict=False)
         ]
-        return cls(pa.record_batch([*arrays, _problem_column(len(uris), problems)], schema=_SCHEMA))
+        arrays.append(_problem_column(len(uris), problems))
+        schema = _SCHEMA
+        for column, column_values in (features or {}).items():
+            arrays.append(pa.array(column_values, _FEATURE_TYPES[column.type]))
+            schema = schema.append(pa.field(column.source, arrays[-1].type))
+        return cls(pa.record_batch(arrays, schema=schema))
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
@@ -146,6 +172,20 @@ class RefBatch:
             return {}
         return {row: Problem(**value) for row, value in enumerate(column.to_pylist()) if value}
 
+    @property
+    def feature_columns(self) -> list[str]:
+        """Names of the columns that become features."""
+        return [name for name in self.rows.schema.names if name.startswith(SOURCE)]
+
+    @property
+    def features(self) -> list[dict[str, Any] | None]:
+        """Of every row, `FeatureColumn.source` -> value, or None where there are no features."""
+        names = self.feature_columns
+        if not names:
+            return [None] * len(self)
+        columns = zip(*(self.rows.column(name).to_pylist() for name in names), strict=True)
+        return [dict(zip(names, row, strict=True)) for row in columns]
+
     def with_problems(self, problems: Mapping[int, Problem]) -> RefBatch:
         """The same references, of which those have problems."""
         place = self.rows.schema.get_field_index("problem")
@@ -192,10 +232,11 @@ class RefBatch:
             part = self[start : start + _REFS_AT_A_TIME]
             problems = part.problems
             columns = zip(
-                part.uris, part.labels, part.sizes.tolist(), part.stamps.tolist(), strict=True
-            )
-            for row, (uri, label, size, stamp) in enumerate(columns):
-                yield ImageRef(uri, label, size, stamp, problems.get(row))
+                part.uris, part.labels, part.sizes.tolist(), part.stamps.tolist(), part.features,
+                strict=True,
+            )  # fmt: skip
+            for row, (uri, label, size, stamp, features) in enumerate(columns):
+                yield ImageRef(uri, label, size, stamp, problems.get(row), features)
 
 
 def _label_column(labels: Sequence[str | None]) -> pa.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 class BuildError(Exception):
@@ -55,6 +56,7 @@ class ImageRef:
       size: bytes, or -1 where the listing did not say.
       stamp: a number that changes with the content (local: mtime in ns), or 0.
       problem: what is wrong with the reference itself, or None.
+      features: `FeatureColumn.source` -> value of what comes with the reference, or None.
     """
 
     uri: str
@@ -62,6 +64,7 @@ class ImageRef:
     size: int = -1
     stamp: int = 0
     problem: Problem | None = None
+    features: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

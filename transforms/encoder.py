@@ -76,6 +76,7 @@ class ImageEncoder:
             "width": info.width,
             "filename": ref.uri.removeprefix(self.base).encode("utf-8", "surrogateescape"),
         }
+        values.update(ref.features or {})
         label = None
         if ref.label is not None:
             label, name = classes[ref.label]

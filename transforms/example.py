@@ -9,7 +9,7 @@ directly, map keys in order, so that its bytes are those of
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal
@@ -26,14 +26,15 @@ class Feature:
       key: such as `image/height`.
       kind: which list of tf.train.Feature holds it.
       source: the key of the values given to `encode`.
-      tfds: what the feature is to tensorflow_datasets: "Image", "ClassLabel", "Text", "Scalar".
+      tfds: what the feature is to tensorflow_datasets: "Image", "ClassLabel", "Text", "Scalar", or
+        "List" for any number of values.
       repeats: whether many records share a value.
     """
 
     key: str
     kind: Kind
     source: str
-    tfds: Literal["Image", "ClassLabel", "Text", "Scalar"]
+    tfds: Literal["Image", "ClassLabel", "Text", "Scalar", "List"]
     repeats: bool = True
 
 
@@ -50,6 +51,10 @@ class Schema:
             self.name,
             tuple(f for f in self.features if f.source not in ("label", "class_text")),
         )
+
+    def with_features(self, features: Iterable[Feature]) -> Schema:
+        """The same with more features."""
+        return Schema(self.name, (*self.features, *features))
 
     def key_of(self, source: str) -> str | None:
         """The key that is filled from a source, if there is one."""

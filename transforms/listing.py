@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 CHUNK_ROWS = 1 << 14
 """Rows of a chunk: a manifest of any length passes through a memory of fixed size."""
@@ -36,7 +36,8 @@ class Listing:
       roots: length of what stands in the URI before the path below the source.
       sizes: bytes or -1.
       stamps: numbers that change with the content, or 0.
-      columns: those manifest columns that were asked for and are there.
+      columns: those manifest columns that were asked for and are there, as texts.
+      features: manifest columns that become features, as the manifest has their values.
       passed_over: files that were not taken because they are not images by their name.
     """
 
@@ -45,6 +46,7 @@ class Listing:
     sizes: array[int] = field(default_factory=lambda: array("q"))
     stamps: array[int] = field(default_factory=lambda: array("q"))
     columns: dict[str, list[str | None]] = field(default_factory=dict)
+    features: dict[str, list[Any]] = field(default_factory=dict)
     passed_over: int = 0
 
     def add(self, uri: str, root_length: int, size: int, stamp: int) -> None:

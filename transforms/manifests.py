@@ -43,7 +43,11 @@ _Manifest = tuple[list[str], Iterator[_Rows]]  # header, rows
 
 
 def list_manifest(
-    source: Source, uri_column: str, required: list[str], optional: list[str]
+    source: Source,
+    uri_column: str,
+    required: list[str],
+    optional: list[str],
+    features: list[str],
 ) -> Iterator[Listing]:
     """Lists a manifest.
 
@@ -52,12 +56,13 @@ def list_manifest(
       uri_column: the column of URIs; relative ones start at the manifest's own place.
       required: columns that must be there.
       optional: columns that are taken where they are.
+      features: columns that must be there and are taken as they are.
 
     Raises:
       BuildError: it cannot be read, or is not what it must be.
     """
-    header, chunks = _open_manifest(source, [uri_column, *required, *optional])
-    for column in (uri_column, *required):
+    header, chunks = _open_manifest(source, [uri_column, *required, *optional, *features])
+    for column in (uri_column, *required, *features):
         if column not in header:
             named = " (--uri_column names another)" if column == uri_column else ""
             raise BuildError(
@@ -87,6 +92,7 @@ def list_manifest(
             array("q", [-1]) * unknown,
             array("q", [0]) * unknown,
             {name: texts[name] for name in wanted},
+            {name: list(rows.columns[name]) for name in features},
         )
 
 

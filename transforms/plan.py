@@ -114,6 +114,8 @@ def digest_of(refs: RefBatch) -> bytes:
     for column in ("uri", "label"):
         state.update(b"\0".join(value or b"" for value in refs.rows.column(column).to_pylist()))
     state.update(repr(sorted(refs.problems.items())).encode("utf-8", "backslashreplace"))
+    for name in refs.feature_columns:
+        state.update(f"{name}{refs.rows.column(name).to_pylist()}".encode())
     return state.digest()
 
 

@@ -77,6 +77,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
             uri_column=self._uri_column,
             required=self._annotator.required_columns,
             optional=self._annotator.optional_columns,
+            features=self._annotator.feature_columns,
             include_all=self._include_all,
             exclude=self._exclude,
         ):

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from imageshards.transforms.batch import RefBatch, to_bytes
 from imageshards.transforms.elements import BuildError, Problem
+from imageshards.transforms.features import FeatureColumn
 from imageshards.transforms.keys import (
     BUCKET_BITS,
     BUCKETS,
@@ -42,6 +44,7 @@ class Annotator:
       groups: what the splits must not tear apart.
       base: what is left out of the beginning of a URI before it is hashed, so that a copy of the
         images elsewhere gives the same data set; empty, or with a slash at its end.
+      features: manifest columns that become features.
     """
 
     seed: int
@@ -49,6 +52,12 @@ class Annotator:
     splits: SplitRule
     groups: GroupRule
     base: str = ""
+    features: tuple[FeatureColumn, ...] = ()
+
+    @property
+    def feature_columns(self) -> list[str]:
+        """Manifest columns that become features."""
+        return list(dict.fromkeys(feature.column for feature in self.features))
 
     @property
     def required_columns(self) -> list[str]:
@@ -91,7 +100,20 @@ class Annotator:
             groups = self._groups(listing, problems)
             _, split_keys = hash_keys(self.seed, map(to_bytes, groups))
         splits = self._splits(listing, split_keys)
-        return RefBatch.of(keys, uris, labels, splits, listing.sizes, listing.stamps, problems)
+        features = self._features(listing, problems)
+        return RefBatch.of(
+            keys, uris, labels, splits, listing.sizes, listing.stamps, problems, features
+        )
+
+    def _features(
+        self, listing: Listing, problems: dict[int, Problem]
+    ) -> dict[FeatureColumn, list[Any]]:
+        features = {}
+        for feature in self.features:
+            features[feature], wrong = feature.values(listing.features[feature.column])
+            for row, reason in wrong.items():
+                problems.setdefault(row, Problem("features", "NoFeature", reason))
+        return features
 
     def _labels(self, listing: Listing, problems: dict[int, Problem]) -> list[str | None]:
         labels: list[str | None]
@@ -200,16 +222,17 @@ def _take_once(batch: RefBatch, rows: np.ndarray) -> tuple[np.ndarray, dict[int,
     part = batch.take(rows)
     keys, sizes = part.keys.tolist(), part.sizes.tolist()
     uris, splits, labels = part.uris, part.splits, part.labels
+    features = [row and sorted(row.items()) for row in part.features]
     problems = part.problems
     late: dict[int, Problem] = {}
 
-    def identity(row: int) -> tuple[int, str, str, str, str, int]:
+    def identity(row: int) -> tuple[int, str, str, str, str, str, int]:
         # Those without a problem first; of equals the one whose size is known. Nothing here
         # depends on the order in which they came.
         problem = problems.get(row)
         return (
             keys[row], uris[row], f"{problem}" if problem else "",
-            splits[row], labels[row] or "", -sizes[row],
+            splits[row], labels[row] or "", f"{features[row]}", -sizes[row],
         )  # fmt: skip
 
     taken: list[int] = []
@@ -220,18 +243,15 @@ def _take_once(batch: RefBatch, rows: np.ndarray) -> tuple[np.ndarray, dict[int,
             previous = row
         elif problems.get(row) != problems.get(previous):
             taken.append(row)  # a reject for a reason of its own
-        elif differs := _difference(splits, labels, previous, row):
+        elif differs := _difference(previous, row, split=splits, label=labels, features=features):
             late[row] = Problem("read", "ConflictingDuplicate", differs)
             taken.append(row)
     found = {int(rows[row]): problem for row, problem in late.items()}
     return rows[taken], {**batch.problems, **found}
 
 
-def _difference(
-    splits: Sequence[str], labels: Sequence[str | None], first: int, second: int
-) -> str:
-    columns: list[tuple[str, Sequence[str | None]]] = [("split", splits), ("label", labels)]
-    for name, values in columns:
+def _difference(first: int, second: int, **columns: Sequence[Any]) -> str:
+    for name, values in columns.items():
         if values[first] != values[second]:
             return (
                 f"named twice, with {name} {values[first]!r} and {values[second]!r}; "

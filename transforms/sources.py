@@ -52,6 +52,7 @@ def list_source(
     uri_column: str = "uri",
     required: Iterable[str] = (),
     optional: Iterable[str] = (),
+    features: Iterable[str] = (),
     include_all: bool = False,
     exclude: str = "",
 ) -> Iterator[Listing]:
@@ -62,20 +63,21 @@ def list_source(
       uri_column: the manifest's column of URIs.
       required: manifest columns without which the build makes no sense.
       optional: manifest columns that are taken where they are.
+      features: manifest columns that become features, without which the build makes no sense.
       include_all: take files whatever their name.
       exclude: a folder that is not walked into: the output.
 
     Raises:
       BuildError: nothing was found, or a manifest is not what it must be.
     """
-    if source.kind != "manifest" and (missing := next(iter(required), None)):
+    if source.kind != "manifest" and (missing := next(iter((*required, *features)), None)):
         raise BuildError(
             f"--input {source.text} is not a manifest and has no column {missing!r}: "
             "columns come from CSV, JSONL or Parquet files"
         )
     found = passed_over = 0
     if source.kind == "manifest":
-        chunks = list_manifest(source, uri_column, list(required), list(optional))
+        chunks = list_manifest(source, uri_column, list(required), list(optional), list(features))
     else:
         files = _files(source, exclude)
         chunks = _list_files(files, include_all or source.kind == "file")
@@ -176,14 +178,24 @@ def _remote_files(source: Source) -> Iterator[_File]:
 
 
 def check_source(
-    source: Source, uri_column: str, required: Sequence[str], optional: Sequence[str]
+    source: Source,
+    uri_column: str,
+    required: Sequence[str],
+    optional: Sequence[str],
+    features: Sequence[str],
 ) -> None:
     """Tells at once what is wrong with a source, where that needs no listing.
 
     Raises:
       BuildError: a manifest without its columns, or columns wanted of what is no manifest.
     """
-    if source.kind == "manifest" or required:
+    if source.kind == "manifest" or required or features:
         # The header is checked before the first row is asked for.
-        listing = list_source(source, uri_column=uri_column, required=required, optional=optional)
+        listing = list_source(
+            source,
+            uri_column=uri_column,
+            required=required,
+            optional=optional,
+            features=features,
+        )
         next(listing, None)

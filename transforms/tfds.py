@@ -43,5 +43,9 @@ def _tfds_feature(feature: Feature, num_classes: int) -> dict[str, Any]:
     dtype = {"int64": "int64", "float": "float32", "bytes": "string"}[feature.kind]
     return {
         "pythonClassName": f"{_TFDS}.tensor_feature.Tensor",
-        "tensor": {"shape": {}, "dtype": dtype, "encoding": "none"},
+        "tensor": {
+            "shape": {"dimensions": ["-1"]} if feature.tfds == "List" else {},
+            "dtype": dtype,
+            "encoding": "none",
+        },
     }

@@ -1,0 +1,236 @@
+"""Manifest columns that become features."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from conftest import Build, Command
+from helpers import contents, image_bytes, records, rejects, shards
+from pyarrow import parquet
+
+from imageshards.transforms.features import FeatureColumn
+
+BOXES = "image/object/bbox/xmin"
+COLUMNS = (
+    f"{BOXES}:float_list",
+    "image/object/bbox/label=boxes:int_list",
+    "age:int",
+    "score:float",
+    "site",
+)
+COUNT = 12
+
+
+def row(number: int) -> dict[str, Any]:
+    boxes = number % 4
+    return {
+        "uri": f"{number}.jpg",
+        "label": "ab"[number % 2],
+        BOXES: [round(0.1 * n, 3) for n in range(boxes)],
+        "boxes": list(range(boxes)),
+        "age": 20 + number,
+        "score": number / 7,
+        "site": f"Zürich {number}",
+    }
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        for values in rows:
+            as_text = {
+                name: " ".join(map(str, value)) if isinstance(value, list) else value
+                for name, value in values.items()
+            }
+            writer.writerow(as_text)
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(values) + "\n" for values in rows))
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    parquet.write_table(pa.Table.from_pylist(rows), path)
+
+
+WRITERS = {"csv": write_csv, "jsonl": write_jsonl, "parquet": write_parquet}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "in"
+    place.mkdir()
+    for number in range(COUNT):
+        (place / f"{number}.jpg").write_bytes(image_bytes(number))
+    return place
+
+
+def example_of(number: int, folder: Path) -> bytes:
+    """The record as TensorFlow writes it."""
+    values = row(number)
+
+    def feature(value: Any) -> tf.train.Feature:
+        items = value if isinstance(value, list) else [value]
+        if items and isinstance(items[0], bytes):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=items))
+        if items and isinstance(items[0], float):
+            return tf.train.Feature(float_list=tf.train.FloatList(value=items))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=items))
+
+    features = {
+        "image/encoded": image_bytes(number), "image/format": b"JPEG", "image/height": 16,
+        "image/width": 24, "image/filename": f"{number}.jpg".encode(),
+        "image/class/label": number % 2, "image/class/text": values["label"].encode(),
+        "age": values["age"], "score": float(values["score"]), "site": values["site"].encode(),
+        "image/object/bbox/label": values["boxes"],
+    }  # fmt: skip
+    built = {key: feature(value) for key, value in features.items()}
+    built[BOXES] = tf.train.Feature(float_list=tf.train.FloatList(value=values[BOXES]))
+    example = tf.train.Example(features=tf.train.Features(feature=built))
+    return bytes(example.SerializeToString(deterministic=True))
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_columns_become_features(build: Build, folder: Path, tmp_path: Path, kind: str):
+    WRITERS[kind](folder / f"list.{kind}", [row(n) for n in range(COUNT)])
+    build(
+        folder / f"list.{kind}", features_from=COLUMNS, num_shards="2", base_uri=str(folder),
+        splits="train=0.6,test=0.4",
+    )  # fmt: skip
+    data = tf.data.TFRecordDataset(list(map(str, shards(tmp_path / "out"))))
+    assert {bytes(record) for record in data.as_numpy_iterator()} == {
+        example_of(n, folder) for n in range(COUNT)
+    }
+    builder = tfds.builder_from_directory(str(tmp_path / "out"))
+    seen = 0
+    for split in ("train", "test"):
+        for example in tfds.as_numpy(builder.as_dataset(split=split)):
+            number = int(example["image/filename"].decode().removesuffix(".jpg"))
+            want = row(number)
+            assert example["age"] == want["age"]
+            assert example["site"].decode() == want["site"]
+            assert example["score"] == pytest.approx(want["score"])
+            assert example[BOXES].tolist() == pytest.approx(want[BOXES])
+            assert example["image/object/bbox/label"].tolist() == want["boxes"]
+            seen += 1
+    assert seen == COUNT
+
+
+def test_any_manifest_gives_the_same_bytes(build: Build, folder: Path, tmp_path: Path):
+    found = []
+    for kind, write in WRITERS.items():
+        write(folder / f"list.{kind}", [row(n) for n in range(COUNT)])
+        out = tmp_path / kind
+        build(folder / f"list.{kind}", features_from=COLUMNS, num_shards="2", name="x", output=out)
+        found.append({k: v for k, v in contents(out).items() if k.endswith(".tfrecord")})
+    assert found[0] == found[1] == found[2]
+
+
+def test_the_beam_writer_writes_them_too(build: Build, folder: Path, tmp_path: Path):
+    write_csv(folder / "list.csv", [row(n) for n in range(COUNT)])
+    build(
+        folder / "list.csv", features_from=COLUMNS, num_shards="2", writer="beam",
+        base_uri=str(folder),
+    )  # fmt: skip
+    data = tf.data.TFRecordDataset(list(map(str, shards(tmp_path / "out"))))
+    assert {bytes(record) for record in data.as_numpy_iterator()} == {
+        example_of(n, folder) for n in range(COUNT)
+    }
+
+
+def test_what_is_no_value_is_a_reject(build: Build, folder: Path, tmp_path: Path):
+    rows = [row(n) for n in range(COUNT)]
+    rows[3]["age"] = ""
+    rows[5]["age"] = "many"
+    rows[7][BOXES] = "0.5 wide"
+    rows[8]["age"] = 2**63
+    rows[9]["score"] = 1e300
+    write_csv(folder / "list.csv", rows)
+    summary = build(
+        folder / "list.csv", features_from=COLUMNS, num_shards="1", max_reject_fraction=0.5
+    )
+    assert (summary.records, summary.rejects) == (7, 5)
+    found = {line["uri"].rpartition("/")[2]: line for line in rejects(tmp_path / "out")}
+    assert {line["error"] for line in found.values()} == {"NoFeature"}
+    reasons = {name: line["reason"] for name, line in found.items()}
+    assert reasons == {
+        "3.jpg": "no value in the column 'age'",
+        "5.jpg": "the column 'age' is 'many', which is no int",
+        "7.jpg": f"the column {BOXES!r} is '0.5 wide', which is no float_list",
+        "8.jpg": "the column 'age' is '9223372036854775808', which is no int",
+        "9.jpg": "the column 'score' is '1e+300', which is no float",
+    }
+
+
+def test_an_image_that_comes_with_two_values(build: Build, folder: Path, tmp_path: Path):
+    write_csv(folder / "list.csv", [row(0), row(1), {**row(1), "age": 99}, row(0)])
+    summary = build(
+        folder / "list.csv", features_from=("age:int",), num_shards="1", max_reject_fraction=0.5
+    )
+    assert (summary.records, summary.duplicates, summary.rejects) == (2, 1, 1)
+    assert rejects(tmp_path / "out")[0]["error"] == "ConflictingDuplicate"
+    assert "features" in rejects(tmp_path / "out")[0]["reason"]
+    ages = sorted(record.first("age") for record in records(tmp_path / "out"))
+    assert ages == [20, 21]
+
+
+@pytest.mark.parametrize(
+    ("column", "raw", "values"),
+    [
+        ("x:int", ["7", 7, 7.0, "7.0", True, " 8 "], [7, 7, 7, 7, 1, 8]),
+        ("x:float", ["0.5", 1, "1e3", "inf"], [0.5, 1.0, 1000.0, float("inf")]),
+        ("x", ["a", 3, 0.5, b"\xff", None, ""], [b"a", b"3", b"0.5", b"\xff", b"", b""]),
+        ("x:int_list", ["1 2", "1,2", "[1, 2]", [1, 2], "1; 2", 5, None, "", "[]"],
+         [[1, 2]] * 5 + [[5], [], [], []]),
+        ("x:float_list", ["0.5 1", [0.5, 1]], [[0.5, 1.0]] * 2),
+    ],
+)  # fmt: skip
+def test_values(column: str, raw: list[Any], values: list[Any]):
+    assert FeatureColumn.parse(column).values(raw) == (values, {})
+
+
+@pytest.mark.parametrize(
+    ("column", "raw"),
+    [("x:int", "1.5"), ("x:int", [1]), ("x:int", float("inf")), ("x:float", {}), ("x", []),
+     ("x:int_list", "[1"), ("x:int_list", {"a": 1}), ("x:int_list", [None]),
+     ("x:float_list", [[1]])],
+)  # fmt: skip
+def test_values_that_are_none(column: str, raw: Any):
+    values, wrong = FeatureColumn.parse(column).values([raw])
+    assert values == [None]
+    assert "which is no" in wrong[0]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [("age:integer", "TYPE one of int, float"), ("=age:int", "write COLUMN:TYPE"),
+     ("age=:int", "write COLUMN:TYPE"), ("my age:int", "'my age' is no key"),
+     ("image/height:int", "there is a feature 'image/height' already"),
+     ("a:int,a:float", "there is a feature 'a' already")],
+)  # fmt: skip
+def test_options_that_make_no_sense(command: Command, folder: Path, column: str, message: str):
+    code, _, errors = command(
+        "build", f"--input={folder}", "--output=x", f"--features_from={column}"
+    )
+    assert code == 2
+    assert message in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_columns_that_are_not_there(command: Command, folder: Path, tmp_path: Path):
+    write_csv(folder / "list.csv", [row(0)])
+    out = f"--output={tmp_path / 'out'}"
+    code, _, errors = command("build", f"--input={folder}", out, "--features_from=age:int")
+    assert code == 2
+    assert "is not a manifest and has no column 'age'" in errors
+    code, _, errors = command(
+        "build", f"--input={folder / 'list.csv'}", out, "--features_from=weight:int"
+    )
+    assert code == 2
+    assert "no column 'weight'; its columns are: uri, label," in errors

@@ -1,0 +1,171 @@
+"""Manifest columns that become features of the records (`--features_from`). Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from imageshards.transforms.example import Feature, Kind
+
+Type = Literal["int", "float", "bytes", "int_list", "float_list"]
+_KINDS: dict[Type, Kind] = {
+    "int": "int64",
+    "float": "float",
+    "bytes": "bytes",
+    "int_list": "int64",
+    "float_list": "float",
+}
+SOURCE = "feature:"
+"""Begins the names under which columns travel, apart from whatever else a record is made of."""
+_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-/]*")
+_SEPARATOR = re.compile(r"[\s,;]+")
+_LARGEST_FLOAT = 3.4028234663852886e38
+
+
+@dataclass(frozen=True)
+class FeatureColumn:
+    """One column that becomes a feature.
+
+    Attributes:
+      key: of the feature.
+      column: of the manifest.
+      type: `int` (int64), `float` (float32) and `bytes` are single values, which every image must
+        have; the lists are of any length, empty where there is no value.
+    """
+
+    key: str
+    column: str
+    type: Type
+
+    @classmethod
+    def parse(cls, text: str) -> FeatureColumn:
+        """From `COLUMN`, `COLUMN:TYPE` or `KEY=COLUMN:TYPE`; without a type it is `bytes`."""
+        rest, colon, kind = text.rpartition(":")
+        if not colon:
+            rest, kind = text, "bytes"
+        key, equals, column = rest.partition("=")
+        if kind not in get_args(Type) or not key or (equals and not column):
+            raise ValueError(
+                f"--features_from {text!r}: write COLUMN:TYPE or KEY=COLUMN:TYPE, TYPE one of "
+                f"{', '.join(get_args(Type))}"
+            )
+        if not _KEY.fullmatch(key):
+            raise ValueError(
+                f"--features_from {text!r}: {key!r} is no key of a feature: letters, digits, "
+                "_ . - and / only (KEY=COLUMN gives the column another)"
+            )
+        return cls(key, column or key, kind)  # type: ignore[arg-type]
+
+    @property
+    def source(self) -> str:
+        """Its name in a batch of references and among the values of a record."""
+        return SOURCE + self.key
+
+    @property
+    def is_list(self) -> bool:
+        """Whether an image may have any number of values."""
+        return self.type.endswith("_list")
+
+    @property
+    def feature(self) -> Feature:
+        """The feature as a schema has it."""
+        tfds: Literal["Text", "List", "Scalar"] = "List" if self.is_list else "Scalar"
+        return Feature(
+            self.key, _KINDS[self.type], self.source, "Text" if self.type == "bytes" else tfds,
+            repeats=not self.is_list,
+        )  # fmt: skip
+
+    def values(self, raw: Sequence[Any]) -> tuple[list[Any], dict[int, str]]:
+        """Values as the manifest has them -> values of the feature.
+
+        Args:
+          raw: texts (of CSV), or what JSON and Parquet have.
+
+        Returns:
+          A value a row (None where there is none), and row -> what is wrong with it.
+        """
+        values: list[Any] = []
+        wrong: dict[int, str] = {}
+        for row, value in enumerate(raw):
+            try:
+                values.append(self._value(value))
+            except (ValueError, TypeError, OverflowError):
+                values.append(None)
+                shown = repr(value)
+                shown = shown if len(shown) <= 60 else shown[:57] + "..."
+                wrong[row] = f"the column {self.column!r} is {shown}, which is no {self.type}"
+            else:
+                if values[-1] is None:
+                    wrong[row] = f"no value in the column {self.column!r}"
+        return values, wrong
+
+    def _value(self, value: Any) -> Any:
+        parse = _PARSERS[_KINDS[self.type]]
+        if self.is_list:
+            return [parse(item) for item in _items(value)]
+        if self.type == "bytes":
+            return b"" if value is None else parse(value)
+        return None if _is_nothing(value) else parse(value)
+
+
+def _is_nothing(value: Any) -> bool:
+    # NaN is how tables say "nothing".
+    return value is None or value != value or (isinstance(value, str) and not value.strip())
+
+
+def _items(value: Any) -> Sequence[Any]:
+    if isinstance(value, str):
+        if value.lstrip().startswith("["):
+            value = json.loads(value)
+        else:
+            value = [item for item in _SEPARATOR.split(value) if item]
+    if value is None:
+        return []
+    if not isinstance(value, (list, tuple)):
+        return [value]
+    return value
+
+
+def _int(value: Any) -> int:
+    if isinstance(value, str):
+        try:
+            number = int(value)
+        except ValueError:
+            number = _integer(float(value))
+    elif isinstance(value, (int, float)):
+        number = _integer(value)
+    else:
+        raise TypeError
+    if not -(1 << 63) <= number < 1 << 63:
+        raise OverflowError
+    return number
+
+
+def _integer(value: float) -> int:
+    if value != math.floor(value):
+        raise ValueError
+    return int(value)
+
+
+def _float(value: Any) -> float:
+    if not isinstance(value, (str, int, float)):
+        raise TypeError
+    number = float(value)
+    if abs(number) > _LARGEST_FLOAT and not math.isinf(number):
+        raise OverflowError
+    return number
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, (str, int, float)):
+        raise TypeError
+    return str(value).encode()
+
+
+_PARSERS: dict[Kind, Callable[[Any], Any]] = {"int64": _int, "float": _float, "bytes": _bytes}
