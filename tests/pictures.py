@@ -76,9 +76,8 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
         pillow_heif.register_heif_opener()
     frames = options.pop("frames", 0)
     if frames:
-        options["append_images"] = [
-            image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for _ in range(frames - 1)
-        ]
+        flips = (Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM)
+        options["append_images"] = [image.transpose(flip) for flip in flips[: frames - 1]]
     out = io.BytesIO()
     image.save(out, kind, **options)
     return out.getvalue()
