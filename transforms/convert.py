@@ -76,6 +76,11 @@ class Rules:
         """Whether an EXIF orientation is applied."""
         return self.exif == "bake" and self.convert != "never"
 
+    @property
+    def rewrites_all(self) -> bool:
+        """Whether most images are decoded and written anew, whatever they are."""
+        return self.resize is not None or self.convert == "png"
+
     def limit_bytes(self, size: int) -> None:
         """Refuses a file by its size.
 

@@ -54,8 +54,8 @@ class ImageEncoder:
 
     @property
     def check(self) -> images.Check:
-        """How closely images are looked at: resizing decodes every one of them."""
-        return "full" if self.rules.resize else self.rules.check
+        """How closely images are looked at: where all are written anew, all are decoded."""
+        return "full" if self.rules.rewrites_all else self.rules.check
 
     def encode(self, ref: ImageRef, classes: Mapping[str, tuple[int, bytes]]) -> Encoded:
         """The record of one image.
