@@ -1,6 +1,7 @@
 """The peers' own environments: benchmarks/.venv/NAME, made from requirements files.
 
-Three of them, because img2dataset wants an old webdataset, and streaming brings PyTorch.
+Four of them: img2dataset wants an old webdataset, streaming brings PyTorch, and libvips is for
+benchmarks/resize.py alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ REQUIREMENTS = {
     "peers": "requirements.txt",
     "streaming": "requirements-streaming.txt",
     "img2dataset": "requirements-img2dataset.txt",
+    "vips": "requirements-vips.txt",
 }
 
 _VERSIONS = """

@@ -11,19 +11,36 @@ from hashlib import blake2b
 from typing import Any
 
 from imageshards.transforms import storage
+from imageshards.transforms.convert import MAX_BYTES, Rules
 from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.encoder import ImageEncoder
 from imageshards.transforms.example import SCHEMAS, Schema
 from imageshards.transforms.features import FeatureColumn
+from imageshards.transforms.images import MAX_PIXELS
 from imageshards.transforms.layout import Layout
 from imageshards.transforms.plan import Planner
 from imageshards.transforms.references import Annotator
+from imageshards.transforms.resize import MAX_SIDE, Resize
 from imageshards.transforms.rules import GroupRule, LabelRule, ShardCounts, SplitRule
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Part of every fingerprint; changes when the same options give other bytes than before."""
 
-_CHOICES = {"check": ("full", "header"), "writer": ("shard", "beam"), "features": tuple(SCHEMAS)}
+_CHOICES = {
+    "check": ("full", "header"),
+    "convert": ("auto", "jpeg", "png", "never"),
+    "exif": ("bake", "keep"),
+    "multi_frame": ("first", "all", "reject"),
+    "writer": ("shard", "beam"),
+    "features": tuple(SCHEMAS),
+}
+# Option -> its largest value; the least is 1.
+_LIMITS = {
+    "quality": 100,
+    "min_size": MAX_SIDE,
+    "max_pixels": MAX_PIXELS,
+    "max_bytes": MAX_BYTES,
+}
 _TFDS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 # Options that decide nothing in the data set itself.
@@ -51,6 +68,15 @@ class Config:
       features: name of the schema.
       features_from: manifest columns that become features: `COLUMN:TYPE` or `KEY=COLUMN:TYPE`.
       check: `full` or `header`.
+      convert: `auto`, `jpeg`, `png` or `never`.
+      exif: `bake` or `keep`.
+      multi_frame: `first`, `all` or `reject`.
+      resize: `short:256`, `long:512`, `320x240`, `crop:224x224` or `pad:224x224`; empty: as it is.
+      enlarge: whether resizing may enlarge.
+      quality: of JPEGs that are written anew, 1 to 100.
+      min_size: pixels of the shortest side that is taken.
+      max_pixels: of an image.
+      max_bytes: of a file.
       writer: `shard` or `beam`.
       name: of the data set; empty: that of the output folder.
       max_reject_fraction: more rejects than this fail the build.
@@ -76,6 +102,15 @@ class Config:
     features: str = "slim"
     features_from: tuple[str, ...] = ()
     check: str = "full"
+    convert: str = "auto"
+    exif: str = "bake"
+    multi_frame: str = "first"
+    resize: str = ""
+    enlarge: bool = False
+    quality: int = 95
+    min_size: int = 1
+    max_pixels: int = MAX_PIXELS
+    max_bytes: int = MAX_BYTES
     writer: str = "shard"
     name: str = ""
     max_reject_fraction: float = 0.01
@@ -91,6 +126,11 @@ class Config:
                 raise UsageError(
                     f"--{option} {getattr(self, option)!r}: write {' or '.join(choices)}"
                 )
+        for option, most in _LIMITS.items():
+            if not 1 <= getattr(self, option) <= most:
+                raise UsageError(
+                    f"--{option} {getattr(self, option)}: write a number from 1 to {most}"
+                )
         if not 0 <= self.seed < 1 << 64:
             raise UsageError(f"--seed {self.seed}: write a number from 0 to 2**64 - 1")
         if not 0 <= self.max_reject_fraction <= 1:
@@ -105,13 +145,22 @@ class Config:
             )
         try:
             # Parsed here so that a bad value is told before anything runs.
-            rules = (self.annotator, self.shard_counts)
+            rules = (self.annotator, self.shard_counts, self.rules)
         except ValueError as error:
             raise UsageError(str(error)) from error
         self._check_together(rules[0])
 
     def _check_together(self, annotator: Annotator) -> None:
         splits = annotator.splits
+        if self.resize and self.convert == "never":
+            raise UsageError("--resize writes images anew: leave --convert never out")
+        if self.multi_frame == "all" and (self.resize or self.convert in ("jpeg", "png")):
+            raise UsageError(
+                "--multi_frame all writes animations as they are: it does not go with --resize "
+                "or --convert jpeg or png"
+            )
+        if self.enlarge and not self.resize:
+            raise UsageError("--enlarge goes with --resize")
         if annotator.labels.kind == "none" and (self.class_names or self.label_offset):
             raise UsageError("--class_names and --label_offset do not go with --labels none")
         if annotator.groups.kind != "uri" and splits.kind != "ratio":
@@ -219,9 +268,24 @@ class Config:
         return schema if self.has_labels else schema.without_labels()
 
     @cached_property
+    def rules(self) -> Rules:
+        """How images are checked and converted."""
+        return Rules(
+            check=self.check,  # type: ignore[arg-type]
+            convert=self.convert,  # type: ignore[arg-type]
+            exif=self.exif,  # type: ignore[arg-type]
+            multi_frame=self.multi_frame,  # type: ignore[arg-type]
+            resize=Resize.parse(self.resize, self.enlarge) if self.resize else None,
+            quality=self.quality,
+            min_size=self.min_size,
+            max_pixels=self.max_pixels,
+            max_bytes=self.max_bytes,
+        )
+
+    @cached_property
     def encoder(self) -> ImageEncoder:
         """The encoder of both writers."""
-        return ImageEncoder(self.schema, self.check, self.base)  # type: ignore[arg-type]
+        return ImageEncoder(self.schema, self.rules, self.base)
 
     @cached_property
     def layout(self) -> Layout:

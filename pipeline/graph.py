@@ -66,11 +66,21 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, config: 
     examples = encoded.examples | "Part" >> beam.Partition(
         lambda element, _: splits.index(element[0]), len(splits)
     )
+    conversions = AsIter(
+        encoded.conversions  # (split, kinds)
+        | "CountConversions" >> beam.combiners.Count.PerElement()  # ((split, kinds), records)
+    )
     reports = [
         part
         | f"Examples_{split}" >> beam.Values()
         | f"Write_{split}"
-        >> WriteSplit(split, config.shard_counts.of(split) or 1, config.layout, config.features)
+        >> WriteSplit(
+            split,
+            config.shard_counts.of(split) or 1,
+            config.layout,
+            config.features,
+            conversions,
+        )
         for split, part in zip(splits, examples, strict=True)
     ]
     rejects = (

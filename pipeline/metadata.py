@@ -70,6 +70,8 @@ def build_json(
             "shards": len(mine),
             "labels": {str(k): v for k, v in _sum([shard.labels for shard in mine]).items()},
             "formats": _sum([shard.formats for shard in mine]),
+            "converted": sum(shard.converted for shard in mine),
+            "conversions": _sum([shard.conversions for shard in mine]),
             "long_sides": {
                 str(k): v for k, v in _sum([shard.long_sides for shard in mine]).items()
             },
@@ -89,11 +91,13 @@ def build_json(
             "inputs": plan.listed,
             "records": records,
             "rejects": sum(errors.values()),
+            "converted": sum(shard.converted for shard in shards),
             "duplicates": plan.duplicates,
             "passed_over": plan.passed_over,
             "bytes": sum(shard.bytes for shard in shards),
         },
         "rejects": dict(sorted(errors.items())),
+        "conversions": _sum([shard.conversions for shard in shards]),
         "notes": list(plan.notes),
         "classes": list(plan.classes),
         "splits": splits,

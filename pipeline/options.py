@@ -90,6 +90,43 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
         help="keep a group in one split: dirname, column:NAME or regex:RE",
     )  # fmt: skip
 
+    images = parser.add_argument_group("images")
+    images.add_argument(
+        "--convert", default="auto",
+        help="auto: what TensorFlow does not decode becomes PNG or JPEG (default); jpeg or png: "
+        "everything becomes that; never: nothing is rewritten",
+    )  # fmt: skip
+    images.add_argument(
+        "--exif", default="bake",
+        help="bake turns pixels as EXIF says (default); keep leaves them, and counts them",
+    )  # fmt: skip
+    images.add_argument(
+        "--multi_frame", default="first",
+        help="of animations and pages: first writes the first (default), all writes animated GIFs "
+        "whole and rejects the rest, reject rejects them",
+    )  # fmt: skip
+    images.add_argument(
+        "--resize", default=None, metavar="RULE",
+        help="short:256, long:512, 320x240, crop:224x224 or pad:224x224; never enlarges by itself",
+    )  # fmt: skip
+    images.add_argument("--enlarge", action="store_true", help="let --resize enlarge, too")
+    images.add_argument(
+        "--quality", type=int, default=95, metavar="N",
+        help="of JPEGs that are written anew, 1 to 100 (default 95)",
+    )  # fmt: skip
+    images.add_argument(
+        "--min_size", type=int, default=1, metavar="N",
+        help="reject images with a side of fewer pixels (default 1)",
+    )  # fmt: skip
+    images.add_argument(
+        "--max_pixels", type=int, default=178_956_970, metavar="N",
+        help="reject images of more pixels (default and most 178956970)",
+    )  # fmt: skip
+    images.add_argument(
+        "--max_bytes", type=int, default=1 << 28, metavar="N",
+        help="reject files of more bytes (default and most 268435456)",
+    )  # fmt: skip
+
     work = parser.add_argument_group("how it is done")
     work.add_argument(
         "--check", default="full",
@@ -145,7 +182,7 @@ def config_from(args: argparse.Namespace) -> Config:
     """
     from imageshards.pipeline.config import Config  # numpy and Pillow: not for --help
 
-    for option in ("base_uri", "class_names", "name", "split_names", "uri_column"):
+    for option in ("base_uri", "class_names", "name", "resize", "split_names", "uri_column"):
         if getattr(args, option) == "":  # an unset variable of a script, most likely
             raise UsageError(f"--{option} is empty: give it a value, or leave it out")
     return Config(
@@ -165,6 +202,15 @@ def config_from(args: argparse.Namespace) -> Config:
         features=args.features,
         features_from=tuple(column for value in args.features_from for column in value.split(",")),
         check=args.check,
+        convert=args.convert,
+        exif=args.exif,
+        multi_frame=args.multi_frame,
+        resize=args.resize or "",
+        enlarge=args.enlarge,
+        quality=args.quality,
+        min_size=args.min_size,
+        max_pixels=args.max_pixels,
+        max_bytes=args.max_bytes,
         writer=args.writer,
         name=args.name or "",
         max_reject_fraction=args.max_reject_fraction,

@@ -83,6 +83,8 @@ def report_html(
     body = [_head(build)]
     for name, split in build["splits"].items():
         body.append(_split(name, split, build, layout, schema))
+    if build["conversions"]:
+        body.append(_conversions(build))
     body.append(_rejects(build, rejected))
     body.append(_options(build))
     return (
@@ -111,6 +113,7 @@ def _head(build: Mapping[str, Any]) -> str:
     ]
     if build["classes"]:
         facts.append(("classes", f"{len(build['classes']):,}", False))
+    facts.append(("converted", f"{counts['converted']:,}", False))
     facts.append(("rejects", f"{counts['rejects']:,}", counts["rejects"] > 0))
     facts.append(("duplicates", f"{counts['duplicates']:,}", False))
     facts.append(("passed over", f"{counts['passed_over']:,}", False))
@@ -268,10 +271,23 @@ def _shard_bars(shards: list[dict[str, Any]]) -> str:
     return f'<svg viewBox="0 0 1000 90" preserveAspectRatio="none">{bars}</svg>'
 
 
+def _conversions(build: Mapping[str, Any]) -> str:
+    return (
+        f"<section><h2>Conversions</h2><p class=soft>{build['counts']['converted']:,} images are "
+        "not the files as they were. What was done, by kind; one image may have several.</p>"
+        f"{_rows(by_count(build['conversions']))}</section>"
+    )
+
+
+def by_count(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The most frequent first; equals by name."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
 def _rejects(build: Mapping[str, Any], rejected: Sequence[Mapping[str, str]]) -> str:
     if not build["rejects"]:
         return "<section><h2>Rejects</h2><p class=soft>None: every image is in.</p></section>"
-    ordered = sorted(build["rejects"].items(), key=lambda item: (-item[1], item[0]))
+    ordered = by_count(build["rejects"])
     items = "".join(
         f"<li><code>{escape(line['uri'])}</code> <span class=soft>{escape(line['error'])}: "
         f"{escape(line['reason'])}</span></li>"

@@ -17,7 +17,7 @@ from imageshards.pipeline import graph
 from imageshards.pipeline.config import Config
 from imageshards.pipeline.finish import check_output
 from imageshards.pipeline.progress import Progress
-from imageshards.pipeline.report import human_bytes
+from imageshards.pipeline.report import by_count, human_bytes
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.sources import check_source, identify
@@ -45,6 +45,8 @@ class Summary:
       rejects: images left out, each a line of rejects.jsonl.
       duplicates: references that named a URI again.
       passed_over: files that were no images by their name.
+      converted: images that are not the files as they were.
+      conversions: kind of what was done to an image -> images.
       splits: name -> (records, shards).
       notes: what the build decided by itself, and why.
       seconds: wall time, start-up included.
@@ -58,6 +60,8 @@ class Summary:
     rejects: int
     duplicates: int
     passed_over: int
+    converted: int
+    conversions: dict[str, int]
     splits: dict[str, tuple[int, int]]
     notes: tuple[str, ...]
     seconds: float
@@ -80,6 +84,9 @@ class Summary:
             + f", {_count(self.duplicates, 'duplicate')}, "
             f"{_count(self.passed_over, 'file')} passed over",
         ]
+        if self.conversions:
+            kinds = ", ".join(f"{count:,} {kind}" for kind, count in by_count(self.conversions))
+            lines.append(f"  {self.converted:,} converted: {kinds}")
         lines += [f"  {note}" for note in self.notes]
         if self.resumed == self.shards:
             lines.append("  nothing to do: every shard was there already")
@@ -162,6 +169,8 @@ def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float
         rejects=counts["rejects"],
         duplicates=counts["duplicates"],
         passed_over=counts["passed_over"],
+        converted=counts["converted"],
+        conversions=build["conversions"],
         splits={
             name: (split["records"], split["shards"]) for name, split in build["splits"].items()
         },

@@ -134,7 +134,7 @@ def every_kind_of_bad_file(folder: Path) -> dict[str, str]:
         "cut.png": (png[: len(png) // 2], "Truncated"),
         "garbled.png": (png[:200] + bytes(50) + png[250:], "Corrupt"),
         "page.jpg": (b"<html>404</html>", "NotAnImage"),
-        "photo.webp": (image_bytes(3, "WEBP"), "Unsupported"),
+        "photo.jxl": (b"\xff\x0a" + bytes(50), "Unsupported"),
     }
     (folder / "bad").mkdir(parents=True)
     for name, (data, _) in bad.items():

@@ -69,8 +69,8 @@ def test_whatever_passes_decodes_in_training(kind: str, mode: str, options: dict
     try:
         info = images.inspect(data)
     except images.ImageError as error:
-        refused = (error.kind, kind)
-        assert refused == ("Unsupported", "BMP")
+        refused = (error.kind, kind, "" if kind == "BMP" else mode)
+        assert refused in (("Unsupported", "BMP", ""), ("Unsupported", "PNG", "LA"))
     else:
         assert tensorflow_size(data) == (info.height, info.width) == (12, 20)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -81,6 +81,9 @@ class ShardReport:
       long_sides: upper bound of a size class in pixels -> records (see `stats.size_class`).
       smallest: (height, width) of the image with the fewest pixels.
       largest: (height, width) of the image with the most pixels.
+      converted: records whose image is not the file as it was.
+      conversions: kind of what was done to an image -> records. A shard does not tell it: what
+        is read back from one has none.
     """
 
     shard: ShardId
@@ -92,6 +95,8 @@ class ShardReport:
     long_sides: Mapping[int, int]
     smallest: tuple[int, int]
     largest: tuple[int, int]
+    converted: int = 0
+    conversions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from imageshards.transforms.tfrecord import SUFFIX, CorruptRecord, parse_shard_n
 
 @dataclass
 class EncodeExamples(beam.PTransform):  # type: ignore[misc]
-    """(split, references) -> (split, serialized Example); rejects: Reject.
+    """(split, references) -> (split, serialized Example); rejects: Reject; conversions: kinds.
 
     Attributes:
       encoder: reference -> record.
@@ -54,7 +54,9 @@ class EncodeExamples(beam.PTransform):  # type: ignore[misc]
             | "Refs" >> beam.FlatMap(_refs)  # (split, reference)
             | "Distribute" >> beam.Reshuffle()
             | "Encode"
-            >> beam.ParDo(_Encode(self.encoder), self.plan).with_outputs("rejects", main="examples")
+            >> beam.ParDo(_Encode(self.encoder), self.plan).with_outputs(
+                "rejects", "conversions", main="examples"
+            )
         )
 
 
@@ -86,6 +88,8 @@ class _Encode(beam.DoFn):  # type: ignore[misc]
         self._milliseconds.update(round((time.perf_counter() - begin) * 1000))
         self._bytes.update(len(data))
         self._images.inc()
+        if encoded.conversions:
+            yield beam.pvalue.TaggedOutput("conversions", (split, encoded.conversions))
         yield split, data
 
 
@@ -98,12 +102,15 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
       num_shards: files.
       layout: where.
       schema_name: of the features, to read the files again.
+      conversions: side input, ((split, kinds), records), which the files do not tell. Which shard
+        has them is not known: the report of the first counts those of the whole split.
     """
 
     split: str
     num_shards: int
     layout: Layout
     schema_name: str
+    conversions: beam.pvalue.AsIter
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -120,7 +127,7 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
                 compression_type=CompressionTypes.UNCOMPRESSED,
             )  # file name
             | "Distribute" >> beam.Reshuffle()
-            | "ReadBack" >> beam.ParDo(_ReadBack(self.layout, self.schema_name))
+            | "ReadBack" >> beam.ParDo(_ReadBack(self.layout, self.schema_name), self.conversions)
         )
 
 
@@ -129,12 +136,19 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
         self._layout = layout
         self._schema_name = schema_name
 
-    def process(self, file_name: str) -> Iterator[ShardReport]:
+    def process(
+        self, file_name: str, conversions: Iterable[tuple[tuple[str, tuple[str, ...]], int]]
+    ) -> Iterator[ShardReport]:
         shard = parse_shard_name(file_name.rpartition("/")[2])
         if shard is None:
             raise ValueError(f"{file_name}: not the name of a shard")
+        of_split = [
+            (kinds, records)
+            for (split, kinds), records in conversions
+            if (split, 0) == (shard.split, shard.index)
+        ]
         try:
-            report, index = scan.scan_shard(file_name, shard, self._schema_name)
+            report, index = scan.scan_shard(file_name, shard, self._schema_name, of_split)
         except CorruptRecord as error:
             raise BuildError(f"{file_name}: {error}") from error
         self._layout.write(self._layout.index(shard), index.encode())

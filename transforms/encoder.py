@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from imageshards.transforms import example, images, storage
+from imageshards.transforms.convert import Rules, convert
 from imageshards.transforms.elements import ImageRef, Problem
 
 
@@ -28,26 +29,33 @@ class Encoded:
       parts: bytes whose concatenation is the serialized Example.
       info: format and size in pixels of the image.
       label: label number, or None.
+      conversions: kinds of what was done to the image.
     """
 
     parts: list[bytes]
     info: images.ImageInfo
     label: int | None
+    conversions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class ImageEncoder:
-    """Reads, checks and encodes images.
+    """Reads, checks, converts and encodes images.
 
     Attributes:
       schema: the features of a record.
-      check: how closely an image is looked at.
+      rules: how an image is checked and converted.
       base: what `image/filename` leaves out of the beginning of a URI.
     """
 
     schema: example.Schema
-    check: images.Check
+    rules: Rules
     base: str = ""
+
+    @property
+    def check(self) -> images.Check:
+        """How closely images are looked at: where all are written anew, all are decoded."""
+        return "full" if self.rules.rewrites_all else self.rules.check
 
     def encode(self, ref: ImageRef, classes: Mapping[str, tuple[int, bytes]]) -> Encoded:
         """The record of one image.
@@ -62,15 +70,16 @@ class ImageEncoder:
         if ref.problem:
             raise Rejected(ref.problem)
         try:
+            self.rules.limit_bytes(ref.size)
             data = storage.read(ref.uri)
+            image = convert(data, self.rules)
         except storage.ReadError as error:
             raise Rejected(Problem("read", error.kind, str(error))) from error
-        try:
-            info = images.inspect(data, self.check)
         except images.ImageError as error:
             raise Rejected(Problem("check", error.kind, str(error))) from error
+        info = image.info
         values: dict[str, example.Value] = {
-            "encoded": data,
+            "encoded": image.data,
             "format": info.format.encode(),
             "height": info.height,
             "width": info.width,
@@ -82,4 +91,4 @@ class ImageEncoder:
             label, name = classes[ref.label]
             values["label"] = label
             values["class_text"] = name
-        return Encoded(example.encode(self.schema, values), info, label)
+        return Encoded(example.encode(self.schema, values), info, label, image.kinds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
@@ -57,10 +57,24 @@ def read_shard(uri: str) -> Iterator[Record]:
             yield Record(offset, len(data) + FRAME_BYTES, example.decode(data))
 
 
-def scan_shard(uri: str, shard: ShardId, schema_name: str) -> tuple[ShardReport, str]:
-    """The report and the index of a shard, from its file alone."""
+def scan_shard(
+    uri: str,
+    shard: ShardId,
+    schema_name: str,
+    conversions: Iterable[tuple[tuple[str, ...], int]] = (),
+) -> tuple[ShardReport, str]:
+    """The report and the index of a shard, from its file.
+
+    Args:
+      uri: of the file.
+      shard: which it is.
+      schema_name: of its features.
+      conversions: (kinds, records), which the file does not tell, for the report.
+    """
     schema = example.SCHEMAS[schema_name]
     stats = ShardStats()
+    for kinds, records in conversions:
+        stats.add_conversions(kinds, records)
     index: list[str] = []
     with storage.open_read(uri) as raw:
         file = CountingFile(cast(BinaryIO, raw))

@@ -102,7 +102,7 @@ def write_shard(
             start = sink.size
             sink.write([head, *encoded.parts, tail])
             index.append(index_line(start, sink.size - start))
-            stats.add(encoded.info, encoded.label)
+            stats.add(encoded.info, encoded.label, encoded.conversions)
         sink.keep = stats.records > 0
     report = stats.report(shard, sink.size, sink.crc32c)
     part = write_rejects(layout, shard.split, f"{shard.split}-{shard.index:05d}", rejects)
@@ -233,4 +233,6 @@ def _parse_report(shard: ShardId, values: dict[str, Any]) -> ShardReport:
         long_sides={int(bound): count for bound, count in values["long_sides"].items()},
         smallest=tuple(values["smallest"]),
         largest=tuple(values["largest"]),
+        converted=values["converted"],
+        conversions=values["conversions"],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from imageshards.transforms.convert import is_changed
 from imageshards.transforms.elements import ShardId, ShardReport
 from imageshards.transforms.images import ImageInfo
 
@@ -27,9 +28,13 @@ class ShardStats:
         self._sides: Counter[int] = Counter()
         self._smallest: tuple[int, int] | None = None
         self._largest: tuple[int, int] = (0, 0)
+        self._converted = 0
+        self._conversions: Counter[str] = Counter()
 
-    def add(self, info: ImageInfo, label: int | None) -> None:
+    def add(self, info: ImageInfo, label: int | None, conversions: tuple[str, ...] = ()) -> None:
         """Counts one record."""
+        if conversions:
+            self.add_conversions(conversions)
         self.records += 1
         self._formats[info.format] += 1
         self._sides[size_class(info.height, info.width)] += 1
@@ -40,6 +45,12 @@ class ShardStats:
             self._smallest = size
         if _order(size) > _order(self._largest):
             self._largest = size
+
+    def add_conversions(self, kinds: tuple[str, ...], records: int = 1) -> None:
+        """Counts records that are there already, to whose images the same was done."""
+        self._converted += records * is_changed(kinds)
+        for kind in kinds:
+            self._conversions[kind] += records
 
     def report(self, shard: ShardId, size: int, crc32c: int) -> ShardReport:
         """The report of a shard of `size` bytes."""
@@ -53,6 +64,8 @@ class ShardStats:
             long_sides=dict(sorted(self._sides.items())),
             smallest=self._smallest or (0, 0),
             largest=self._largest,
+            converted=self._converted,
+            conversions=dict(sorted(self._conversions.items())),
         )
 
 

@@ -1,0 +1,14 @@
+"""imageshards' own function: see benchmarks/resize.py."""
+
+from resize_loop import run
+
+from imageshards.transforms.convert import Rules, convert
+from imageshards.transforms.resize import Resize
+
+
+def resize(data: bytes, side: int) -> bytes:
+    """With the checks that a build makes."""
+    return convert(data, Rules(resize=Resize("short", side, side))).data
+
+
+run(resize)

@@ -1,0 +1,216 @@
+"""What the headers of image files say, without decoding. Pure.
+
+Formats: ITU-T T.81 (JPEG), W3C PNG, RFC 9649 (WebP), ITU-T T.800 (JPEG 2000), Exif 2.32 over
+TIFF 6.0 (orientation).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+UPRIGHT = 1
+"""The EXIF orientation of pixels that stand as they are to be seen."""
+
+_ORIENTATION_TAG = 0x0112
+_EXIF = b"Exif\0\0"
+
+
+def exif_orientation(exif: bytes) -> int:
+    r"""The orientation, 1 to 8, that an EXIF block tells; 1 where it tells none.
+
+    Args:
+      exif: a TIFF structure, with or without `Exif\0\0` before it.
+    """
+    tiff = exif.removeprefix(_EXIF)
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(bytes(tiff[:4]))
+    if not order:
+        return UPRIGHT
+    try:
+        (ifd,) = struct.unpack_from(order + "I", tiff, 4)
+        (entries,) = struct.unpack_from(order + "H", tiff, ifd)
+        for entry in range(ifd + 2, ifd + 2 + 12 * entries, 12):
+            tag, kind, _, value = struct.unpack_from(order + "HHIH", tiff, entry)
+            if tag == _ORIENTATION_TAG and kind == 3 and 1 <= value <= 8:
+                return int(value)
+    except struct.error:
+        pass
+    return UPRIGHT
+
+
+def exif_of(orientation: int) -> bytes:
+    """An EXIF block that tells an orientation and nothing else."""
+    entry = struct.pack(">HHIHH", _ORIENTATION_TAG, 3, 1, orientation, 0)
+    return _EXIF + b"MM\0*" + struct.pack(">IH", 8, 1) + entry + bytes(4)
+
+
+class JpegHeader(NamedTuple):
+    """A JPEG's frame header.
+
+    Attributes:
+      process: which SOFn marker, 0 to 15.
+      bits: of a sample.
+      height: in pixels, as stored.
+      width: in pixels, as stored.
+      components: 1 grey, 3 colour, 4 CMYK or YCCK.
+      exif: the TIFF structure of its EXIF block, or empty.
+    """
+
+    process: int
+    bits: int
+    height: int
+    width: int
+    components: int
+    exif: bytes
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is baseline, extended or progressive with 8 bits: what every decoder reads."""
+        return self.process <= 2 and self.bits == 8
+
+
+_NO_FRAME_HEADER = (0xC4, 0xC8, 0xCC)
+_FRAME = struct.Struct(">BHHB")
+
+
+def read_jpeg(data: bytes) -> JpegHeader | None:
+    """The frame header of a JPEG; None if its segments lead to none."""
+    exif = b""
+    at = 2
+    try:
+        while data[at] == 0xFF:
+            marker = data[at + 1]
+            if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAME_HEADER:
+                bits, height, width, components = _FRAME.unpack_from(data, at + 4)
+                return JpegHeader(marker - 0xC0, bits, height, width, components, exif)
+            if marker == 0xFF:  # fill byte
+                at += 1
+            elif marker == 0x01 or 0xD0 <= marker <= 0xD7:
+                at += 2
+            elif marker in (0xD9, 0xDA):
+                return None
+            else:
+                after = at + 2 + (data[at + 2] << 8 | data[at + 3])
+                if marker == 0xE1 and not exif and data.startswith(_EXIF, at + 4):
+                    exif = data[at + 10 : after]
+                at = after
+    except (IndexError, struct.error):
+        pass
+    return None
+
+
+GREY_WITH_ALPHA = 4
+"""The colour type of a PNG that TensorFlow decodes to two channels."""
+
+
+@dataclass(frozen=True)
+class PngHeader:
+    """What a PNG's chunks tell.
+
+    Attributes:
+      height: in pixels, as stored.
+      width: in pixels, as stored.
+      colour: type of IHDR: 0 grey, 2 RGB, 3 palette, 4 grey with alpha, 6 RGB
+        with alpha.
+      animated: whether it has more frames than one.
+      exif: the TIFF structure of its eXIf chunk, or empty.
+    """
+
+    height: int
+    width: int
+    colour: int
+    animated: bool
+    exif: bytes
+
+
+def read_png(data: bytes) -> PngHeader | None:
+    """The header of a PNG; None if it does not begin with one."""
+    if data[12:16] != b"IHDR" or len(data) < 29:
+        return None
+    width, height, _, colour = struct.unpack_from(">IIBB", data, 16)
+    animated = False
+    exif = b""
+    at = 8
+    while at + 8 <= len(data):
+        size, name = struct.unpack_from(">I4s", data, at)
+        if name == b"acTL" and size == 8 and at + 12 <= len(data):
+            animated = struct.unpack_from(">I", data, at + 8)[0] > 1
+        elif name == b"eXIf":
+            exif = data[at + 8 : at + 8 + size]
+        elif name == b"IEND":
+            break
+        at += size + 12
+    return PngHeader(height, width, colour, animated, exif)
+
+
+@dataclass(frozen=True)
+class WebpHeader:
+    """Canvas of a WebP in pixels, and how its first frame is coded."""
+
+    height: int
+    width: int
+    lossless: bool
+
+
+def read_webp(data: bytes) -> WebpHeader | None:
+    """The header of a WebP; None if its chunks lead to no frame."""
+    canvas: tuple[int, int] | None = None
+    at = 12
+    try:
+        while at < len(data):
+            name, size = struct.unpack_from("<4sI", data, at)
+            body = at + 8
+            if name == b"VP8X":
+                width = int.from_bytes(data[body + 4 : body + 7], "little") + 1
+                canvas = (int.from_bytes(data[body + 7 : body + 10], "little") + 1, width)
+            elif name == b"ANMF":
+                at = body + 16  # its own chunks follow
+                continue
+            elif name == b"VP8L":
+                (bits,) = struct.unpack_from("<I", data, body + 1)
+                height, width = canvas or ((bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1)
+                return WebpHeader(height, width, lossless=True)
+            elif name == b"VP8 ":
+                width, height = struct.unpack_from("<HH", data, body + 6)
+                height, width = canvas or (height & 0x3FFF, width & 0x3FFF)
+                return WebpHeader(height, width, lossless=False)
+            at = body + size + size % 2
+    except struct.error:
+        pass
+    return None
+
+
+_SIZ = b"\xff\x4f\xff\x51"
+_COD = b"\xff\x52"
+
+
+def jpeg2000_sizes(data: bytes) -> list[tuple[int, int]]:
+    """(height, width) that each JPEG 2000 codestream within some bytes declares."""
+    sizes = []
+    at = data.find(_SIZ)
+    while 0 <= at <= len(data) - 24:
+        right, bottom, left, top = struct.unpack_from(">IIII", data, at + 8)
+        sizes.append((bottom - top, right - left))
+        at = data.find(_SIZ, at + 4)
+    return sizes
+
+
+def is_reversible_jpeg2000(data: bytes) -> bool:
+    """Whether the wavelet of a JPEG 2000 is the reversible one: the file may be lossless."""
+    at = data.find(_COD, max(data.find(_SIZ), 0))
+    return 0 <= at < len(data) - 13 and data[at + 13] == 1
+
+
+_PNG_HEAD = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+
+
+def png_sizes(data: bytes) -> list[tuple[int, int]]:
+    """(height, width) that each PNG within some bytes declares."""
+    sizes = []
+    at = data.find(_PNG_HEAD)
+    while 0 <= at <= len(data) - 24:
+        width, height = struct.unpack_from(">II", data, at + 16)
+        sizes.append((height, width))
+        at = data.find(_PNG_HEAD, at + 8)
+    return sizes
