@@ -31,6 +31,7 @@ _CHOICES = {
     "convert": ("auto", "jpeg", "png", "never"),
     "exif": ("bake", "keep"),
     "multi_frame": ("first", "all", "reject"),
+    "dedupe": ("none", "pixels"),
     "writer": ("shard", "beam"),
     "features": tuple(SCHEMAS),
 }
@@ -77,6 +78,7 @@ class Config:
       min_size: pixels of the shortest side that is taken.
       max_pixels: of an image.
       max_bytes: of a file.
+      dedupe: `none`, or `pixels` to take images of equal pixels once.
       writer: `shard` or `beam`.
       name: of the data set; empty: that of the output folder.
       max_reject_fraction: more rejects than this fail the build.
@@ -111,6 +113,7 @@ class Config:
     min_size: int = 1
     max_pixels: int = MAX_PIXELS
     max_bytes: int = MAX_BYTES
+    dedupe: str = "none"
     writer: str = "shard"
     name: str = ""
     max_reject_fraction: float = 0.01

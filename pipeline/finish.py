@@ -14,12 +14,14 @@ from typing import Any
 
 from imageshards.pipeline import metadata
 from imageshards.pipeline.config import Config
-from imageshards.pipeline.report import REJECTS_SHOWN, report_html
+from imageshards.pipeline.report import LINES_SHOWN, report_html
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, RejectReport, ShardId, ShardReport
 from imageshards.transforms.example import SCHEMAS
-from imageshards.transforms.layout import REJECTS_SUFFIX, Layout
+from imageshards.transforms.layout import DIGESTS_SUFFIX, REJECTS_SUFFIX, Layout
+from imageshards.transforms.leaks import write_leaks
 from imageshards.transforms.plan import Plan
+from imageshards.transforms.references import DUPLICATE_PIXELS
 from imageshards.transforms.tfds import features_json
 from imageshards.transforms.tfrecord import SHARD_LIKE
 
@@ -163,9 +165,9 @@ def clear(layout: Layout) -> None:
     ours = [*map(layout.shard, shards), *map(layout.index, shards)]
     ours += map(layout.shard_state, shards)
     ours += [storage.join(layout.state, name) for name in there[layout.state]
-             if name.endswith(REJECTS_SUFFIX)]  # fmt: skip
+             if name.endswith((REJECTS_SUFFIX, DIGESTS_SUFFIX))]  # fmt: skip
     ours += [
-        layout.features, layout.build, layout.report, layout.rejects,
+        layout.features, layout.build, layout.report, layout.rejects, layout.leaks,
         *(layout.labels(key) for schema in SCHEMAS.values() if (key := schema.key_of("label"))),
     ]  # fmt: skip
     storage.delete(
@@ -202,7 +204,10 @@ def finish(
     _conserve(plan, shards, errors)
     _write_rejects(layout, parts)
     _judge(plan, shards, errors, config)
-    build = metadata.build_json(plan, shards, errors, config)
+    leaks = 0
+    if len(plan.splits) > 1:
+        leaks = write_leaks(layout, shards, config.schema.key_of("filename") or "")
+    build = metadata.build_json(plan, shards, errors, leaks, config)
     layout.write(layout.build, metadata.to_json(build))
     features = features_json(config.schema, len(plan.classes))
     layout.write(layout.features, metadata.to_json(features))
@@ -210,8 +215,11 @@ def finish(
     if label_key:
         names = "".join(f"{name}\n" for name in plan.classes)
         layout.write(layout.labels(label_key), names.encode())
-    rejected = _first_rejects(layout)
-    layout.write(layout.report, report_html(build, layout, config.schema, rejected).encode())
+    rejected = _first_lines(layout.rejects)
+    leaked = _first_lines(layout.leaks) if leaks else []
+    layout.write(
+        layout.report, report_html(build, layout, config.schema, rejected, leaked).encode()
+    )
     storage.sweep(layout.state)
     _check_still_mine(plan, config)
     info = metadata.dataset_info_json(plan, shards, config)
@@ -240,9 +248,9 @@ def _write_rejects(layout: Layout, parts: Sequence[RejectReport]) -> None:
                     sink.write([data])
 
 
-def _first_rejects(layout: Layout) -> list[dict[str, str]]:
-    with storage.open_read(layout.rejects) as file:
-        return [json.loads(line) for line in islice(file, REJECTS_SHOWN)]
+def _first_lines(uri: str) -> list[dict[str, Any]]:
+    with storage.open_read(uri) as file:
+        return [json.loads(line) for line in islice(file, LINES_SHOWN)]
 
 
 def _judge(plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], config: Config) -> None:
@@ -256,7 +264,8 @@ def _judge(plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], conf
 def _verdict(
     plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], config: Config
 ) -> str:
-    rejects = errors.total()
+    # Those are not faults of the images.
+    rejects = errors.total() - errors[DUPLICATE_PIXELS]
     if rejects > config.max_reject_fraction * plan.images:
         kinds = ", ".join(f"{count:,} {error}" for error, count in errors.most_common())
         return (

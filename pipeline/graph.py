@@ -8,6 +8,7 @@ from apache_beam.pvalue import AsIter, AsSingleton
 from imageshards.pipeline.config import Config
 from imageshards.pipeline.finish import claim, finish
 from imageshards.transforms.batch import RefBatch
+from imageshards.transforms.dedupe import TakePixelsOnce
 from imageshards.transforms.encode import EncodeExamples, WriteRejects, WriteSplit
 from imageshards.transforms.plan import Plan
 from imageshards.transforms.read import ReadReferences
@@ -26,6 +27,9 @@ def build(root: beam.Pipeline, config: Config, workers: int | None = 1) -> None:
     listed = root | "Read" >> ReadReferences(
         config.input, config.annotator, config.uri_column, config.include_all, config.layout.root
     )  # (bucket, references); tallies
+    if config.dedupe == "pixels":
+        batches = listed.batches | "Dedupe" >> TakePixelsOnce(config.encoder)
+        listed = listed._replace(batches=batches)
     groups, planned = listed | "Shuffle" >> ShuffleReferences(config.planner)
     # groups: (bucket, split -> sorted references); planned: one plan
     plan = AsSingleton(planned | "Claim" >> beam.Map(claim, config).with_output_types(Plan))

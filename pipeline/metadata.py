@@ -55,7 +55,11 @@ def _sum(counts: Sequence[Mapping[Any, int]]) -> dict[Any, int]:
 
 
 def build_json(
-    plan: Plan, shards: Sequence[ShardReport], errors: Mapping[str, int], config: Config
+    plan: Plan,
+    shards: Sequence[ShardReport],
+    errors: Mapping[str, int],
+    leaks: int,
+    config: Config,
 ) -> dict[str, Any]:
     """Everything that is known of a build."""
     records = sum(shard.records for shard in shards)
@@ -93,6 +97,7 @@ def build_json(
             "rejects": sum(errors.values()),
             "converted": sum(shard.converted for shard in shards),
             "duplicates": plan.duplicates,
+            "leaks": leaks,
             "passed_over": plan.passed_over,
             "bytes": sum(shard.bytes for shard in shards),
         },

@@ -137,6 +137,11 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
         help="more rejects than this fail the build (default 0.01)",
     )  # fmt: skip
     work.add_argument(
+        "--dedupe", default="none",
+        help="pixels: of images with the same pixels take one, and list the others; decodes every "
+        "image once more (default none: a URI is taken once, whatever is in it)",
+    )  # fmt: skip
+    work.add_argument(
         "--writer", default="shard",
         help="shard: a worker owns a shard (default); beam: WriteToTFRecord, for heavy work per "
         "image on few shards",
@@ -211,6 +216,7 @@ def config_from(args: argparse.Namespace) -> Config:
         min_size=args.min_size,
         max_pixels=args.max_pixels,
         max_bytes=args.max_bytes,
+        dedupe=args.dedupe,
         writer=args.writer,
         name=args.name or "",
         max_reject_fraction=args.max_reject_fraction,

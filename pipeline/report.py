@@ -18,7 +18,7 @@ from imageshards.transforms.stats import SIZE_CLASSES
 from imageshards.transforms.tfrecord import parse_shard_name
 
 SAMPLES = 24
-REJECTS_SHOWN = 20
+LINES_SHOWN = 20
 _THUMBNAIL_PIXELS = 128
 _CLASSES_SHOWN = 24
 
@@ -70,6 +70,7 @@ def report_html(
     layout: Layout,
     schema: Schema,
     rejected: Sequence[Mapping[str, str]],
+    leaked: Sequence[Mapping[str, Any]],
 ) -> str:
     """The page of a build.
 
@@ -79,10 +80,13 @@ def report_html(
         shuffle has made a random draw.
       schema: of the records.
       rejected: the first lines of rejects.jsonl.
+      leaked: the first lines of leaks.jsonl, if it is there.
     """
     body = [_head(build)]
     for name, split in build["splits"].items():
         body.append(_split(name, split, build, layout, schema))
+    if leaked:
+        body.append(_leaks(build, leaked))
     if build["conversions"]:
         body.append(_conversions(build))
     body.append(_rejects(build, rejected))
@@ -116,6 +120,8 @@ def _head(build: Mapping[str, Any]) -> str:
     facts.append(("converted", f"{counts['converted']:,}", False))
     facts.append(("rejects", f"{counts['rejects']:,}", counts["rejects"] > 0))
     facts.append(("duplicates", f"{counts['duplicates']:,}", False))
+    if counts["leaks"]:
+        facts.append(("in two splits", f"{counts['leaks']:,}", True))
     facts.append(("passed over", f"{counts['passed_over']:,}", False))
     cards = "".join(
         f'<div class="fact{" bad" * bad}"><b>{value}</b><span class=soft>{name}</span></div>'
@@ -269,6 +275,23 @@ def _shard_bars(shards: list[dict[str, Any]]) -> str:
         for i, shard in enumerate(shown)
     )
     return f'<svg viewBox="0 0 1000 90" preserveAspectRatio="none">{bars}</svg>'
+
+
+def _leaks(build: Mapping[str, Any], leaked: Sequence[Mapping[str, Any]]) -> str:
+    items = "".join(
+        "<li>"
+        + ", ".join(
+            f"<code>{escape(image['filename'])}</code> <span class=soft>in "
+            f"{escape(image['split'])}</span>"
+            for image in line["images"]
+        )
+        for line in leaked
+    )
+    return (
+        "<section><h2>Leaks</h2><p class=soft>The same image is in more than one split: "
+        f"{build['counts']['leaks']:,} times. Each is a line of <code>leaks.jsonl</code>. "
+        f"<code>--dedupe pixels</code> takes each once.</p><ul>{items}</ul></section>"
+    )
 
 
 def _conversions(build: Mapping[str, Any]) -> str:

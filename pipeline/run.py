@@ -45,6 +45,7 @@ class Summary:
       rejects: images left out, each a line of rejects.jsonl.
       duplicates: references that named a URI again.
       passed_over: files that were no images by their name.
+      leaks: images that are in more than one split.
       converted: images that are not the files as they were.
       conversions: kind of what was done to an image -> images.
       splits: name -> (records, shards).
@@ -60,6 +61,7 @@ class Summary:
     rejects: int
     duplicates: int
     passed_over: int
+    leaks: int
     converted: int
     conversions: dict[str, int]
     splits: dict[str, tuple[int, int]]
@@ -84,6 +86,12 @@ class Summary:
             + f", {_count(self.duplicates, 'duplicate')}, "
             f"{_count(self.passed_over, 'file')} passed over",
         ]
+        if self.leaks:
+            are = "1 image is" if self.leaks == 1 else f"{self.leaks:,} images are"
+            lines.append(
+                f"  LEAK: {are} in more than one split (metadata/leaks.jsonl); "
+                "--dedupe pixels takes each once"
+            )
         if self.conversions:
             kinds = ", ".join(f"{count:,} {kind}" for kind, count in by_count(self.conversions))
             lines.append(f"  {self.converted:,} converted: {kinds}")
@@ -169,6 +177,7 @@ def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float
         rejects=counts["rejects"],
         duplicates=counts["duplicates"],
         passed_over=counts["passed_over"],
+        leaks=counts["leaks"],
         converted=counts["converted"],
         conversions=build["conversions"],
         splits={

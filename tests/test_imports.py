@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("transforms", "pipeline", "reader", "launch")
-PTRANSFORMS = {"read", "shuffle", "encode", "write"}
+PTRANSFORMS = {"read", "dedupe", "shuffle", "encode", "write"}
 # A folder may import from itself and from those named here.
 MAY_IMPORT = {
     "transforms": {"transforms"},

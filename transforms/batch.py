@@ -45,6 +45,7 @@ _FEATURE_TYPES: Mapping[Type, pa.DataType] = {
     "int_list": pa.list_(pa.int64()),
     "float_list": pa.list_(pa.float32()),
 }
+_PIXELS = "pixels"
 _REFS_AT_A_TIME = 4096
 
 
@@ -191,6 +192,15 @@ class RefBatch:
         place = self.rows.schema.get_field_index("problem")
         column = _problem_column(len(self), problems)
         return RefBatch(self.rows.set_column(place, "problem", column))
+
+    def with_pixels(self, digests: Sequence[bytes | None]) -> RefBatch:
+        """The same references with digests of their images' pixels."""
+        return RefBatch(self.rows.append_column(_PIXELS, pa.array(digests, pa.binary())))
+
+    def pop_pixels(self) -> tuple[RefBatch, list[bytes | None]]:
+        """The references as they were, and the digests of their images' pixels."""
+        digests = self.rows.column(_PIXELS).to_pylist()
+        return RefBatch(self.rows.drop_columns([_PIXELS])), digests
 
     def labels_found(self) -> set[str]:
         """The labels that occur."""

@@ -148,10 +148,11 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
             if (split, 0) == (shard.split, shard.index)
         ]
         try:
-            report, index = scan.scan_shard(file_name, shard, self._schema_name, of_split)
+            report, index, digests = scan.scan_shard(file_name, shard, self._schema_name, of_split)
         except CorruptRecord as error:
             raise BuildError(f"{file_name}: {error}") from error
         self._layout.write(self._layout.index(shard), index.encode())
+        self._layout.write(self._layout.digests(shard), digests)
         yield report
 
 

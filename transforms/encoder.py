@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from imageshards.transforms import example, images, storage
-from imageshards.transforms.convert import Rules, convert
+from imageshards.transforms.convert import Converted, Rules, convert
 from imageshards.transforms.elements import ImageRef, Problem
 
 
@@ -28,12 +28,14 @@ class Encoded:
     Attributes:
       parts: bytes whose concatenation is the serialized Example.
       info: format and size in pixels of the image.
+      image: the bytes of the image in it.
       label: label number, or None.
       conversions: kinds of what was done to the image.
     """
 
     parts: list[bytes]
     info: images.ImageInfo
+    image: bytes
     label: int | None
     conversions: tuple[str, ...] = ()
 
@@ -57,6 +59,23 @@ class ImageEncoder:
         """How closely images are looked at: where all are written anew, all are decoded."""
         return "full" if self.rules.rewrites_all else self.rules.check
 
+    def pixel_digest(self, ref: ImageRef) -> bytes | None:
+        """16 bytes that are equal for images whose pixels are, as they would be written.
+
+        Grey and colour images of the same look are equal, whatever their formats are. None for an
+        image that cannot be had or is no image: `encode` will tell.
+        """
+        if ref.problem:
+            return None
+        try:
+            return images.pixel_digest(self._convert(ref).data)
+        except (storage.ReadError, images.ImageError):
+            return None
+
+    def _convert(self, ref: ImageRef) -> Converted:
+        self.rules.limit_bytes(ref.size)
+        return convert(storage.read(ref.uri), self.rules)
+
     def encode(self, ref: ImageRef, classes: Mapping[str, tuple[int, bytes]]) -> Encoded:
         """The record of one image.
 
@@ -70,9 +89,7 @@ class ImageEncoder:
         if ref.problem:
             raise Rejected(ref.problem)
         try:
-            self.rules.limit_bytes(ref.size)
-            data = storage.read(ref.uri)
-            image = convert(data, self.rules)
+            image = self._convert(ref)
         except storage.ReadError as error:
             raise Rejected(Problem("read", error.kind, str(error))) from error
         except images.ImageError as error:
@@ -91,4 +108,4 @@ class ImageEncoder:
             label, name = classes[ref.label]
             values["label"] = label
             values["class_text"] = name
-        return Encoded(example.encode(self.schema, values), info, label, image.kinds)
+        return Encoded(example.encode(self.schema, values), info, image.data, label, image.kinds)

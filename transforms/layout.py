@@ -9,6 +9,7 @@ from imageshards.transforms.elements import ShardId
 from imageshards.transforms.tfrecord import index_name, shard_name
 
 REJECTS_SUFFIX = ".rejects.jsonl"
+DIGESTS_SUFFIX = ".digests"
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,15 @@ class Layout:
     def shard_state(self, shard: ShardId) -> str:
         """Written after a shard: its report, and of which references it was made."""
         return storage.join(self.state, shard_name(shard) + ".json")
+
+    def digests(self, shard: ShardId) -> str:
+        """Eight bytes a record, by which images in more than one split are found."""
+        return storage.join(self.state, shard_name(shard) + DIGESTS_SUFFIX)
+
+    @property
+    def leaks(self) -> str:
+        """A line for every image that is in more than one split."""
+        return storage.join(self.metadata, "leaks.jsonl")
 
     def rejects_part(self, part: str) -> str:
         """A part of rejects.jsonl."""

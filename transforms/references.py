@@ -32,6 +32,9 @@ from imageshards.transforms.rules import (
     top_folder,
 )
 
+DUPLICATE_PIXELS = "DuplicatePixels"
+"""The one error of rejects that are not the image's fault."""
+
 
 @dataclass(frozen=True)
 class Annotator:
@@ -215,6 +218,30 @@ def sort_group(batches: Iterable[RefBatch]) -> tuple[dict[str, RefBatch], int]:
     # Stable: among equal keys the order stays that of taken.
     rows = rows[np.argsort(batch.keys[rows], kind="stable")]
     return batch.with_problems(problems).by_split(rows), len(order) - len(rows)
+
+
+def mark_same_pixels(batch: RefBatch) -> RefBatch:
+    """Makes rejects of images whose pixels another image has, of all but the first by key.
+
+    A URI that is named again is left alone: it is taken once anyway.
+    """
+    batch, digests = batch.pop_pixels()
+    uris, labels, keys = batch.uris, batch.labels, batch.keys.tolist()
+    first: dict[bytes, int] = {}
+    for row, digest in enumerate(digests):
+        if digest and (
+            digest not in first
+            or (keys[row], uris[row]) < (keys[first[digest]], uris[first[digest]])
+        ):
+            first[digest] = row
+    problems = batch.problems
+    for row, digest in enumerate(digests):
+        if digest and uris[row] != uris[kept := first[digest]]:
+            reason = f"the same pixels as {uris[kept]}"
+            if labels[row] != labels[kept]:
+                reason += f", whose label is {labels[kept]!r} and not {labels[row]!r}"
+            problems[row] = Problem("dedupe", DUPLICATE_PIXELS, reason)
+    return batch.with_problems(problems)
 
 
 def _take_once(batch: RefBatch, rows: np.ndarray) -> tuple[np.ndarray, dict[int, Problem]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
@@ -9,6 +10,7 @@ from typing import Any, BinaryIO, cast
 import google_crc32c
 
 from imageshards.transforms import example, storage
+from imageshards.transforms.digests import image_digest
 from imageshards.transforms.elements import ShardId, ShardReport
 from imageshards.transforms.images import ImageInfo
 from imageshards.transforms.stats import ShardStats
@@ -57,13 +59,26 @@ def read_shard(uri: str) -> Iterator[Record]:
             yield Record(offset, len(data) + FRAME_BYTES, example.decode(data))
 
 
+def read_record(uri: str, offset: int, framed_size: int) -> Record:
+    """One record, of which the index says where it is.
+
+    Raises:
+      CorruptRecord: there is none.
+      CorruptExample: it is no tf.train.Example.
+    """
+    with storage.open_read(uri) as file:
+        file.seek(offset)
+        _, data = next(read_records(io.BytesIO(file.read(framed_size))))
+    return Record(offset, framed_size, example.decode(data))
+
+
 def scan_shard(
     uri: str,
     shard: ShardId,
     schema_name: str,
     conversions: Iterable[tuple[tuple[str, ...], int]] = (),
-) -> tuple[ShardReport, str]:
-    """The report and the index of a shard, from its file.
+) -> tuple[ShardReport, str, bytes]:
+    """The report, the index and the digests of a shard, from its file.
 
     Args:
       uri: of the file.
@@ -76,13 +91,15 @@ def scan_shard(
     for kinds, records in conversions:
         stats.add_conversions(kinds, records)
     index: list[str] = []
+    digests: list[bytes] = []
     with storage.open_read(uri) as raw:
         file = CountingFile(cast(BinaryIO, raw))
         for offset, data in read_records(cast(BinaryIO, file)):
             record = Record(offset, len(data) + FRAME_BYTES, example.decode(data))
             index.append(index_line(offset, record.framed_size))
             stats.add(info_of(record, schema), record.first(schema.key_of("label")))
-    return stats.report(shard, file.size, file.crc32c), "".join(index)
+            digests.append(image_digest(record.first(schema.key_of("encoded"), b"")))
+    return stats.report(shard, file.size, file.crc32c), "".join(index), b"".join(digests)
 
 
 def info_of(record: Record, schema: example.Schema) -> ImageInfo:

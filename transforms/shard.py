@@ -16,6 +16,7 @@ from typing import Any
 
 from imageshards.transforms import storage
 from imageshards.transforms.batch import RefBatch
+from imageshards.transforms.digests import image_digest
 from imageshards.transforms.elements import (
     ImageRef,
     Reject,
@@ -70,6 +71,8 @@ def write_shard(
     layout: Layout,
     ahead: ReadAhead | None,
     settings: str,
+    *,
+    digests: bool = False,
 ) -> ShardResult:
     """Writes a shard, or finds that an earlier run has.
 
@@ -81,18 +84,20 @@ def write_shard(
       ahead: runs `encode` in threads; None runs it here, which is best for local reads that are
         not decoded: they hold the interpreter's lock most of the time.
       settings: digest of all options that decide bytes.
+      digests: note those of the images, since there are splits to compare.
 
     Returns:
       The report. A shard of which no image is left is not written: its report has 0 records.
     """
     fingerprint = _fingerprint(refs, settings)
-    if done := _finished(shard, layout, fingerprint):
+    if done := _finished(shard, layout, fingerprint, digests):
         return done
     # From here on the data set is not complete, whatever it was before.
     storage.delete([layout.dataset_info])
     stats = ShardStats()
     rejects: list[Reject] = []
     index: list[str] = []
+    noted: list[bytes] = []
     with storage.open_sink(layout.shard(shard), layout.state) as sink:
         for ref, encoded in _encode_all(refs, encode, ahead):
             if isinstance(encoded, Rejected):
@@ -103,10 +108,14 @@ def write_shard(
             sink.write([head, *encoded.parts, tail])
             index.append(index_line(start, sink.size - start))
             stats.add(encoded.info, encoded.label, encoded.conversions)
+            if digests:
+                noted.append(image_digest(encoded.image))
         sink.keep = stats.records > 0
     report = stats.report(shard, sink.size, sink.crc32c)
     part = write_rejects(layout, shard.split, f"{shard.split}-{shard.index:05d}", rejects)
     layout.write(layout.index(shard), "".join(index).encode())
+    if digests:
+        layout.write(layout.digests(shard), b"".join(noted))
     result = ShardResult(report, part)
     layout.write(layout.shard_state(shard), _state_text(result, fingerprint).encode())
     return result
@@ -200,7 +209,9 @@ def _state_text(result: ShardResult, fingerprint: str) -> str:
     return json.dumps(state, indent=1) + "\n"
 
 
-def _finished(shard: ShardId, layout: Layout, fingerprint: str) -> ShardResult | None:
+def _finished(
+    shard: ShardId, layout: Layout, fingerprint: str, digests: bool
+) -> ShardResult | None:
     """The result of an earlier run, if it is of the same bytes and its files are there."""
     try:
         with storage.open_read(layout.shard_state(shard)) as file:
@@ -215,6 +226,8 @@ def _finished(shard: ShardId, layout: Layout, fingerprint: str) -> ShardResult |
     if there != (report.bytes if report.records else -1):
         return None
     if not storage.exists(layout.index(shard)):
+        return None
+    if digests and not storage.exists(layout.digests(shard)):
         return None
     if rejects and not storage.exists(layout.rejects_part(rejects.part)):
         return None

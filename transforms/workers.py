@@ -60,6 +60,7 @@ class ShardJob:
       layout: where.
       encoder: reference -> record.
       settings: digest of all options that decide bytes.
+      digests: note those of the images.
     """
 
     shard: ShardId
@@ -68,6 +69,7 @@ class ShardJob:
     layout: Layout
     encoder: ImageEncoder
     settings: str
+    digests: bool = False
 
     def run(self, threads: Threads) -> ShardResult:
         """Writes the shard, or finds that an earlier run has."""
@@ -79,6 +81,7 @@ class ShardJob:
             self.layout,
             threads.ahead(local, decodes=self.encoder.check == "full"),
             self.settings,
+            digests=self.digests,
         )
 
 

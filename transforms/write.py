@@ -85,7 +85,15 @@ class _Write(beam.DoFn):  # type: ignore[misc]
         classes = {
             label: plan.class_of[label] for label in refs.labels_found() & plan.class_of.keys()
         }
-        job = ShardJob(shard, refs, classes, self._layout, self._encoder, self._settings)
+        job = ShardJob(
+            shard,
+            refs,
+            classes,
+            self._layout,
+            self._encoder,
+            self._settings,
+            digests=len(plan.splits) > 1,
+        )
         for result in self._writers.write(job):
             yield from self._outputs(result)
 

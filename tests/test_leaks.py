@@ -1,0 +1,169 @@
+"""Images that are there twice: taken once, or told loudly when they are in two splits."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import Build, Command
+from helpers import build_json, image_bytes, names, rejects, write_images
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from imageshards.transforms import leaks
+from imageshards.transforms.digests import image_digest
+from imageshards.transforms.elements import ShardId
+
+SPLITS = "train=0.5,test=0.5"
+
+
+def with_comment(data: bytes) -> bytes:
+    """The same JPEG with a comment and an EXIF block."""
+    exif = b"\xff\xe1\x00\x10Exif\0\0II*\0\x08\0\0\0"
+    return data[:2] + exif + b"\xff\xfe\x00\x06note" + data[2:]
+
+
+def recoded(data: bytes, kind: str, **options: object) -> bytes:
+    out = io.BytesIO()
+    Image.open(io.BytesIO(data)).save(out, kind, **options)
+    return out.getvalue()
+
+
+@pytest.fixture
+def twice(tmp_path: Path) -> Path:
+    """40 images, of which 20 are there again with other metadata and in another folder."""
+    folder = tmp_path / "in"
+    write_images(folder, 2, 20)
+    (folder / "copies").mkdir()
+    for number in range(20):
+        data = (folder / f"class00/{number:04d}.jpg").read_bytes()
+        (folder / f"copies/{number:04d}.jpg").write_bytes(with_comment(data))
+    return folder
+
+
+def torn_apart(out: Path) -> set[str]:
+    """Names of the images that are in train under one name and in test under the other."""
+    found = {
+        split: {name.rpartition("/")[2] for name in names(out, split) if "class01" not in name}
+        for split in ("train", "test")
+    }
+    return found["train"] & found["test"]
+
+
+@pytest.mark.parametrize("writer", ["shard", "beam"])
+def test_a_leak_is_told(build: Build, twice: Path, tmp_path: Path, writer: str):
+    out = tmp_path / "out"
+    summary = build(twice, splits=SPLITS, num_shards="3", base_uri=str(twice), writer=writer)
+    leaked = torn_apart(out)
+    assert 0 < len(leaked) < 20
+    assert summary.leaks == build_json(out)["counts"]["leaks"] == len(leaked)
+    assert f"LEAK: {len(leaked)} images are in more than one split" in str(summary)
+    lines = [json.loads(line) for line in (out / "metadata/leaks.jsonl").read_text().splitlines()]
+    assert {line["images"][0]["filename"].rpartition("/")[2] for line in lines} == leaked
+    assert all({i["split"] for i in line["images"]} == {"train", "test"} for line in lines)
+    assert "<h2>Leaks</h2>" in (out / "metadata/report.html").read_text()
+
+
+def test_no_leak_is_told_where_there_is_none(build: Build, photos: Path, tmp_path: Path):
+    summary = build(photos, splits=SPLITS, num_shards="3")
+    assert summary.leaks == 0
+    assert "LEAK" not in str(summary)
+    assert (tmp_path / "out/metadata/leaks.jsonl").read_text() == ""
+
+
+def test_within_a_split_it_is_no_leak(build: Build, twice: Path, tmp_path: Path):
+    assert build(twice, num_shards="3").leaks == 0
+    assert not (tmp_path / "out/metadata/leaks.jsonl").exists()
+
+
+def test_equal_pixels_are_taken_once(build: Build, twice: Path, tmp_path: Path):
+    first = (twice / "class01/0000.jpg").read_bytes()
+    (twice / "class01/as.png").write_bytes(recoded(first, "PNG"))
+    (twice / "class01/as.bmp").write_bytes(recoded(first, "BMP"))
+    (twice / "class01/as.webp").write_bytes(recoded(first, "WEBP", lossless=True))
+    (twice / "class01/other.png").write_bytes(recoded(image_bytes(999), "PNG"))
+    (twice / "class01/broken.jpg").write_bytes(first[:300])
+    summary = build(
+        twice, splits=SPLITS, num_shards="2", dedupe="pixels", base_uri=str(twice),
+        max_reject_fraction=0.02,
+    )  # fmt: skip
+    out = tmp_path / "out"
+    assert (summary.records, summary.rejects, summary.leaks) == (41, 24, 0)
+    lines = {line["uri"].removeprefix(f"{twice}/"): line for line in rejects(out)}
+    assert lines.pop("class01/broken.jpg")["error"] == "Truncated"
+    assert {line["error"] for line in lines.values()} == {"DuplicatePixels"}
+    kept = set(names(out))
+    for line in lines.values():
+        assert line["reason"].split(",")[0].removeprefix(f"the same pixels as {twice}/") in kept
+    copies = [line for name, line in lines.items() if "class01" not in name]
+    assert all("whose label is" in line["reason"] for line in copies)
+    same = {f"class01/{name}" for name in ("0000.jpg", "as.png", "as.bmp", "as.webp")}
+    assert len(same & kept) == 1
+
+
+def test_which_one_is_kept_does_not_depend_on_the_runner(build: Build, twice: Path, tmp_path: Path):
+    found = []
+    for number, options in enumerate(([], ["--direct_runner_bundle_repeat=1"])):
+        other = tmp_path / f"copy{number}"
+        shutil.copytree(twice, other)
+        out = tmp_path / f"out{number}"
+        build(
+            other / "copies", other / "class00", other / "class01", splits=SPLITS, num_shards="2",
+            dedupe="pixels", base_uri=str(other), output=out,
+            beam=["--runner=FnApiRunner", *options],
+        )  # fmt: skip
+        found.append(names(out))
+    assert found[0] == found[1]
+
+
+def test_an_image_named_twice_stays_a_duplicate(build: Build, photos: Path):
+    place = photos / "class00"
+    summary = build(place, photos / "class00/0000.jpg", num_shards="1", dedupe="pixels")
+    assert (summary.records, summary.duplicates, summary.rejects) == (20, 1, 0)
+
+
+def test_dedupe_takes_a_known_word(command: Command, photos: Path):
+    code, _, errors = command("build", f"--input={photos}", "--output=x", "--dedupe=bytes")
+    assert (code, errors) == (2, "imageshards: --dedupe 'bytes': write none or pixels\n")
+
+
+def test_digests_are_of_what_is_coded():
+    data = image_bytes(1, size=(640, 480))
+    assert image_digest(with_comment(data)) == image_digest(data)
+    large = recoded(image_bytes(2, size=(900, 700)), "BMP")
+    assert len(large) > 1_000_000
+    assert image_digest(large) != image_digest(large[:-1] + b"\0" + large[-1:])
+    different = {image_digest(image_bytes(number)) for number in range(300)}
+    assert len(different) == 300
+    for odd in (b"", b"\xff\xd8", b"\xff\xd8\xff\xe1", b"\xff\xd8\xff\xe0\0\0" * 9, b"x" * 5000):
+        assert len(image_digest(odd)) == 8
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 40), max_size=30), min_size=2, max_size=9), st.integers(1, 20)
+)
+def test_leaks_are_found_in_any_parts(values: list[list[int]], at_a_time: int):
+    shards = [ShardId("abc"[number % 3], number // 3, 3) for number in range(len(values))]
+    order = sorted(range(len(values)), key=lambda n: (shards[n].split, shards[n].index))
+    shards = [shards[n] for n in order]
+    digests = {shard: values[n] for shard, n in zip(shards, order, strict=True)}
+    want: dict[int, set[tuple[ShardId, int]]] = {}
+    for shard, found in digests.items():
+        for row, value in enumerate(found):
+            want.setdefault(value, set()).add((shard, row))
+    leaked = [p for p in want.values() if len({shard.split for shard, _ in p}) > 1]
+    before = leaks._RECORDS_AT_A_TIME
+    leaks._RECORDS_AT_A_TIME = at_a_time
+    try:
+        result = list(
+            leaks.find_leaks(
+                [(shard, len(found)) for shard, found in digests.items()],
+                lambda shard: b"".join(value.to_bytes(8, "little") for value in digests[shard]),
+            )
+        )
+    finally:
+        leaks._RECORDS_AT_A_TIME = before
+    assert sorted(map(sorted, result), key=str) == sorted(map(sorted, leaked), key=str)
+    assert len(result) == len(leaked)

@@ -1,0 +1,72 @@
+"""PTransform `TakePixelsOnce` (`--dedupe pixels`): of images with equal pixels one is kept.
+
+Every image is read and decoded once more, before the shuffle; what is not kept becomes a reject
+that names the one that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import apache_beam as beam
+
+from imageshards.transforms.batch import RefBatch
+from imageshards.transforms.encoder import ImageEncoder
+from imageshards.transforms.references import mark_same_pixels, partition
+from imageshards.transforms.workers import cores
+
+_HASH_BUCKETS = 128
+
+
+@dataclass
+class TakePixelsOnce(beam.PTransform):  # type: ignore[misc]
+    """(bucket, references) -> the same, some of them with the problem `DuplicatePixels`.
+
+    Attributes:
+      encoder: knows what of an image is written.
+    """
+
+    encoder: ImageEncoder
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def expand(
+        self, batches: beam.PCollection[tuple[int, RefBatch]]
+    ) -> beam.PCollection[tuple[int, RefBatch]]:
+        """Takes batches in any order, and returns them in none."""
+        return (
+            batches
+            | "DistributeReads" >> beam.Reshuffle()
+            | "HashPixels" >> beam.ParDo(_HashPixels(self.encoder))  # (hash bucket, references)
+            | "GroupByPixels" >> beam.GroupByKey()
+            | "MarkSamePixels" >> beam.FlatMap(_mark)  # (bucket, references)
+        )
+
+
+class _HashPixels(beam.DoFn):  # type: ignore[misc]
+    def __init__(self, encoder: ImageEncoder) -> None:
+        self._encoder = encoder
+        self._threads: ThreadPoolExecutor
+
+    def setup(self) -> None:
+        self._threads = ThreadPoolExecutor(cores(), "imageshards-pixels")
+
+    def teardown(self) -> None:
+        self._threads.shutdown()
+
+    def process(self, element: tuple[int, RefBatch]) -> Iterator[tuple[int, RefBatch]]:
+        _, batch = element
+        digests = list(self._threads.map(self._encoder.pixel_digest, batch.refs()))
+        buckets: dict[int, list[int]] = {}
+        for row, digest in enumerate(digests):
+            buckets.setdefault(digest[0] % _HASH_BUCKETS if digest else 0, []).append(row)
+        hashed = batch.with_pixels(digests)
+        for bucket, rows in buckets.items():
+            yield bucket, hashed.take(rows)
+
+
+def _mark(element: tuple[int, Iterable[RefBatch]]) -> Iterator[tuple[int, RefBatch]]:
+    yield from partition(mark_same_pixels(RefBatch.concat(element[1])))

@@ -1,0 +1,35 @@
+"""A few bytes by which two records are known to hold the same image. Pure."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+DIGEST_BYTES = 8
+_SAMPLE_BYTES = 1024
+
+
+def image_digest(data: bytes) -> bytes:
+    """Eight bytes that are equal for images of equal coded pixels.
+
+    Of a JPEG without what EXIF, comments and colour profiles add. Of long data the length and
+    three samples, which costs 3 us where all of it costs 100: compressed pixels differ all along.
+    """
+    start = _end_of_jpeg_metadata(data) if data.startswith(b"\xff\xd8") else 0
+    length = len(data) - start
+    state = blake2b(length.to_bytes(8, "little"), digest_size=8)
+    if length <= 3 * _SAMPLE_BYTES:
+        state.update(data[start:])
+    else:
+        for at in (start, start + (length - _SAMPLE_BYTES) // 2, len(data) - _SAMPLE_BYTES):
+            state.update(data[at : at + _SAMPLE_BYTES])
+    return state.digest()
+
+
+def _end_of_jpeg_metadata(data: bytes) -> int:
+    """Where the APPn and COM segments at the beginning of a JPEG end."""
+    at = 2
+    while data[at : at + 1] == b"\xff" and (
+        data[at + 1 : at + 2] == b"\xfe" or 0xE0 <= int.from_bytes(data[at + 1 : at + 2]) <= 0xEF
+    ):
+        at += 2 + int.from_bytes(data[at + 2 : at + 4])
+    return at

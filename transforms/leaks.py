@@ -1,0 +1,104 @@
+"""Images that are in more than one split, found by digests of what is written.
+
+Pure but for reading and writing files.
+
+A model that is tested on what it was trained on looks better than it is. Every writer notes eight
+bytes a record; the finish looks for those that stand in shards of different splits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from imageshards.transforms import scan, storage
+from imageshards.transforms.elements import ShardId, ShardReport
+from imageshards.transforms.layout import Layout
+from imageshards.transforms.tfrecord import parse_index
+
+LEAKS_LISTED = 1000
+"""Lines of leaks.jsonl; more are counted."""
+_RECORDS_AT_A_TIME = 1 << 24
+
+Place = tuple[ShardId, int]
+"""A shard, and the number of a record in it."""
+
+
+def find_leaks(
+    shards: Sequence[tuple[ShardId, int]], read: Callable[[ShardId], bytes]
+) -> Iterator[list[Place]]:
+    """Yields the places of every image that is in more than one split.
+
+    Args:
+      shards: with their numbers of records.
+      read: the digests of a shard's records, one after the other.
+    """
+    records = sum(count for _, count in shards)
+    # Many records are looked at in parts, by ranges of their digests.
+    parts = -(-records // _RECORDS_AT_A_TIME)
+    for part in range(parts):
+        yield from _find([shard for shard, _ in shards], read, part, parts)
+
+
+def _find(
+    shards: Sequence[ShardId], read: Callable[[ShardId], bytes], part: int, parts: int
+) -> Iterator[list[Place]]:
+    splits = {name: number for number, name in enumerate({shard.split: None for shard in shards})}
+    digests, owners, rows = [], [], []
+    for number, shard in enumerate(shards):
+        found = np.frombuffer(read(shard), dtype="<u8")
+        mine = np.flatnonzero(found % np.uint64(parts) == part)
+        digests.append(found[mine])
+        owners.append(np.full(len(mine), number, dtype=np.uint32))
+        rows.append(mine.astype(np.uint32))
+    keys, owner, row = map(np.concatenate, (digests, owners, rows))
+    order = np.argsort(keys, kind="stable")
+    keys, owner, row = keys[order], owner[order], row[order]
+    split = np.array([splits[shard.split] for shard in shards])[owner]
+    # A run of equal digests is a leak if it crosses splits, and shards come split by split.
+    crossing = np.flatnonzero((keys[1:] == keys[:-1]) & (split[1:] != split[:-1]))
+    last = -1
+    for at in crossing.tolist():
+        if at < last:
+            continue  # in the run of the one before: it is in three splits
+        begin = int(np.searchsorted(keys, keys[at], side="left"))
+        last = int(np.searchsorted(keys, keys[at], side="right"))
+        yield [(shards[owner[i]], int(row[i])) for i in range(begin, last)]
+
+
+def write_leaks(layout: Layout, reports: Sequence[ShardReport], filename_key: str) -> int:
+    """Writes leaks.jsonl, a line for each image; returns how many there are.
+
+    Args:
+      layout: where.
+      reports: of all shards.
+      filename_key: the feature that names an image.
+    """
+
+    def read(shard: ShardId) -> bytes:
+        with storage.open_read(layout.digests(shard)) as file:
+            return file.read()
+
+    def name(place: Place) -> dict[str, str]:
+        shard, row = place
+        record = scan.read_record(layout.shard(shard), *_index(layout, shard)[row])
+        filename = record.first(filename_key, b"").decode("utf-8", "replace")
+        return {"split": shard.split, "filename": filename}
+
+    count = 0
+    with storage.open_sink(layout.leaks, layout.state) as sink:
+        written = [(report.shard, report.records) for report in reports if report.records]
+        for count, places in enumerate(find_leaks(written, read), 1):
+            if count <= LEAKS_LISTED:
+                line = json.dumps({"images": [name(place) for place in places]}) + "\n"
+                sink.write([line.encode()])
+    return count
+
+
+@lru_cache(maxsize=64)
+def _index(layout: Layout, shard: ShardId) -> list[tuple[int, int]]:
+    with storage.open_read(layout.index(shard)) as file:
+        return parse_index(file.read().decode())
