@@ -403,7 +403,7 @@ def test_reads_in_flight_are_bounded_where_sizes_are_unknown(
         nonlocal alive, most
         alive += 1
         most = max(most, alive)
-        return Encoded([payload], ImageInfo("JPEG", 1, 1), None)
+        return Encoded([payload], ImageInfo("JPEG", 1, 1), payload, None)
 
     count = 200
     refs = RefBatch.of(
