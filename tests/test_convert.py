@@ -302,6 +302,22 @@ def test_more_frames_than_one(kind: str):
             convert(three, Rules(multi_frame="all"))
 
 
+def test_a_gif_passes_only_if_tensorflow_sees_its_size():
+    gif = bytearray(saved(picture(), "GIF", save_all=True, frames=3))
+    assert outcome(bytes(gif), Rules(multi_frame="all")) == "decodes"
+    gif[6:8] = struct.pack("<H", WIDTH + 1)  # its canvas; its frames are what they were
+    assert outcome(bytes(gif), Rules(multi_frame="all")) == "Unsupported"
+    assert outcome(bytes(gif)) == "decodes"
+
+
+def test_a_tiff_whose_strips_do_not_cover_it_is_a_reject():
+    data = bytearray(saved(picture(), "TIFF"))
+    at = next(n for n in range(8, len(data)) if struct.unpack_from("<H", data, n) == (257,))
+    data[at + 2 : at + 12] = struct.pack("<HII", 4, 1, 4_000_000)
+    with pytest.raises(ImageError, match="do not cover"):
+        convert(bytes(data), Rules())
+
+
 RULES = (
     # rule, enlarge, size before, size after
     ("short:10", False, (40, 20), (20, 10)),

@@ -74,6 +74,7 @@ def open_image(data: bytes, max_pixels: int) -> Opened:
                 raise images.not_an_image(data) from None
         width, height = image.size
         images.limit(height, width, max_pixels)
+        _check_cover(image)
         found = known or image.format or name
         return Opened(image, found, _is_lossy(data, image, found), _is_animated(image, found))
 
@@ -90,6 +91,16 @@ def _limit_before_opening(data: bytes, max_pixels: int) -> None:
         sizes = headers.jpeg2000_sizes(data)
     for height, width in sizes:
         images.limit(height, width, max_pixels)
+
+
+def _check_cover(image: ImageFile) -> None:
+    # Of a TIFF whose strips end before the image does, Pillow gives the rest as zeros: a few bytes
+    # could be a hundred million pixels.
+    if image.format == "TIFF":
+        boxes = (tile.extents or (0, 0, 0, 0) for tile in image.tile)
+        covered = sum((right - left) * (low - top) for left, top, right, low in boxes)
+        if covered < image.width * image.height:
+            raise ImageError("Corrupt", "TIFF: its strips or tiles do not cover it")
 
 
 def _open_heif(data: bytes) -> ImageFile:

@@ -1,7 +1,7 @@
 """What the headers of image files say, without decoding. Pure.
 
-Formats: ITU-T T.81 (JPEG), W3C PNG, RFC 9649 (WebP), ITU-T T.800 (JPEG 2000), Exif 2.32 over
-TIFF 6.0 (orientation).
+Formats: ITU-T T.81 (JPEG), W3C PNG, GIF89a, RFC 9649 (WebP), ITU-T T.800 (JPEG 2000), Exif 2.32
+over TIFF 6.0 (orientation).
 """
 
 from __future__ import annotations
@@ -214,3 +214,27 @@ def png_sizes(data: bytes) -> list[tuple[int, int]]:
         sizes.append((height, width))
         at = data.find(_PNG_HEAD, at + 8)
     return sizes
+
+
+def is_gif_of_blocks(data: bytes) -> bool:
+    """Whether a GIF is block after block to its trailer; TensorFlow's decoder wants it so."""
+    try:
+        at = _after_colours(data, 10, 13)
+        while data[at] != 0x3B:
+            if data[at] == 0x2C:  # an image: its own colours, LZW's code size
+                at = _after_colours(data, at + 9, at + 10) + 1
+            elif data[at] == 0x21:  # an extension and its label
+                at += 2
+            else:
+                return False
+            while data[at]:  # sub-blocks
+                at += data[at] + 1
+            at += 1
+    except IndexError:
+        return False
+    return True
+
+
+def _after_colours(data: bytes, flags_at: int, at: int) -> int:
+    flags = data[flags_at]
+    return at + (3 << (flags & 7) + 1 if flags & 0x80 else 0)

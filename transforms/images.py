@@ -258,7 +258,7 @@ def _inspect_with_pillow(
         if image_format == "PNG":
             _check_png(data)
         if image_format == "GIF":
-            check_gif_end(data)
+            _check_gif(image, data)
         if image_format == "BMP":
             _check_bmp(data, height, width)
         if check == "full":
@@ -274,6 +274,8 @@ def _inspect_with_pillow(
             for frame in range(frames):
                 image.seek(frame)
                 image.load()
+                if frame == 0 and image.mode == "P":
+                    _check_palette(image)
     return ImageInfo(image_format, height, width)
 
 
@@ -302,6 +304,23 @@ def check_gif_end(data: bytes) -> None:
     """
     if not data.rstrip(_PADDING).endswith(_GIF_END):
         raise ImageError("Truncated", "GIF: its trailer is missing")
+
+
+def _check_gif(image: ImageFile, data: bytes) -> None:
+    check_gif_end(data)
+    if not headers.is_gif_of_blocks(data):
+        raise ImageError("Corrupt", "GIF: its blocks do not lead to its trailer")
+    # tensorflow/core/lib/gif/gif_io.cc takes the size of the first frame for that of the image.
+    if image.tile and image.tile[0].extents != (0, 0, *image.size):
+        raise ImageError("Unsupported", "TensorFlow decodes no GIF whose first frame is smaller")
+
+
+def _check_palette(image: ImageFile) -> None:
+    # There it is an error, too, if an index has no colour.
+    colours = len(image.palette.palette) // 3 if image.palette else 256
+    most = image.getextrema()[1]
+    if isinstance(most, int | float) and most >= colours:
+        raise ImageError("Corrupt", "GIF: an index is outside of its palette")
 
 
 def _check_bmp(data: bytes, height: int, width: int) -> None:

@@ -7,12 +7,15 @@ colour management of RGB.
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageCms
 
 _WHITE = 255
+_Scale = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 _BITS_PER_SAMPLE = 258
 """The TIFF tag."""
 
@@ -63,7 +66,7 @@ def _of_mode(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
     if mode == "I":
         return _grey_of_ints(image)
     if mode == "F":
-        return Image.fromarray(_grey_of_floats(np.asarray(image))), ("float-to-8-bit",)
+        return _grey_of_floats(image), ("float-to-8-bit",)
     kind = "ycbcr" if mode == "YCbCr" else mode.partition(";")[0].lower()
     return image.convert("RGB"), (f"{kind}-to-rgb",)
 
@@ -99,8 +102,7 @@ def _high_bits(image: Image.Image) -> Image.Image:
     tags = getattr(image, "tag_v2", None)
     if tags and tags.get(_BITS_PER_SAMPLE) == (12,):
         bits = 12
-    values = np.asarray(image) >> (bits - 8)
-    return Image.fromarray(values.astype(np.uint8))
+    return _by_rows(np.asarray(image), lambda rows: rows >> (bits - 8))
 
 
 def _grey_of_ints(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
@@ -108,34 +110,45 @@ def _grey_of_ints(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
     low, high = int(values.min()), int(values.max())
     # Pillow scales PGM to 16 bits whatever its largest value.
     if image.format == "PPM" or (low >= 0 and 255 < high <= 65535):
-        return Image.fromarray((values >> 8).astype(np.uint8)), ("16-bit-to-8-bit",)
+        return _by_rows(values, lambda rows: rows >> 8), ("16-bit-to-8-bit",)
     if low >= 0 and high <= 255:
-        return Image.fromarray(values.astype(np.uint8)), ("32-bit-to-8-bit",)
-    return Image.fromarray(_stretched(values, low, high)), ("32-bit-to-8-bit",)
+        return _by_rows(values, lambda rows: rows), ("32-bit-to-8-bit",)
+    return _by_rows(values, _stretch(low, high)), ("32-bit-to-8-bit",)
 
 
-def _grey_of_floats(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+def _grey_of_floats(image: Image.Image) -> Image.Image:
     """8 bits of floats: of 0 to 1 and of 0 to 255 as they are, of all others stretched.
 
     What is not a number, or infinite, becomes 0.
     """
+    values = np.asarray(image)
     finite = np.isfinite(values)
-    known = values[finite]
-    if not known.size:
-        return np.zeros(values.shape, np.uint8)
-    low, high = float(known.min()), float(known.max())
-    values = np.where(finite, values, np.float32(low))
+    low = float(values.min(where=finite, initial=np.inf))
+    high = float(values.max(where=finite, initial=-np.inf))
+    if low > high:  # nothing is finite
+        low = high = 0.0
     if low >= 0 and high <= 255:
-        grey: npt.NDArray[np.uint8] = np.rint(values * np.float32(255 if high <= 1 else 1)).astype(
-            np.uint8
-        )
-    else:
-        grey = _stretched(values, low, high)
-    return np.where(finite, grey, np.uint8(0))
+        low, high = 0.0, 1.0 if high <= 1 else 255.0
+    scale = _stretch(low, high)
+
+    def known(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        finite = np.isfinite(rows)
+        return np.where(finite, scale(np.where(finite, rows, low)), 0)
+
+    return _by_rows(values, known)
 
 
-def _stretched(
-    values: npt.NDArray[np.int32] | npt.NDArray[np.float32], low: float, high: float
-) -> npt.NDArray[np.uint8]:
-    share = (values.astype(np.float64) - low) / max(high - low, np.finfo(np.float64).tiny)
-    return np.asarray(np.rint(share * 255).astype(np.uint8))
+def _stretch(low: float, high: float) -> _Scale:
+    span = high - low or 1
+    return lambda rows: np.rint((rows.astype(np.float64) - low) * (255 / span))
+
+
+_ROWS = 64
+
+
+def _by_rows(values: npt.NDArray[Any], scale: _Scale) -> Image.Image:
+    """A grey image of scaled values; some rows at a time, for the wide numbers in between."""
+    grey = np.empty(values.shape, np.uint8)
+    for top in range(0, len(values), _ROWS):
+        grey[top : top + _ROWS] = scale(values[top : top + _ROWS])
+    return Image.fromarray(grey)
