@@ -21,9 +21,6 @@ from imageshards.transforms.images import Check, ImageError, ImageInfo
 from imageshards.transforms.pixels import to_grey_or_rgb
 from imageshards.transforms.resize import MAX_SIDE, Plan, Resize, Size, fit
 
-MAX_BYTES = 1 << 28
-"""No larger file is read."""
-
 EXIF_KEPT = "exif-kept"
 """The one kind that leaves an image as it was: an orientation that is not applied."""
 
@@ -69,7 +66,7 @@ class Rules:
     quality: int = 95
     min_size: int = 1
     max_pixels: int = images.MAX_PIXELS
-    max_bytes: int = MAX_BYTES
+    max_bytes: int = 1 << 28
 
     @property
     def bakes(self) -> bool:
