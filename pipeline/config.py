@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from imageshards.transforms import storage
-from imageshards.transforms.convert import MAX_BYTES, Rules
+from imageshards.transforms.convert import Rules
 from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.encoder import ImageEncoder
 from imageshards.transforms.example import SCHEMAS, Schema
@@ -40,7 +40,7 @@ _LIMITS = {
     "quality": 100,
     "min_size": MAX_SIDE,
     "max_pixels": MAX_PIXELS,
-    "max_bytes": MAX_BYTES,
+    "max_bytes": storage.MAX_BYTES,
 }
 _TFDS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -112,7 +112,7 @@ class Config:
     quality: int = 95
     min_size: int = 1
     max_pixels: int = MAX_PIXELS
-    max_bytes: int = MAX_BYTES
+    max_bytes: int = storage.MAX_BYTES
     dedupe: str = "none"
     writer: str = "shard"
     name: str = ""

@@ -74,6 +74,9 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
     """The bytes of a file; `frames` adds that many more frames."""
     if kind == "HEIF":
         pillow_heif.register_heif_opener()
+    if kind == "ICNS":  # Pillow would write a megabyte, of every size up to 1024
+        png = saved(image.resize((16, 16), Image.Resampling.NEAREST), "PNG")
+        return struct.pack(">4sI4sI", b"icns", len(png) + 16, b"icp4", len(png) + 8) + png
     frames = options.pop("frames", 0)
     if frames:
         flips = (Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM)

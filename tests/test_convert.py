@@ -371,6 +371,21 @@ def test_resizing_looks_as_it_should():
     assert np.abs(cropped - centre).mean() < 1.5
 
 
+@pytest.mark.parametrize("orientation", [1, 3, 6, 7])
+def test_reduced_decoding_is_not_seen(orientation: int):
+    """Sizes that no eighth divides, and edges at which a third of a pixel would be seen."""
+    stripes = np.zeros((377, 501, 3), np.uint8)
+    stripes[:, ::20] = stripes[:, 1::20] = stripes[::30] = stripes[1::30] = 255
+    image = Image.fromarray(stripes).resize((501, 377), Image.Resampling.BICUBIC, reducing_gap=2)
+    data = saved(image, "JPEG", quality=95, exif=headers.exif_of(orientation))
+    whole = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    for side in (40, 64, 100):
+        found = convert(data, Rules(convert="png", resize=Resize.parse(f"long:{side}")))
+        expected = whole.resize((found.info.width, found.info.height), Image.Resampling.LANCZOS)
+        error = ((pixels(found.data).astype(float) - np.asarray(expected)) ** 2).mean()
+        assert 10 * np.log10(255**2 / error) > 30
+
+
 def test_resizing_turned_images():
     data = turned(6, "JPEG")
     image = convert(data, Rules(resize=Resize.parse("crop:20x30")))

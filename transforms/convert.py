@@ -9,6 +9,7 @@ versions of Pillow and its libraries.
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,10 +20,7 @@ from imageshards.transforms import foreign, headers, images
 from imageshards.transforms.headers import UPRIGHT
 from imageshards.transforms.images import Check, ImageError, ImageInfo
 from imageshards.transforms.pixels import to_grey_or_rgb
-from imageshards.transforms.resize import MAX_SIDE, Plan, Resize, Size, fit
-
-MAX_BYTES = 1 << 28
-"""No larger file is read."""
+from imageshards.transforms.resize import MAX_SIDE, Box, Plan, Resize, Size, cut, scale
 
 EXIF_KEPT = "exif-kept"
 """The one kind that leaves an image as it was: an orientation that is not applied."""
@@ -38,8 +36,9 @@ _TRANSPOSES = {
 }
 _SIDEWAYS = (5, 6, 7, 8)
 
-# A JPEG is decoded at a reduced size if that is this many times the final one in width and
-# height: Lanczos then has what it needs. At 1.5 times some images differ by 35 dB, at 1 most.
+# A JPEG is decoded at a reduced size if that is this many times the scaled one in width and
+# height. On photographs the result is then at least 39 dB, at the median 52 dB from that of a full
+# decoding; at 1.5 times 36 and 50.
 _HEADROOM = 2
 
 
@@ -69,7 +68,7 @@ class Rules:
     quality: int = 95
     min_size: int = 1
     max_pixels: int = images.MAX_PIXELS
-    max_bytes: int = MAX_BYTES
+    max_bytes: int = 1 << 28
 
     @property
     def bakes(self) -> bool:
@@ -147,28 +146,42 @@ def _convert_jpeg(data: bytes, rules: Rules) -> Converted:
         return _as_it_is(data, info, rules, kept)
     _check_size(size, rules)
     images.limit_scans(data, header)
+    box = None
     if as_usual:
-        image = _decode_jpeg(data, header, plan, turn)
+        scaled = _turned(plan.scaled, turn) if plan else size
+        image, box = _decode_jpeg(data, header, scaled)
     else:
+        if header.is_plain:
+            # It finds what is garbled, which Pillow decodes without a word.
+            images.inspect_jpeg(data, header, "full", rules.max_pixels)
         image = _loaded(foreign.open_image(data, rules.max_pixels))
-    return _write(image, _Source("JPEG", lossy=True), rules, turn, kept, plan)
+    return _write(image, _Source("JPEG", lossy=True, box=box), rules, turn, kept, plan)
 
 
 def _decode_jpeg(
-    data: bytes, header: headers.JpegHeader, plan: Plan | None, turn: int
-) -> Image.Image:
-    width, height = _turned(plan.scaled, turn) if plan else (0, 0)
+    data: bytes, header: headers.JpegHeader, scaled: Size
+) -> tuple[Image.Image, Box | None]:
+    """Decodes a JPEG that will be scaled, at a reduced size if that is large enough.
+
+    Returns:
+      The image, and what of it is the picture: the decoder rounds sizes up, and a third of a pixel
+      in the wrong place is seen at every edge.
+    """
+    size = (header.width, header.height)
+    need = max(8 * _HEADROOM * part / whole for part, whole in zip(scaled, size, strict=True))
+    eighths = min(math.ceil(need), 8)
+    width, height = (-(-pixels * eighths // 8) for pixels in size)
     grey = header.components == 1
     try:
         pixels = simplejpeg.decode_jpeg(
-            data,
-            colorspace="GRAY" if grey else "RGB",
-            min_width=_HEADROOM * width,
-            min_height=_HEADROOM * height,
+            data, colorspace="GRAY" if grey else "RGB", min_width=width, min_height=height
         )
     except ValueError as error:
         raise images.jpeg_error(error, data) from error
-    return Image.fromarray(pixels[..., 0] if grey else pixels)
+    image = Image.fromarray(pixels[..., 0] if grey else pixels)
+    if image.size == size:
+        return image, None
+    return image, (0, 0, size[0] * eighths / 8, size[1] * eighths / 8)
 
 
 def _convert_png(data: bytes, rules: Rules) -> Converted:
@@ -282,11 +295,19 @@ def _plan(rules: Rules, size: Size, turn: int) -> Plan | None:
 
 @dataclass(frozen=True)
 class _Source:
-    """What is noted of a decoded image: its format, and what was done to it already."""
+    """What is known of a decoded image.
+
+    Attributes:
+      format: of its file.
+      lossy: whether that lost something.
+      done: kinds of what was done already.
+      box: the picture within the image, if that is a reduced decoding.
+    """
 
     format: str
     lossy: bool
     done: tuple[str, ...] = ()
+    box: Box | None = None
 
 
 def _write(
@@ -296,13 +317,15 @@ def _write(
     with images.decoding(source.format):
         image, kinds = to_grey_or_rgb(image)
     kinds += source.done
+    if plan:
+        # Enlarged, a thin strip may be longer than anything.
+        images.limit(plan.scaled[1], plan.scaled[0], images.MAX_PIXELS)
+        image = scale(image, _turned(plan.scaled, turn), source.box)
     if turn != UPRIGHT:
         image = image.transpose(_TRANSPOSES[turn])
         kinds += ("exif-rotated",)
     if plan:
-        # Enlarged, a thin strip may be longer than anything.
-        images.limit(plan.scaled[1], plan.scaled[0], images.MAX_PIXELS)
-        image = fit(image, plan)
+        image = cut(image, plan.final)
         kinds += ("resized",)
     target = {"jpeg": "JPEG", "png": "PNG"}.get(rules.convert, "JPEG" if source.lossy else "PNG")
     if target == "JPEG" and max(image.size) > MAX_SIDE:

@@ -11,6 +11,8 @@ from PIL import Image
 Size = tuple[int, int]
 """Width and height in pixels, as Pillow has them."""
 
+Box = tuple[float, float, float, float]
+
 MAX_SIDE = 65_500
 """The longest side that a JPEG can have in libjpeg."""
 
@@ -104,18 +106,25 @@ def _scale(length: int, part: int, whole: int) -> int:
     return max((2 * length * part + whole) // (2 * whole), 1)
 
 
-def fit(image: Image.Image, plan: Plan) -> Image.Image:
-    """An image of mode L or RGB, resized.
+def scale(image: Image.Image, size: Size, box: Box | None = None) -> Image.Image:
+    """An image of mode L or RGB, scaled.
 
     Args:
-      image: of any size: the plan may have been made for a larger one of the same picture, of
-        which this is a reduced decoding.
-      plan: what to do.
+      image: what to scale.
+      size: of the result.
+      box: (left, top, right, bottom) of the picture in the image, in pixels and parts of them;
+        None: all of it.
     """
-    if image.size != plan.scaled:
-        image = image.resize(plan.scaled, Image.Resampling.LANCZOS, reducing_gap=_REDUCING_GAP)
-    if plan.final == plan.scaled:
+    box = box or (0, 0, *image.size)
+    if image.size == size and box == (0, 0, *size):
         return image
-    left, top = ((s - f) // 2 for s, f in zip(plan.scaled, plan.final, strict=True))
+    return image.resize(size, Image.Resampling.LANCZOS, box, reducing_gap=_REDUCING_GAP)
+
+
+def cut(image: Image.Image, size: Size) -> Image.Image:
+    """The centre of an image; where the size is larger, with black around it."""
+    if image.size == size:
+        return image
+    left, top = ((have - want) // 2 for have, want in zip(image.size, size, strict=True))
     # Beyond the image, crop() fills in zeros.
-    return image.crop((left, top, left + plan.final[0], top + plan.final[1]))
+    return image.crop((left, top, left + size[0], top + size[1]))
