@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -22,6 +22,7 @@ from imageshards.transforms.layout import REJECTS_SUFFIX, Layout
 from imageshards.transforms.plan import Plan
 from imageshards.transforms.tfds import features_json
 from imageshards.transforms.tfrecord import SHARD_LIKE
+from imageshards.transforms.unpack import PREFIX as UNPACKED_PREFIX
 
 
 def claim(plan: Plan, config: Config) -> Plan:
@@ -37,11 +38,13 @@ def claim(plan: Plan, config: Config) -> Plan:
     try:
         found = foreign_files(config, plan.digest)
         if found and not config.overwrite:
+            storage.delete(sorted(plan.unpacked))
             raise BuildError(found)
         if found:
             clear(layout)
         layout.make_folders()
         storage.sweep(layout.state)
+        _sweep_unpacked(layout, keep=plan.unpacked)
         if config.writer == "beam":
             storage.delete([layout.dataset_info])
             for split in plan.splits:
@@ -97,6 +100,16 @@ def foreign_files(config: Config, digest: str | None) -> str:
         files = ", ".join(names[:3]) + more
         return f"{layout.root} holds files of another build: {files} {_WHAT_TO_DO}"
     return ""
+
+
+def _sweep_unpacked(layout: Layout, keep: Collection[str] = ()) -> None:
+    """Deletes the plain tars that were made of compressed ones."""
+    ours = [
+        storage.join(layout.state, name)
+        for name in storage.names_in(layout.state)
+        if name.startswith(UNPACKED_PREFIX)
+    ]
+    storage.delete([uri for uri in ours if uri not in keep])
 
 
 def _differences(plan: dict[str, Any], config: Config) -> str:
@@ -214,6 +227,7 @@ def finish(
     layout.write(layout.report, report_html(build, layout, config.schema, rejected).encode())
     storage.sweep(layout.state)
     _check_still_mine(plan, config)
+    _sweep_unpacked(layout)
     info = metadata.dataset_info_json(plan, shards, config)
     layout.write(layout.dataset_info, metadata.to_json(info))
 

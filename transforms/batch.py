@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 import zstandard
 
-from imageshards.transforms.elements import ImageRef, Problem
+from imageshards.transforms.elements import ByteRange, Codec, ImageRef, Problem
+from imageshards.transforms.listing import Listing
 
 # URIs and labels are bytes: the names of files need not be UTF-8. Their offsets are 64 bits wide,
 # since a single shard may hold all of a data set.
@@ -31,6 +32,16 @@ _SCHEMA = pa.schema(
         ("size", pa.int64()),
         ("stamp", pa.int64()),
         ("problem", _PROBLEM),
+    ]
+)
+# A column that only batches with images in archives have: files of their own pay nothing for it.
+_CODECS: tuple[Codec, ...] = get_args(Codec)
+_RANGE = pa.struct(
+    [
+        ("uri", pa.large_binary()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("codec", pa.uint8()),  # its place in _CODECS
     ]
 )
 _REFS_AT_A_TIME = 4096
@@ -52,8 +63,9 @@ class RefBatch:
 
     Attributes:
       rows: key (uint64, the shuffle key), uri (bytes), label (bytes or null), split, size (int64
-        bytes or -1), stamp (int64, changes with the content, or 0), problem (or null); once
-        sorted and told apart by split, without key and split.
+        bytes or -1), stamp (int64, changes with the content, or 0), problem (or null); where
+        images are byte ranges of other files, range (or null). Once sorted and told apart by
+        split, without key and split.
     """
 
     rows: pa.RecordBatch
@@ -68,8 +80,20 @@ class RefBatch:
         sizes: Sequence[int],
         stamps: Sequence[int],
         problems: Mapping[int, Problem],
+        ranges: pa.Array | None = None,
     ) -> RefBatch:
-        """A batch of columns of equal length; problems: row -> Problem, for those that have one."""
+        """A batch of columns of equal length.
+
+        Args:
+          keys: uint64.
+          uris: bytes.
+          labels: class texts.
+          splits: names.
+          sizes: bytes or -1.
+          stamps: numbers that change with the content, or 0.
+          problems: row -> Problem, for those that have one.
+          ranges: from `range_column`, or None.
+        """
         values = [
             keys,
             uris,
@@ -81,7 +105,8 @@ class RefBatch:
         arrays = [
             pa.array(value, type_) for value, type_ in zip(values, _SCHEMA.types, strict=False)
         ]
-        return cls(pa.record_batch([*arrays, _problem_column(len(uris), problems)], schema=_SCHEMA))
+        rows = pa.record_batch([*arrays, _problem_column(len(uris), problems)], schema=_SCHEMA)
+        return cls(rows if ranges is None else rows.append_column("range", ranges))
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
@@ -131,6 +156,38 @@ class RefBatch:
             return {}
         return {row: Problem(**value) for row, value in enumerate(column.to_pylist()) if value}
 
+    @property
+    def ranges(self) -> list[ByteRange | None]:
+        """Byte ranges of the images that are no files of their own."""
+        if "range" not in self.rows.schema.names:
+            return [None] * len(self)
+        column = self.rows.column("range")
+        files: dict[bytes, str] = {}
+        ranges: list[ByteRange | None] = []
+        columns = [column.field(name).to_pylist() for name in ("uri", "offset", "size", "codec")]
+        for valid, uri, offset, size, codec in zip(
+            column.is_valid().to_pylist(), *columns, strict=True
+        ):
+            if not valid:
+                ranges.append(None)
+                continue
+            if uri not in files:
+                files[uri] = to_text(uri)
+            ranges.append(ByteRange(files[uri], offset, size, _CODECS[codec]))
+        return ranges
+
+    def files(self) -> Iterator[str]:
+        """The URIs of the files that hold the images; an archive comes once."""
+        if "range" not in self.rows.schema.names:
+            yield from self.uris
+            return
+        column = self.rows.column("range")
+        for uri, valid in zip(self.uris, column.is_valid().to_pylist(), strict=True):
+            if not valid:
+                yield uri
+        for uri in column.filter(column.is_valid()).field("uri").unique().to_pylist():
+            yield to_text(uri)
+
     def with_problems(self, problems: Mapping[int, Problem]) -> RefBatch:
         """The same references, of which those have problems."""
         place = self.rows.schema.get_field_index("problem")
@@ -169,7 +226,15 @@ class RefBatch:
     @staticmethod
     def concat(batches: Iterable[RefBatch]) -> RefBatch:
         """All rows of the batches, in their order."""
-        return RefBatch(pa.concat_batches([batch.rows for batch in batches]))
+        rows = [batch.rows for batch in batches]
+        if len({"range" in part.schema.names for part in rows}) > 1:
+            rows = [
+                part
+                if "range" in part.schema.names
+                else part.append_column("range", pa.nulls(part.num_rows, _RANGE))
+                for part in rows
+            ]
+        return RefBatch(pa.concat_batches(rows))
 
     def refs(self) -> Iterator[ImageRef]:
         """The rows, one by one."""
@@ -177,10 +242,25 @@ class RefBatch:
             part = self[start : start + _REFS_AT_A_TIME]
             problems = part.problems
             columns = zip(
-                part.uris, part.labels, part.sizes.tolist(), part.stamps.tolist(), strict=True
-            )
-            for row, (uri, label, size, stamp) in enumerate(columns):
-                yield ImageRef(uri, label, size, stamp, problems.get(row))
+                part.uris, part.labels, part.sizes.tolist(), part.stamps.tolist(), part.ranges,
+                strict=True,
+            )  # fmt: skip
+            for row, (uri, label, size, stamp, place) in enumerate(columns):
+                yield ImageRef(uri, label, size, stamp, problems.get(row), place)
+
+
+def range_column(listing: Listing) -> pa.Array | None:
+    """The byte ranges of a listing's images; None where they are files of their own."""
+    if not listing.container:
+        return None
+    count = len(listing.uris)
+    columns = [
+        pa.repeat(pa.scalar(to_bytes(listing.container), pa.large_binary()), count),
+        pa.array(np.asarray(listing.offsets, dtype=np.int64)),
+        pa.array(np.asarray(listing.lengths, dtype=np.int64)),
+        pa.repeat(pa.scalar(_CODECS.index(listing.codec), pa.uint8()), count),
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(_RANGE))
 
 
 def _label_column(labels: Sequence[str | None]) -> pa.Array:

@@ -6,10 +6,11 @@ The one encoder of both writers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from imageshards.transforms import example, images, storage
 from imageshards.transforms.elements import ImageRef, Problem
+from imageshards.transforms.reader import ImageReader
 
 
 class Rejected(Exception):
@@ -43,11 +44,13 @@ class ImageEncoder:
       schema: the features of a record.
       check: how closely an image is looked at.
       base: what `image/filename` leaves out of the beginning of a URI.
+      reader: gets the bytes.
     """
 
     schema: example.Schema
     check: images.Check
     base: str = ""
+    reader: ImageReader = field(default_factory=ImageReader)
 
     def encode(self, ref: ImageRef, classes: Mapping[str, tuple[int, bytes]]) -> Encoded:
         """The record of one image.
@@ -62,7 +65,7 @@ class ImageEncoder:
         if ref.problem:
             raise Rejected(ref.problem)
         try:
-            data = storage.read(ref.uri)
+            data = self.reader.read(ref)
         except storage.ReadError as error:
             raise Rejected(Problem("read", error.kind, str(error))) from error
         try:
