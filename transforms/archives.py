@@ -93,11 +93,12 @@ def list_archive(
         raise BuildError(
             f"{source.uri}: cannot be read: {error.strerror or 'no such file'}"
         ) from error
-    yield chunk
+    if chunk.uris or chunk.passed_over:
+        yield chunk
 
 
-class _NotAnArchive(Exception):
-    """Nothing of an archive can be listed; says why."""
+class _NotAnArchive(OSError):
+    """Nothing of an archive can be listed; says why. To zipfile, a file that cannot be read so."""
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,8 @@ def list_records(
                 if len(chunk.uris) == listing.CHUNK_ROWS:
                     yield chunk
                     chunk = _new_chunk(uri, columns)
-            yield chunk
+            if chunk.uris:
+                yield chunk
     except OSError as error:
         raise BuildError(f"{uri}: cannot be read: {error.strerror or 'no such file'}") from error
 

@@ -139,7 +139,8 @@ class _Lister:
                     chunk = Listing()
             else:
                 chunk.passed_over += 1
-        yield chunk
+        if chunk.uris or chunk.passed_over:
+            yield chunk
 
     @property
     def _opened(self) -> tuple[Kind, ...]:

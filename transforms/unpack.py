@@ -16,7 +16,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import IO, Any
 
-import zstandard
+import pyarrow as pa
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
@@ -32,7 +32,8 @@ def _gzip(file: IO[bytes]) -> Any:
 
 
 def _zstd(file: IO[bytes]) -> Any:
-    return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+    # The reader of zstandard takes a stream that breaks off for one that ends.
+    return pa.CompressedInputStream(file, "zstd")
 
 
 _OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
@@ -105,7 +106,7 @@ def _unpack(uri: str, size: int, target: str, folder: str) -> None:
 def _read(plain: Any, uri: str, done: int) -> bytes:
     try:
         piece: bytes = plain.read(_PIECE_BYTES)
-    except (EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
+    except (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno:
             raise
         raise BuildError(
