@@ -102,11 +102,12 @@ _Values = dict[str, list[Any]]
 
 
 def _first(file: IO[bytes]) -> _Values:
-    """The features of the first record that can be read; none if none can."""
+    """The features of the first record that has any; none if none has."""
     for record in _scan(file):
         if not record.problem:
             with suppress(example.CorruptExample):
-                return example.decode(record.data)
+                if values := example.decode(record.data):
+                    return values
     return {}
 
 

@@ -123,6 +123,8 @@ def _get(url: str, turn: _Turn) -> Iterator[BaseHTTPResponse]:
             decode_content=False, timeout=_timeout(turn),
         )  # fmt: skip
         yield response
+    except exceptions.NewConnectionError as error:  # which urllib3 has for a time-out
+        raise _MayPass("HttpError", _cause(error)) from error
     except exceptions.TimeoutError as error:
         raise _MayPass("Timeout", _timed_out(turn)) from error
     except exceptions.LocationValueError as error:
