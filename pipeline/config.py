@@ -19,9 +19,12 @@ from imageshards.transforms.features import FeatureColumn
 from imageshards.transforms.images import MAX_PIXELS
 from imageshards.transforms.layout import Layout
 from imageshards.transforms.plan import Planner
+from imageshards.transforms.reader import IMAGE_KEY, ImageReader
+from imageshards.transforms.records import RecordKeys
 from imageshards.transforms.references import Annotator
 from imageshards.transforms.resize import MAX_SIDE, Resize
 from imageshards.transforms.rules import GroupRule, LabelRule, ShardCounts, SplitRule
+from imageshards.transforms.web import USER_AGENT, Manners
 
 FORMAT_VERSION = 2
 """Part of every fingerprint; changes when the same options give other bytes than before."""
@@ -45,7 +48,10 @@ _LIMITS = {
 _TFDS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 # Options that decide nothing in the data set itself.
-_NOT_OF_THE_DATA = ("input", "output", "name", "overwrite", "max_reject_fraction")
+_NOT_OF_THE_DATA = (
+    "input", "output", "name", "overwrite", "max_reject_fraction",
+    "user_agent", "web_timeout", "web_retries", "requests_per_host",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,14 @@ class Config:
       split_names: which splits a column or folder may name.
       group_by: `uri`, `dirname`, `column:NAME` or `regex:RE`.
       uri_column: the manifests' column of URIs.
+      image_key: the feature of the records of TFRecord files that is the image.
+      label_key: their feature that is the label; empty: `image/class/text`, else
+        `image/class/label`.
+      name_key: their feature that is the image's name; empty: it is FILE/NUMBER.
+      user_agent: what web servers are told we are.
+      web_timeout: seconds that one image from the web may take, retries included.
+      web_retries: further attempts after a failure that may pass.
+      requests_per_host: at a time, from one machine.
       base_uri: URIs below it are shuffled, split and named relative to it.
       include_all: take files whatever their name.
       features: name of the schema.
@@ -99,6 +113,13 @@ class Config:
     split_names: tuple[str, ...] = ()
     group_by: str = "uri"
     uri_column: str = "uri"
+    image_key: str = IMAGE_KEY
+    label_key: str = ""
+    name_key: str = ""
+    user_agent: str = USER_AGENT
+    web_timeout: float = 60.0
+    web_retries: int = 3
+    requests_per_host: int = 16
     base_uri: str = ""
     include_all: bool = False
     features: str = "slim"
@@ -142,6 +163,14 @@ class Config:
             )
         if self.label_offset not in (0, 1):
             raise UsageError(f"--label_offset {self.label_offset}: write 0 or 1")
+        for option in ("web_timeout", "web_retries", "requests_per_host"):
+            least = 0 if option == "web_retries" else 1
+            if not least <= getattr(self, option) <= 3600:
+                raise UsageError(
+                    f"--{option} {getattr(self, option)}: write a number from {least} to 3600"
+                )
+        if not self.user_agent.isprintable() or not self.user_agent.isascii():
+            raise UsageError(f"--user_agent {self.user_agent!r}: write printable ASCII")
         if self.name and not _TFDS_NAME.fullmatch(self.name):
             raise UsageError(
                 f"--name {self.name!r}: write a small letter, then small letters, digits and _"
@@ -288,7 +317,20 @@ class Config:
     @cached_property
     def encoder(self) -> ImageEncoder:
         """The encoder of both writers."""
-        return ImageEncoder(self.schema, self.rules, self.base)
+        return ImageEncoder(self.schema, self.rules, self.base, self.reader)
+
+    @property
+    def reader(self) -> ImageReader:
+        """Gets the bytes of images."""
+        manners = Manners(
+            self.user_agent, self.web_timeout, self.web_retries, self.requests_per_host
+        )
+        return ImageReader(self.image_key, manners)
+
+    @property
+    def record_keys(self) -> RecordKeys:
+        """Which features of the records of TFRecord files are what."""
+        return RecordKeys(self.image_key, self.label_key, self.name_key)
 
     @cached_property
     def layout(self) -> Layout:

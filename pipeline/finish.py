@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -24,6 +24,7 @@ from imageshards.transforms.plan import Plan
 from imageshards.transforms.references import DUPLICATE_PIXELS
 from imageshards.transforms.tfds import features_json
 from imageshards.transforms.tfrecord import SHARD_LIKE
+from imageshards.transforms.unpack import PREFIX as UNPACKED_PREFIX
 
 
 def claim(plan: Plan, config: Config) -> Plan:
@@ -39,11 +40,13 @@ def claim(plan: Plan, config: Config) -> Plan:
     try:
         found = foreign_files(config, plan.digest)
         if found and not config.overwrite:
+            storage.delete(sorted(plan.unpacked))
             raise BuildError(found)
         if found:
             clear(layout)
         layout.make_folders()
         storage.sweep(layout.state)
+        _sweep_unpacked(layout, keep=plan.unpacked)
         if config.writer == "beam":
             storage.delete([layout.dataset_info])
             for split in plan.splits:
@@ -99,6 +102,16 @@ def foreign_files(config: Config, digest: str | None) -> str:
         files = ", ".join(names[:3]) + more
         return f"{layout.root} holds files of another build: {files} {_WHAT_TO_DO}"
     return ""
+
+
+def _sweep_unpacked(layout: Layout, keep: Collection[str] = ()) -> None:
+    """Deletes the plain tars that were made of compressed ones."""
+    ours = [
+        storage.join(layout.state, name)
+        for name in storage.names_in(layout.state)
+        if name.startswith(UNPACKED_PREFIX)
+    ]
+    storage.delete([uri for uri in ours if uri not in keep])
 
 
 def _differences(plan: dict[str, Any], config: Config) -> str:
@@ -222,6 +235,7 @@ def finish(
     )
     storage.sweep(layout.state)
     _check_still_mine(plan, config)
+    _sweep_unpacked(layout)
     info = metadata.dataset_info_json(plan, shards, config)
     layout.write(layout.dataset_info, metadata.to_json(info))
 

@@ -25,7 +25,13 @@ def build(root: beam.Pipeline, config: Config, workers: int | None = 1) -> None:
       workers: processes that write shards, beside those of the runner (see `WriteShards`).
     """
     listed = root | "Read" >> ReadReferences(
-        config.input, config.annotator, config.uri_column, config.include_all, config.layout.root
+        config.input,
+        config.annotator,
+        config.uri_column,
+        config.include_all,
+        exclude=config.layout.root,
+        scratch=config.layout.state,
+        keys=config.record_keys,
     )  # (bucket, references); tallies
     if config.dedupe == "pixels":
         batches = listed.batches | "Dedupe" >> TakePixelsOnce(config.encoder)

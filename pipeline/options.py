@@ -26,8 +26,9 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("what goes in")
     data.add_argument(
         "--input", action="append", default=[], metavar="PLACE",
-        help="a folder, a glob pattern, an image, or a manifest (.csv .tsv .jsonl .parquet with a "
-        "uri column, .txt with a URI a line); local or gs://; repeatable",
+        help="a folder, a glob pattern, an image, an archive (.tar .tar.gz .zip ...), TFRecord "
+        "files, or a manifest (.csv .tsv .jsonl .parquet with a uri column, .txt with a URI a "
+        "line), whose URIs may be http:// and https:// too; local or gs://; repeatable",
     )  # fmt: skip
     data.add_argument(
         "--include_all", action="store_true",
@@ -40,6 +41,21 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
         "--base_uri", default=None, metavar="URI",
         help="shuffle, split and record URIs relative to this one, so that a copy of the images "
         "elsewhere gives the same bytes (default: whole URIs)",
+    )  # fmt: skip
+
+    data.add_argument(
+        "--image_key", default="image/encoded", metavar="KEY",
+        help="of TFRecord files: the feature that is the image (default image/encoded)",
+    )  # fmt: skip
+    data.add_argument(
+        "--label_key", default=None, metavar="KEY",
+        help="of TFRecord files: the feature that is the label (default: image/class/text, else "
+        "image/class/label)",
+    )  # fmt: skip
+    data.add_argument(
+        "--name_key", default=None, metavar="KEY",
+        help="of TFRecord files: the feature that is the image's URI, such as image/filename "
+        "(default: none, it is FILE/NUMBER)",
     )  # fmt: skip
 
     out = parser.add_argument_group("what comes out")
@@ -151,6 +167,22 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
         help="processes that write shards on this machine; auto: as many as it has cores, where "
         "the images pay for their start (default). Other runners have workers of their own",
     )  # fmt: skip
+    work.add_argument(
+        "--user_agent", default=None, metavar="TEXT",
+        help="what web servers are told (default: imageshards); say how you can be reached",
+    )  # fmt: skip
+    work.add_argument(
+        "--web_timeout", type=float, default=60, metavar="SECONDS",
+        help="that one image from the web may take, retries included (default 60)",
+    )  # fmt: skip
+    work.add_argument(
+        "--web_retries", type=int, default=3, metavar="N",
+        help="further attempts where a web server is busy or breaks off (default 3)",
+    )  # fmt: skip
+    work.add_argument(
+        "--requests_per_host", type=int, default=16, metavar="N",
+        help="requests at a time to one web server, from one machine (default 16)",
+    )  # fmt: skip
     work.add_argument("--json", action="store_true", help="print the result as JSON")
     work.add_argument("--verbose", action="store_true", help="show Beam's log and tracebacks")
 
@@ -186,8 +218,20 @@ def config_from(args: argparse.Namespace) -> Config:
       UsageError: an option has a bad value.
     """
     from imageshards.pipeline.config import Config  # numpy and Pillow: not for --help
+    from imageshards.transforms.web import USER_AGENT
 
-    for option in ("base_uri", "class_names", "name", "resize", "split_names", "uri_column"):
+    for option in (
+        "base_uri",
+        "class_names",
+        "name",
+        "resize",
+        "split_names",
+        "uri_column",
+        "image_key",
+        "label_key",
+        "name_key",
+        "user_agent",
+    ):
         if getattr(args, option) == "":  # an unset variable of a script, most likely
             raise UsageError(f"--{option} is empty: give it a value, or leave it out")
     return Config(
@@ -202,6 +246,13 @@ def config_from(args: argparse.Namespace) -> Config:
         split_names=tuple((args.split_names or "").split(",")) if args.split_names else (),
         group_by=args.group_by,
         uri_column=args.uri_column,
+        image_key=args.image_key,
+        label_key=args.label_key or "",
+        name_key=args.name_key or "",
+        user_agent=args.user_agent or USER_AGENT,
+        web_timeout=args.web_timeout,
+        web_retries=args.web_retries,
+        requests_per_host=args.requests_per_host,
         base_uri=args.base_uri or "",
         include_all=args.include_all,
         features=args.features,

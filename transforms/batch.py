@@ -12,14 +12,15 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 import zstandard
 
-from imageshards.transforms.elements import ImageRef, Problem
+from imageshards.transforms.elements import ByteRange, Codec, ImageRef, Problem
 from imageshards.transforms.features import SOURCE, FeatureColumn, Type
+from imageshards.transforms.listing import Listing
 
 # Arrow's own allocators keep what was freed: 40 MB more at 160,000 references.
 pa.set_memory_pool(pa.system_memory_pool())
@@ -36,6 +37,16 @@ _SCHEMA = pa.schema(
         ("size", pa.int64()),
         ("stamp", pa.int64()),
         ("problem", _PROBLEM),
+    ]
+)
+# A column that only batches with images in archives have: files of their own pay nothing for it.
+_CODECS: tuple[Codec, ...] = get_args(Codec)
+_RANGE = pa.struct(
+    [
+        ("uri", pa.large_binary()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("codec", pa.uint8()),  # its place in _CODECS
     ]
 )
 _FEATURE_TYPES: Mapping[Type, pa.DataType] = {
@@ -76,9 +87,9 @@ class RefBatch:
 
     Attributes:
       rows: key (uint64, the shuffle key), uri (bytes), label (bytes or null), split, size (int64
-        bytes or -1), stamp (int64, changes with the content, or 0), problem (or null), and a
-        column for every feature that comes with a reference; once sorted and told apart by split,
-        without key and split.
+        bytes or -1), stamp (int64, changes with the content, or 0), problem (or null), a column for
+        every feature that comes with a reference, and where images are byte ranges of other files,
+        range (or null). Once sorted and told apart by split, without key and split.
     """
 
     rows: pa.RecordBatch
@@ -93,6 +104,7 @@ class RefBatch:
         sizes: Sequence[int],
         stamps: Sequence[int],
         problems: Mapping[int, Problem],
+        ranges: pa.Array | None = None,
         features: Mapping[FeatureColumn, Sequence[Any]] | None = None,
     ) -> RefBatch:
         """A batch of columns of equal length.
@@ -106,6 +118,7 @@ class RefBatch:
           stamps: numbers that change with the content, or 0.
           problems: row -> Problem, for those that have one.
           features: columns of values that become features.
+          ranges: from `range_column`, or None.
         """
         values = [
             keys,
@@ -123,7 +136,8 @@ class RefBatch:
         for column, column_values in (features or {}).items():
             arrays.append(pa.array(column_values, _FEATURE_TYPES[column.type]))
             schema = schema.append(pa.field(column.source, arrays[-1].type))
-        return cls(pa.record_batch(arrays, schema=schema))
+        rows = pa.record_batch(arrays, schema=schema)
+        return cls(rows if ranges is None else rows.append_column("range", ranges))
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
@@ -187,6 +201,38 @@ class RefBatch:
         columns = zip(*(self.rows.column(name).to_pylist() for name in names), strict=True)
         return [dict(zip(names, row, strict=True)) for row in columns]
 
+    @property
+    def ranges(self) -> list[ByteRange | None]:
+        """Byte ranges of the images that are no files of their own."""
+        if "range" not in self.rows.schema.names:
+            return [None] * len(self)
+        column = self.rows.column("range")
+        files: dict[bytes, str] = {}
+        ranges: list[ByteRange | None] = []
+        columns = [column.field(name).to_pylist() for name in ("uri", "offset", "size", "codec")]
+        for valid, uri, offset, size, codec in zip(
+            column.is_valid().to_pylist(), *columns, strict=True
+        ):
+            if not valid:
+                ranges.append(None)
+                continue
+            if uri not in files:
+                files[uri] = to_text(uri)
+            ranges.append(ByteRange(files[uri], offset, size, _CODECS[codec]))
+        return ranges
+
+    def files(self) -> Iterator[str]:
+        """The URIs of the files that hold the images; an archive comes once."""
+        if "range" not in self.rows.schema.names:
+            yield from self.uris
+            return
+        column = self.rows.column("range")
+        for uri, valid in zip(self.uris, column.is_valid().to_pylist(), strict=True):
+            if not valid:
+                yield uri
+        for uri in column.filter(column.is_valid()).field("uri").unique().to_pylist():
+            yield to_text(uri)
+
     def with_problems(self, problems: Mapping[int, Problem]) -> RefBatch:
         """The same references, of which those have problems."""
         place = self.rows.schema.get_field_index("problem")
@@ -234,7 +280,15 @@ class RefBatch:
     @staticmethod
     def concat(batches: Iterable[RefBatch]) -> RefBatch:
         """All rows of the batches, in their order."""
-        return RefBatch(pa.concat_batches([batch.rows for batch in batches]))
+        rows = [batch.rows for batch in batches]
+        if len({"range" in part.schema.names for part in rows}) > 1:
+            rows = [
+                part
+                if "range" in part.schema.names
+                else part.append_column("range", pa.nulls(part.num_rows, _RANGE))
+                for part in rows
+            ]
+        return RefBatch(pa.concat_batches(rows))
 
     def refs(self) -> Iterator[ImageRef]:
         """The rows, one by one."""
@@ -242,11 +296,25 @@ class RefBatch:
             part = self[start : start + _REFS_AT_A_TIME]
             problems = part.problems
             columns = zip(
-                part.uris, part.labels, part.sizes.tolist(), part.stamps.tolist(), part.features,
-                strict=True,
+                part.uris, part.labels, part.sizes.tolist(), part.stamps.tolist(), part.ranges,
+                part.features, strict=True,
             )  # fmt: skip
-            for row, (uri, label, size, stamp, features) in enumerate(columns):
-                yield ImageRef(uri, label, size, stamp, problems.get(row), features)
+            for row, (uri, label, size, stamp, place, features) in enumerate(columns):
+                yield ImageRef(uri, label, size, stamp, problems.get(row), place, features)
+
+
+def range_column(listing: Listing) -> pa.Array | None:
+    """The byte ranges of a listing's images; None where they are files of their own."""
+    if not listing.container:
+        return None
+    count = len(listing.uris)
+    columns = [
+        pa.repeat(pa.scalar(to_bytes(listing.container), pa.large_binary()), count),
+        pa.array(np.asarray(listing.offsets, dtype=np.int64)),
+        pa.array(np.asarray(listing.lengths, dtype=np.int64)),
+        pa.repeat(pa.scalar(_CODECS.index(listing.codec), pa.uint8()), count),
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(_RANGE))
 
 
 def _label_column(labels: Sequence[str | None]) -> pa.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 
 class BuildError(Exception):
@@ -46,16 +46,40 @@ class Reject:
     problem: Problem
 
 
+Codec = Literal["stored", "zip", "example"]
+"""What stands in a byte range: the image; a member of a zip file, of which the range says where its
+local header begins and how long its data is; or a serialized tf.train.Example."""
+
+
+@dataclass(frozen=True)
+class ByteRange:
+    """Where the bytes of an image are that is no file of its own.
+
+    Attributes:
+      uri: the file that holds them.
+      offset: of the first byte.
+      size: in bytes, as they are stored.
+      codec: what they are.
+    """
+
+    uri: str
+    offset: int
+    size: int
+    codec: Codec
+
+
 @dataclass(frozen=True)
 class ImageRef:
     """Where an image is and what is known of it without opening it.
 
     Attributes:
-      uri: where its bytes are; its identity.
+      uri: its identity, and where its bytes are, unless `range` says so.
       label: the text of its class, or None.
       size: bytes, or -1 where the listing did not say.
-      stamp: a number that changes with the content (local: mtime in ns), or 0.
+      stamp: a number that changes with the content (local: mtime in ns), or 0; of a member of an
+        archive that of the archive.
       problem: what is wrong with the reference itself, or None.
+      range: where the bytes are of an image that is no file of its own, or None.
       features: `FeatureColumn.source` -> value of what comes with the reference, or None.
     """
 
@@ -64,6 +88,7 @@ class ImageRef:
     size: int = -1
     stamp: int = 0
     problem: Problem | None = None
+    range: ByteRange | None = None
     features: Mapping[str, Any] | None = None
 
 

@@ -6,11 +6,12 @@ The one encoder of both writers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from imageshards.transforms import example, images, storage
 from imageshards.transforms.convert import Converted, Rules, convert
 from imageshards.transforms.elements import ImageRef, Problem
+from imageshards.transforms.reader import ImageReader
 
 
 class Rejected(Exception):
@@ -48,11 +49,13 @@ class ImageEncoder:
       schema: the features of a record.
       rules: how an image is checked and converted.
       base: what `image/filename` leaves out of the beginning of a URI.
+      reader: gets the bytes.
     """
 
     schema: example.Schema
     rules: Rules
     base: str = ""
+    reader: ImageReader = field(default_factory=ImageReader)
 
     @property
     def check(self) -> images.Check:
@@ -74,7 +77,7 @@ class ImageEncoder:
 
     def _convert(self, ref: ImageRef) -> Converted:
         self.rules.limit_bytes(ref.size)
-        return convert(storage.read(ref.uri), self.rules)
+        return convert(self.reader.read(ref), self.rules)
 
     def encode(self, ref: ImageRef, classes: Mapping[str, tuple[int, bytes]]) -> Encoded:
         """The record of one image.

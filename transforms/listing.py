@@ -6,10 +6,12 @@ from array import array
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from imageshards.transforms.elements import Codec, Problem
+
 CHUNK_ROWS = 1 << 14
 """Rows of a chunk: a manifest of any length passes through a memory of fixed size."""
 
-Kind = Literal["folder", "glob", "manifest", "file"]
+Kind = Literal["folder", "glob", "manifest", "file", "archive", "records"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,12 @@ class Listing:
       columns: those manifest columns that were asked for and are there, as texts.
       features: manifest columns that become features, as the manifest has their values.
       passed_over: files that were not taken because they are not images by their name.
+      problems: row -> what is wrong with it, for those that cannot be images of the data set.
+      container: the file of which all rows are byte ranges, or empty.
+      codec: of these ranges.
+      offsets: where the ranges begin in it.
+      lengths: bytes of the ranges.
+      unpacked: the file that was made to hold the ranges, if it was.
     """
 
     uris: list[str] = field(default_factory=list)
@@ -48,6 +56,12 @@ class Listing:
     columns: dict[str, list[str | None]] = field(default_factory=dict)
     features: dict[str, list[Any]] = field(default_factory=dict)
     passed_over: int = 0
+    problems: dict[int, Problem] = field(default_factory=dict)
+    container: str = ""
+    codec: Codec = "stored"
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    lengths: array[int] = field(default_factory=lambda: array("q"))
+    unpacked: str = ""
 
     def add(self, uri: str, root_length: int, size: int, stamp: int) -> None:
         """Appends an image without columns."""
@@ -55,3 +69,20 @@ class Listing:
         self.roots.append(root_length)
         self.sizes.append(size)
         self.stamps.append(stamp)
+
+    def add_range(
+        self,
+        uri: str,
+        root_length: int,
+        size: int,
+        stamp: int,
+        offset: int,
+        length: int,
+        problem: Problem | None = None,
+    ) -> None:
+        """Appends an image that is a byte range of the container."""
+        if problem:
+            self.problems[len(self.uris)] = problem
+        self.add(uri, root_length, size, stamp)
+        self.offsets.append(offset)
+        self.lengths.append(length)

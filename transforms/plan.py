@@ -39,6 +39,7 @@ class Tally:
       passed_over: files that were no images by their name.
       digests: (split, bucket) -> digest of the references in order.
       label_sources: where labels came from: "folder", "regex" or "column NAME".
+      unpacked: plain tars that were made of compressed ones.
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -51,6 +52,7 @@ class Tally:
     passed_over: int = 0
     digests: Mapping[tuple[str, int], bytes] = field(default_factory=dict)
     label_sources: frozenset[str] = frozenset()
+    unpacked: frozenset[str] = frozenset()
 
     @staticmethod
     def of(
@@ -86,6 +88,7 @@ class Tally:
         labels: set[str] = set()
         digests: dict[tuple[str, int], bytes] = {}
         sources: set[str] = set()
+        unpacked: set[str] = set()
         listed = below_base = duplicates = passed_over = 0
         for tally in tallies:
             images.update(tally.images)
@@ -98,9 +101,11 @@ class Tally:
             duplicates += tally.duplicates
             passed_over += tally.passed_over
             sources |= tally.label_sources
+            unpacked |= tally.unpacked
         return Tally(
             dict(images), dict(size), dict(sized), frozenset(labels),
             listed, below_base, duplicates, passed_over, digests, frozenset(sources),
+            frozenset(unpacked),
         )  # fmt: skip
 
 
@@ -149,6 +154,7 @@ class Plan:
       passed_over: files that were no images by their name.
       notes: what the build decided by itself, and why.
       digest: of all references in order, the classes and the shards.
+      unpacked: plain tars that were made of compressed ones, to be deleted at the end.
     """
 
     splits: Mapping[str, SplitPlan]
@@ -159,6 +165,7 @@ class Plan:
     passed_over: int
     notes: tuple[str, ...]
     digest: str
+    unpacked: frozenset[str] = frozenset()
 
     @cached_property
     def shards(self) -> list[ShardId]:
@@ -255,7 +262,7 @@ class Planner:
             digest.update(f"{split}:{bucket}:".encode() + value)
         return Plan(
             splits, classes.names, labels, tally.listed, tally.duplicates, tally.passed_over,
-            tuple(notes), digest.hexdigest(),
+            tuple(notes), digest.hexdigest(), tally.unpacked,
         )  # fmt: skip
 
     def _split(self, name: str, images: int, tally: Tally, notes: list[str]) -> SplitPlan:

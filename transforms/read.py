@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import apache_beam as beam
@@ -11,6 +11,7 @@ from apache_beam.metrics import Metrics
 
 from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.plan import Tally
+from imageshards.transforms.records import RecordKeys
 from imageshards.transforms.references import Annotator, partition
 from imageshards.transforms.sources import identify, list_source
 
@@ -35,6 +36,8 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
       uri_column: of manifests.
       include_all: take files whatever their name.
       exclude: a folder not to walk into.
+      scratch: the folder in which compressed tars are unpacked.
+      keys: which features of the records of TFRecord files are what.
     """
 
     inputs: tuple[str, ...]
@@ -42,6 +45,8 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
     uri_column: str = "uri"
     include_all: bool = False
     exclude: str = ""
+    scratch: str = ""
+    keys: RecordKeys = field(default_factory=RecordKeys)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -63,12 +68,15 @@ class _List(beam.DoFn):  # type: ignore[misc]
         self._uri_column = read.uri_column
         self._include_all = read.include_all
         self._exclude = read.exclude
+        self._scratch = read.scratch
+        self._keys = read.keys
         self._listed = Metrics.counter("imageshards", "images_listed")
 
     def process(self, text: str) -> Iterator[tuple[int, RefBatch] | beam.pvalue.TaggedOutput]:
         # -> (bucket, references), ... ; tallies: one
         passed_over = 0
         label_sources = set()
+        unpacked = set()
         base = self._annotator.base
         held: list[RefBatch] = []
         rows = listed = below_base = 0
@@ -80,9 +88,14 @@ class _List(beam.DoFn):  # type: ignore[misc]
             features=self._annotator.feature_columns,
             include_all=self._include_all,
             exclude=self._exclude,
+            scratch=self._scratch,
+            keys=self._keys,
         ):
+            if listing.unpacked:
+                unpacked.add(listing.unpacked)
             passed_over += listing.passed_over
-            label_sources.add(self._annotator.label_source(listing))
+            if listing.uris:
+                label_sources.add(self._annotator.label_source(listing))
             held.append(self._annotator.annotate(listing))
             rows += len(held[-1])
             listed += len(held[-1])
@@ -98,5 +111,6 @@ class _List(beam.DoFn):  # type: ignore[misc]
             below_base=below_base,
             passed_over=passed_over,
             label_sources=frozenset(label_sources),
+            unpacked=frozenset(unpacked),
         )
         yield beam.pvalue.TaggedOutput("tallies", tally)

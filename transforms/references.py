@@ -5,13 +5,13 @@ Listing -> RefBatch -> {bucket: RefBatch} -> sorted RefBatch of one split
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from imageshards.transforms.batch import RefBatch, to_bytes
+from imageshards.transforms.batch import RefBatch, range_column, to_bytes
 from imageshards.transforms.elements import BuildError, Problem
 from imageshards.transforms.features import FeatureColumn
 from imageshards.transforms.keys import (
@@ -96,17 +96,18 @@ class Annotator:
         """
         uris = [to_bytes(uri) for uri in listing.uris]
         base = to_bytes(self.base)
-        problems: dict[int, Problem] = {}
+        problems = dict(listing.problems)
         keys, split_keys = hash_keys(self.seed, [uri.removeprefix(base) for uri in uris])
         labels = self._labels(listing, problems)
         if self.groups.kind != "uri":
             groups = self._groups(listing, problems)
             _, split_keys = hash_keys(self.seed, map(to_bytes, groups))
-        splits = self._splits(listing, split_keys)
+        splits = self._splits(listing, split_keys, problems)
         features = self._features(listing, problems)
         return RefBatch.of(
-            keys, uris, labels, splits, listing.sizes, listing.stamps, problems, features
-        )
+            keys, uris, labels, splits, listing.sizes, listing.stamps, problems,
+            range_column(listing), features,
+        )  # fmt: skip
 
     def _features(
         self, listing: Listing, problems: dict[int, Problem]
@@ -134,10 +135,14 @@ class Annotator:
             reason = "the URI has no folder"
         if not all(labels):
             problem = Problem("label", "NoLabel", reason)
-            problems.update((row, problem) for row, label in enumerate(labels) if not label)
+            for row, label in enumerate(labels):
+                if not label:
+                    problems.setdefault(row, problem)
         return labels
 
-    def _splits(self, listing: Listing, split_keys: np.ndarray) -> list[str]:
+    def _splits(
+        self, listing: Listing, split_keys: np.ndarray, problems: Mapping[int, Problem]
+    ) -> list[str]:
         rule = self.splits
         uris = listing.uris
         if rule.kind == "ratio":
@@ -155,8 +160,11 @@ class Annotator:
             return ["train"] * len(uris)
         known = set(rule.names)
         splits = []
-        for uri, split in zip(uris, found, strict=True):
+        for row, (uri, split) in enumerate(zip(uris, found, strict=True)):
             if split not in known:
+                if row in problems:  # what could not be listed may have no split of its own
+                    splits.append(next((name for name in found if name in known), rule.names[0]))
+                    continue
                 what = f"split {split!r}" if split else "no split"
                 raise BuildError(
                     f"{uri}: {what}; it must be one of {', '.join(rule.names)} "
@@ -251,15 +259,18 @@ def _take_once(batch: RefBatch, rows: np.ndarray) -> tuple[np.ndarray, dict[int,
     uris, splits, labels = part.uris, part.splits, part.labels
     features = [row and sorted(row.items()) for row in part.features]
     problems = part.problems
+    ranges = part.ranges
     late: dict[int, Problem] = {}
 
-    def identity(row: int) -> tuple[int, str, str, str, str, str, int]:
-        # Those without a problem first; of equals the one whose size is known. Nothing here
-        # depends on the order in which they came.
-        problem = problems.get(row)
+    def identity(row: int) -> tuple[int, str, str, str, str, str, str, int, int]:
+        # Those without a problem first; of equals the one whose size is known, and of a name that
+        # an archive has twice the last, as unpacking it would. Nothing here depends on the order
+        # in which they came.
+        problem, place = problems.get(row), ranges[row]
         return (
             keys[row], uris[row], f"{problem}" if problem else "",
-            splits[row], labels[row] or "", f"{features[row]}", -sizes[row],
+            splits[row], labels[row] or "", f"{features[row]}",
+            place.uri if place else "", -place.offset if place else 0, -sizes[row],
         )  # fmt: skip
 
     taken: list[int] = []

@@ -11,7 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import unquote
 
+_WEB = re.compile("https?://", re.IGNORECASE)
+_QUERY = re.compile("[?#]")
 _SPLIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 KNOWN_SPLITS = (
     "train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval",
@@ -223,11 +226,33 @@ def _parse_count(value: str, text: str) -> int:
     return int(value)
 
 
+ARCHIVE_SUFFIXES = (
+    ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".zip",
+)  # fmt: skip
+"""Endings of archives, in small letters; what they hold has them for a folder in its URI."""
+
+
+def _folder_name(name: str) -> str:
+    """The name of a folder, or of an archive without its ending."""
+    if "." in name:
+        small = name.lower()
+        for suffix in ARCHIVE_SUFFIXES:
+            if small.endswith(suffix):
+                return name[: -len(suffix)]
+    return name
+
+
 def parent_name(uri: str) -> str:
-    """The name of the folder in which a file lies; empty where there is none."""
-    return uri.rpartition("/")[0].rpartition("/")[2]
+    """The name of the folder in which a file lies; empty where there is none.
+
+    An archive is a folder without its ending: `n01440764` for `train.tar/n01440764.tar/1.JPEG`.
+    """
+    if uri[:4].lower() == "http" and _WEB.match(uri):
+        path = _QUERY.split(uri, maxsplit=1)[0].partition("://")[2].rpartition("/")[0]
+        return unquote(path.rpartition("/")[2]) if "/" in path else ""
+    return _folder_name(uri.rpartition("/")[0].rpartition("/")[2])
 
 
 def top_folder(path: str) -> str:
     """The first folder of a path below its input; empty for a file directly in it."""
-    return path.partition("/")[0] if "/" in path else ""
+    return _folder_name(path.partition("/")[0]) if "/" in path else ""

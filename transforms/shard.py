@@ -194,9 +194,9 @@ def _fingerprint(refs: RefBatch, settings: str) -> str:
     state.update(refs.sizes.tobytes() + refs.stamps.tobytes())
     if not refs.stamps.all():
         # A manifest says nothing of the files it names; the files themselves do.
-        for uri, stamp in zip(refs.uris, refs.stamps.tolist(), strict=True):
-            if not stamp and storage.is_local(uri):
-                state.update(repr(storage.stamp(uri)).encode())
+        for ref in refs.refs():
+            if not ref.stamp and not ref.range and storage.is_local(ref.uri):
+                state.update(repr(storage.stamp(ref.uri)).encode())
     return state.hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What `--input` names, listed: folders, globs, manifests and single files. No pixels.
+"""What `--input` names, listed: folders, globs, manifests, archives, files. No pixels.
 
 A source is listed in chunks of columns, so that a manifest of any length passes through a
 memory of fixed size.
@@ -10,12 +10,15 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from imageshards.transforms import storage
+from imageshards.transforms.archives import is_archive, list_archive
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.images import is_image_name
-from imageshards.transforms.listing import CHUNK_ROWS, Listing, Source
+from imageshards.transforms.listing import CHUNK_ROWS, Kind, Listing, Source
 from imageshards.transforms.manifests import is_manifest, list_manifest
+from imageshards.transforms.records import RecordKeys, is_records, list_records
 
 _WILDCARD = re.compile(r"[*?\[]")
 
@@ -29,21 +32,35 @@ def identify(text: str) -> Source:
     if not text:
         raise BuildError("--input is empty: name a folder, a pattern or a manifest")
     uri = storage.normalize(text)
-    manifest = is_manifest(uri)
+    kind = _kind_by_name(uri)
+    if storage.is_web(uri):
+        if kind in ("manifest", "file"):
+            return Source(text, uri, kind)
+        raise BuildError(
+            f"--input {text}: from the web, images and manifests are read; a web server cannot be "
+            "asked what it holds, and an archive must be downloaded first"
+        )
     if storage.is_local(uri):
         if os.path.isdir(uri):
             return Source(text, uri, "folder")
         if uri.lower().endswith(".json"):
             raise BuildError(f"--input {text}: write it as JSONL, an object a line (.jsonl)")
         if os.path.lexists(uri):
-            return Source(text, uri, "manifest" if manifest else "file")
+            return Source(text, uri, kind)
     elif not _WILDCARD.search(uri):
-        if manifest:
-            return Source(text, uri, "manifest")
-        return Source(text, uri, "file" if is_image_name(uri) else "folder")
+        is_folder = kind == "file" and not is_image_name(uri)
+        return Source(text, uri, "folder" if is_folder else kind)
     if _WILDCARD.search(uri):
         return Source(text, uri, "glob")
     raise BuildError(f"--input {text}: there is no such file or folder")
+
+
+def _kind_by_name(uri: str) -> Kind:
+    if is_manifest(uri):
+        return "manifest"
+    if is_archive(uri):
+        return "archive"
+    return "records" if is_records(uri) else "file"
 
 
 def list_source(
@@ -55,6 +72,8 @@ def list_source(
     features: Iterable[str] = (),
     include_all: bool = False,
     exclude: str = "",
+    scratch: str = "",
+    keys: RecordKeys | None = None,
 ) -> Iterator[Listing]:
     """Lists a source.
 
@@ -66,21 +85,20 @@ def list_source(
       features: manifest columns that become features, without which the build makes no sense.
       include_all: take files whatever their name.
       exclude: a folder that is not walked into: the output.
+      scratch: the folder in which compressed tars are unpacked.
+      keys: which features of the records of TFRecord files are what.
 
     Raises:
       BuildError: nothing was found, or a manifest is not what it must be.
     """
-    if source.kind != "manifest" and (missing := next(iter((*required, *features)), None)):
-        raise BuildError(
-            f"--input {source.text} is not a manifest and has no column {missing!r}: "
-            "columns come from CSV, JSONL or Parquet files"
-        )
     found = passed_over = 0
     if source.kind == "manifest":
         chunks = list_manifest(source, uri_column, list(required), list(optional), list(features))
     else:
-        files = _files(source, exclude)
-        chunks = _list_files(files, include_all or source.kind == "file")
+        lister = _Lister(
+            source, list(required), list(optional), include_all, scratch, keys or RecordKeys()
+        )
+        chunks = lister.list(_files(source, exclude))
     for chunk in chunks:
         found += len(chunk.uris)
         passed_over += chunk.passed_over
@@ -96,17 +114,59 @@ def list_source(
 _File = tuple[str, int, int, int, bool]  # uri, root length, bytes, stamp, hidden
 
 
-def _list_files(files: Iterator[_File], include_all: bool) -> Iterator[Listing]:
-    chunk = Listing()
-    for uri, root_length, size, when, hidden in files:
-        if include_all or (is_image_name(uri) and not hidden):
-            chunk.add(uri, root_length, size, when)
-            if len(chunk.uris) == CHUNK_ROWS:
-                yield chunk
-                chunk = Listing()
-        else:
-            chunk.passed_over += 1
-    yield chunk
+@dataclass(frozen=True)
+class _Lister:
+    """Lists the files of a source that is no manifest: images, and archives where it names them."""
+
+    source: Source
+    required: list[str]
+    optional: list[str]
+    include_all: bool
+    scratch: str
+    keys: RecordKeys
+
+    def list(self, files: Iterator[_File]) -> Iterator[Listing]:
+        opened = self._opened
+        include_all = self.include_all or self.source.kind == "file"
+        chunk = Listing()
+        for file in files:
+            uri, root_length, size, stamp, hidden = file
+            if opened and (kind := _kind_by_name(uri)) in opened:
+                yield from self._inside(kind, uri, root_length, size, stamp)
+            elif include_all or (is_image_name(uri) and not hidden):
+                self._check_columns()
+                chunk.add(uri, root_length, size, stamp)
+                if len(chunk.uris) == CHUNK_ROWS:
+                    yield chunk
+                    chunk = Listing()
+            else:
+                chunk.passed_over += 1
+        if chunk.uris or chunk.passed_over:
+            yield chunk
+
+    @property
+    def _opened(self) -> tuple[Kind, ...]:
+        """What is looked into: what the source names, and not what happens to lie in a folder."""
+        if self.source.kind in ("archive", "records"):
+            return (self.source.kind,)
+        pattern = self.source.kind == "glob" and self.source.uri.rpartition("/")[2].strip("*")
+        return ("archive", "records") if pattern else ()
+
+    def _inside(
+        self, kind: Kind, uri: str, root_length: int, size: int, stamp: int
+    ) -> Iterator[Listing]:
+        source = Source(self.source.text, uri, kind)
+        if kind == "archive":
+            self._check_columns()
+            return list_archive(source, size, stamp, root_length, self.include_all, self.scratch)
+        return list_records(source, stamp, root_length, self.keys, self.required, self.optional)
+
+    def _check_columns(self) -> None:
+        if self.required:
+            raise BuildError(
+                f"--input {self.source.text} is not a manifest and has no column "
+                f"{self.required[0]!r}: columns come from CSV, JSONL or Parquet files"
+            )
 
 
 def _files(source: Source, exclude: str) -> Iterator[_File]:
@@ -116,6 +176,8 @@ def _files(source: Source, exclude: str) -> Iterator[_File]:
         yield from _walk(source.uri, len(source.uri.rstrip("/")) + 1, exclude)
     elif source.kind == "file":
         yield _local_file(source.uri, len(os.path.dirname(source.uri).rstrip("/")) + 1)
+    elif source.kind in ("archive", "records"):
+        yield _local_file(source.uri, len(source.uri) + 1)
     else:
         fixed = source.uri[: _WILDCARD.search(source.uri).start()]  # type: ignore[union-attr]
         root_length = fixed.rindex("/") + 1
@@ -167,6 +229,10 @@ def _remote_files(source: Source) -> Iterator[_File]:
     elif source.kind == "file":
         yield uri, uri.rindex("/") + 1, -1, 0, False
         return
+    elif source.kind in ("archive", "records"):
+        size, stamp = storage.remote_stamp(uri)
+        yield uri, len(uri) + 1, size, stamp, False
+        return
     else:
         fixed = uri[: _WILDCARD.search(uri).start()]  # type: ignore[union-attr]
         root_length = fixed.rindex("/") + 1
@@ -189,7 +255,9 @@ def check_source(
     Raises:
       BuildError: a manifest without its columns, or columns wanted of what is no manifest.
     """
-    if source.kind == "manifest" or required or features:
+    if source.kind == "manifest" or (
+        (required or features) and source.kind in ("folder", "file", "archive")
+    ):
         # The header is checked before the first row is asked for.
         listing = list_source(
             source,

@@ -47,6 +47,11 @@ def is_local(uri: str) -> bool:
     return _SCHEME.match(uri) is None
 
 
+def is_web(uri: str) -> bool:
+    """Whether a URI is a URL of a web server: what it names can be read, and nothing else."""
+    return uri[:8].lower().startswith(("http://", "https://"))
+
+
 def normalize(uri: str) -> str:
     """One spelling for one place: local paths become absolute, `file://` goes away."""
     if uri.startswith("file://"):
@@ -169,13 +174,28 @@ def exists(uri: str) -> bool:
 
 
 def size(uri: str) -> int:
-    """Bytes of a file, or -1 if there is none."""
+    """Bytes of a file, or -1 if there is none or nobody knows."""
     if is_local(uri):
         return stamp(uri)[0]
+    if is_web(uri):
+        return -1
     try:
         return int(_filesystems().get_filesystem(uri).size(uri)) if exists(uri) else -1
     except ValueError:  # a scheme that nobody knows; reading will tell
         return -1
+
+
+def remote_stamp(uri: str) -> tuple[int, int]:
+    """(size in bytes, a number that changes with the content) of a file that is not local."""
+    try:
+        found = _filesystems().get_filesystem(uri).metadata(uri)
+    except ValueError as error:
+        raise NoFilesystem(f"{uri}: no filesystem for such a URI") from error
+    except Exception as error:
+        if _is_missing(error):
+            return -1, 0  # opening it will tell
+        raise
+    return found.size_in_bytes, int((found.last_updated_in_seconds or 0) * 1000)
 
 
 def match(pattern: str) -> Iterator[tuple[str, int, int]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import google_crc32c
@@ -57,6 +58,66 @@ def frame(parts: Sequence[bytes]) -> tuple[bytes, bytes]:
     return prefix + _TAIL.pack(masked_crc32c(prefix)), _TAIL.pack(_mask(crc))
 
 
+@dataclass(frozen=True)
+class RawRecord:
+    """A record as it stands in a file.
+
+    Attributes:
+      offset: of its frame in the file.
+      data: what it holds, or nothing where there is a problem.
+      length: bytes of the data.
+      problem: why it cannot be read, or empty.
+      lost: whether nothing behind it can be found either.
+    """
+
+    offset: int
+    data: bytes
+    length: int
+    problem: str = ""
+    lost: bool = False
+
+    @property
+    def data_offset(self) -> int:
+        """Of its data in the file."""
+        return self.offset + _HEAD.size
+
+
+def scan_records(
+    file: BinaryIO, *, check: bool = True, longest: int = 1 << 62
+) -> Iterator[RawRecord]:
+    """Yields every record of an uncompressed TFRecord file, and what is wrong with it.
+
+    Args:
+      file: opened for reading bytes, at its beginning.
+      check: compare the CRCs of the data.
+      longest: bytes of the longest record that is read; the file can then be seeked in.
+    """
+    offset = 0
+    while head := file.read(_HEAD.size):
+        if len(head) < _HEAD.size:
+            yield RawRecord(offset, b"", 0, "breaks off in its length", lost=True)
+            return
+        length, length_crc = _HEAD.unpack(head)
+        # Always compared: a wrong length would otherwise ask for any amount of memory.
+        if masked_crc32c(head[:8]) != length_crc:
+            yield RawRecord(offset, b"", 0, "the CRC of its length is wrong", lost=True)
+            return
+        if length > longest:
+            yield RawRecord(offset, b"", length, f"{length:,} bytes, more than {longest:,}")
+            file.seek(offset + length + FRAME_BYTES)
+        else:
+            body = file.read(length + _TAIL.size)
+            if len(body) < length + _TAIL.size:
+                yield RawRecord(offset, b"", length, "breaks off", lost=True)
+                return
+            data = body[:length]
+            if check and masked_crc32c(data) != _TAIL.unpack_from(body, length)[0]:
+                yield RawRecord(offset, b"", length, "the CRC of its data is wrong")
+            else:
+                yield RawRecord(offset, data, length)
+        offset += length + FRAME_BYTES
+
+
 def read_records(file: BinaryIO, *, check: bool = True) -> Iterator[tuple[int, bytes]]:
     """Yields (offset, data) of every record of an uncompressed TFRecord file.
 
@@ -67,22 +128,10 @@ def read_records(file: BinaryIO, *, check: bool = True) -> Iterator[tuple[int, b
     Raises:
       CorruptRecord: at the first record that is cut off or whose CRC does not match.
     """
-    offset = 0
-    while head := file.read(_HEAD.size):
-        if len(head) < _HEAD.size:
-            raise CorruptRecord(f"record at byte {offset} breaks off in its length")
-        length, length_crc = _HEAD.unpack(head)
-        # Always compared: a wrong length would otherwise ask for any amount of memory.
-        if masked_crc32c(head[:8]) != length_crc:
-            raise CorruptRecord(f"record at byte {offset}: the CRC of its length is wrong")
-        body = file.read(length + _TAIL.size)
-        if len(body) < length + _TAIL.size:
-            raise CorruptRecord(f"record at byte {offset} breaks off")
-        data = body[:length]
-        if check and masked_crc32c(data) != _TAIL.unpack_from(body, length)[0]:
-            raise CorruptRecord(f"record at byte {offset}: the CRC of its data is wrong")
-        yield offset, data
-        offset += length + FRAME_BYTES
+    for record in scan_records(file, check=check):
+        if record.problem:
+            raise CorruptRecord(f"record at byte {record.offset}: {record.problem}")
+        yield record.offset, record.data
 
 
 def shard_name(shard: ShardId) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from multiprocessing import forkserver
 
-from imageshards.transforms import storage
+from imageshards.transforms import ranges, storage, web
 from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.elements import BuildError, ShardId
 from imageshards.transforms.encoder import ImageEncoder
@@ -73,7 +73,7 @@ class ShardJob:
 
     def run(self, threads: Threads) -> ShardResult:
         """Writes the shard, or finds that an earlier run has."""
-        local = all(map(storage.is_local, self.refs.uris))
+        local = all(map(storage.is_local, self.refs.files()))
         return write_shard(
             self.shard,
             self.refs,
@@ -106,9 +106,10 @@ class Threads:
         return ReadAhead(self._decoders, 2 * self._count, images=8)
 
     def shutdown(self) -> None:
-        """Ends them."""
+        """Ends them, and closes what they kept open."""
         self._readers.shutdown()
         self._decoders.shutdown()
+        ranges.close()
 
 
 class InProcess:
@@ -136,7 +137,7 @@ class WorkerPool:
     def __init__(self, processes: int) -> None:
         self._processes = processes
         self._executor = ProcessPoolExecutor(
-            processes, _context(), initializer=_begin, initargs=(max(1, cores() // processes),)
+            processes, _context(), initializer=_begin, initargs=(processes,)
         )
         self._pending: deque[Future[ShardResult]] = deque()
 
@@ -184,10 +185,11 @@ def _context() -> multiprocessing.context.ForkServerContext:
 _threads: Threads
 
 
-def _begin(decoders: int) -> None:
-    """Readies a worker process."""
+def _begin(processes: int) -> None:
+    """Readies one of so many worker processes."""
     global _threads
-    _threads = Threads(decoders)
+    _threads = Threads(max(1, cores() // processes))
+    web.share(processes)
     # An interrupt is for the main process, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -1,0 +1,465 @@
+import gzip
+import io
+import lzma
+import os
+import struct
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+from helpers import image_bytes
+
+from imageshards.transforms import archives, listing, ranges, sources, storage, unpack
+from imageshards.transforms.elements import BuildError, ByteRange
+from imageshards.transforms.listing import Listing
+from imageshards.transforms.references import Annotator
+from imageshards.transforms.rules import GroupRule, LabelRule, SplitRule, parent_name, top_folder
+from imageshards.transforms.storage import ReadError
+
+ANNOTATOR = Annotator(0, LabelRule("none"), SplitRule.parse("train=1"), GroupRule.parse("uri"))
+
+
+def chunks(place: Path | str, **options: object) -> list[Listing]:
+    source = sources.identify(str(place))
+    return list(sources.list_source(source, **options))  # type: ignore[arg-type]
+
+
+def found(place: Path | str, **options: object) -> dict[str, bytes | str]:
+    """Path below the archive -> its bytes, or the error type of its reject."""
+    result: dict[str, bytes | str] = {}
+    for chunk in chunks(place, **options):
+        for ref in ANNOTATOR.annotate(chunk).refs():
+            name = ref.uri.removeprefix(f"{place}/")
+            assert name not in result
+            if ref.problem:
+                result[name] = ref.problem.error
+            else:
+                assert ref.range
+                try:
+                    result[name] = ranges.read(ref.range, ref.stamp, "image/encoded")
+                    if ref.size >= 0:
+                        assert len(result[name]) == ref.size
+                except ReadError as error:
+                    result[name] = error.kind
+    return result
+
+
+def passed_over(place: Path) -> int:
+    return sum(chunk.passed_over for chunk in chunks(place))
+
+
+Members = dict[str, bytes]
+MEMBERS: Members = {"a/1.jpg": b"one", "a/2.PNG": b"two" * 400, "b/ü #?%20[1]*.jpg": b"three"}
+
+
+def tar_of(members: Members, format: int = tarfile.PAX_FORMAT) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=format) as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def zip_of(members: Members, method: int = zipfile.ZIP_STORED) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
+KINDS: dict[str, Callable[[Members], bytes]] = {
+    "pax.tar": tar_of,
+    "gnu.tar": lambda members: tar_of(members, tarfile.GNU_FORMAT),
+    "stored.zip": zip_of,
+    "deflated.ZIP": lambda members: zip_of(members, zipfile.ZIP_DEFLATED),
+    "x.tar.gz": lambda members: gzip.compress(tar_of(members)),
+    "x.tgz": lambda members: gzip.compress(tar_of(members)),
+    "x.tar.xz": lambda members: lzma.compress(tar_of(members)),
+    "x.tar.zst": lambda members: zstandard.compress(tar_of(members)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_archive(tmp_path: Path, kind: str):
+    others = {"notes.txt": b"", ".hidden/3.jpg": b"", "__MACOSX/a/._1.jpg": b"", "a/.x.jpg": b""}
+    long_name = "n" * 90 + "/" + "m" * 200 + ".jpg"
+    path = tmp_path / kind
+    path.write_bytes(KINDS[kind]({**MEMBERS, **others, long_name: b"long"}))
+    assert found(path, scratch=str(tmp_path)) == {**MEMBERS, long_name: b"long"}
+    assert sum(chunk.passed_over for chunk in chunks(path, scratch=str(tmp_path))) == 4
+    every = found(path, scratch=str(tmp_path), include_all=True)
+    assert len(every) == 8
+
+
+def test_a_tar_of_tars_is_ranges_of_the_outer(tmp_path: Path):
+    deepest = tar_of({"./x/9.jpg": b"nine"})
+    inner = {f"n{i}.tar": tar_of({f"n{i}_{j}.JPEG": b"%d" % (10 * i + j) for j in range(3)})
+             for i in range(3)}  # fmt: skip
+    inner["deep/er.TAR"] = tar_of({"deepest.tar": deepest})
+    inner["plain.jpg"] = b"plain"
+    path = tmp_path / "outer.tar"
+    path.write_bytes(tar_of(inner))
+    assert found(path) == {
+        **{f"n{i}.tar/n{i}_{j}.JPEG": b"%d" % (10 * i + j) for i in range(3) for j in range(3)},
+        "deep/er.TAR/deepest.tar/x/9.jpg": b"nine", "plain.jpg": b"plain",
+    }  # fmt: skip
+    assert {chunk.container for chunk in chunks(path)} == {str(path)}
+
+
+def test_an_archive_is_a_folder_without_its_ending():
+    assert parent_name("/d/train.tar/n01.tar/1.JPEG") == "n01"
+    assert parent_name("/d/cats.tar.gz/1.JPEG") == "cats"
+    assert parent_name("/d/v1.5/1.JPEG") == "v1.5"
+    assert top_folder("train.zip/a/1.jpg") == "train"
+
+
+def test_ten_thousand_members_are_listed_at_once(tmp_path: Path):
+    path = tmp_path / "many.tar"
+    path.write_bytes(tar_of({f"c{i % 50}/{i:05d}.jpg": b"x" * 700 for i in range(10_000)}))
+    begin = time.perf_counter()
+    assert sum(len(chunk.uris) for chunk in chunks(path)) == 10_000
+    assert time.perf_counter() - begin < 3  # 0.4 s on an idle machine
+
+
+def test_long_archives_come_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(listing, "CHUNK_ROWS", 10)
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_of({f"{i}.jpg": b"%d" % i for i in range(25)}))
+    assert [len(chunk.uris) for chunk in chunks(path) if chunk.uris] == [10, 10, 5]
+    assert len(found(path)) == 25
+
+
+def test_a_folder_passes_archives_over_and_a_pattern_names_them(tmp_path: Path):
+    for name in ("one.tar", "two.tar"):
+        (tmp_path / name).write_bytes(tar_of(MEMBERS))
+    (tmp_path / "own.jpg").write_bytes(b"own")
+    assert [uri for chunk in chunks(tmp_path) for uri in chunk.uris] == [f"{tmp_path}/own.jpg"]
+    assert passed_over(tmp_path) == 2
+    everything = chunks(f"{tmp_path}/*")
+    assert [uri for chunk in everything for uri in chunk.uris] == [f"{tmp_path}/own.jpg"]
+    named = [(chunk, n) for chunk in chunks(f"{tmp_path}/*.tar") for n in range(len(chunk.uris))]
+    assert len(named) == 6
+    roots = {chunk.uris[n][chunk.roots[n] :].split("/")[0] for chunk, n in named}
+    assert roots == {"one.tar", "two.tar"}
+
+
+def test_names_that_lead_out_are_rejects_and_touch_nothing(tmp_path: Path):
+    (tmp_path / "secret.jpg").write_bytes(b"secret")
+    names = ["../secret.jpg", "a/../../secret.jpg", str(tmp_path / "secret.jpg"), "../../notes.txt"]
+    good = {"./a/./1.jpg": b"1", "a/b/../2.jpg": b"2"}
+    for kind in ("pax.tar", "stored.zip"):
+        path = tmp_path / kind
+        path.write_bytes(KINDS[kind]({**dict.fromkeys(names, b"evil"), **good}))
+        result = found(path)
+        assert [result.pop(name) for name in names[:3]] == ["UnsafeName"] * 3
+        assert result == {"a/1.jpg": b"1", "a/2.jpg": b"2"}
+    assert (tmp_path / "secret.jpg").read_bytes() == b"secret"
+
+
+def test_links_lead_to_members_and_devices_are_rejects(tmp_path: Path):
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as tar:
+        for name, kind, target in [
+            ("early.jpg", tarfile.SYMTYPE, "d/1.jpg"), ("d/1.jpg", tarfile.REGTYPE, ""),
+            ("d/hard.jpg", tarfile.LNKTYPE, "d/1.jpg"), ("d/up.jpg", tarfile.SYMTYPE, "../early.jpg"),
+            ("d/out.jpg", tarfile.SYMTYPE, "../../etc/passwd"), ("d/o.jpg", tarfile.SYMTYPE, "o.jpg"),
+            ("fifo.jpg", tarfile.FIFOTYPE, ""), ("null.jpg", tarfile.CHRTYPE, ""),
+            ("folder.jpg", tarfile.DIRTYPE, ""), ("notes.txt", tarfile.SYMTYPE, "d/1.jpg"),
+        ]:  # fmt: skip
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.size = kind, target, 4 * (kind == tarfile.REGTYPE)
+            tar.addfile(info, io.BytesIO(b"data"))
+    assert found(path) == {
+        "early.jpg": b"data", "d/1.jpg": b"data", "d/hard.jpg": b"data", "d/up.jpg": b"data",
+        "d/out.jpg": "Missing", "d/o.jpg": "Missing", "fifo.jpg": "NotAFile", "null.jpg": "NotAFile",
+    }  # fmt: skip
+
+
+def test_of_a_name_that_is_twice_in_a_tar_the_last_counts(tmp_path: Path):
+    from imageshards.transforms.references import partition, sort_group
+
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as tar:
+        for data in (b"old old", b"new"):
+            info = tarfile.TarInfo("1.jpg")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    for again in (1, -1):
+        batch = ANNOTATOR.annotate(chunks(path)[0]).take([0, 1][::again])
+        ((_, part),) = partition(batch)
+        groups, duplicates = sort_group([part])
+        (ref,) = groups["train"].refs()
+        assert ref.range
+        assert (ranges.read(ref.range, ref.stamp, ""), duplicates) == (b"new", 1)
+
+
+# Each truncated or garbled archive: what is listed of it, and that nothing is lost in silence.
+
+
+def test_a_tar_that_is_cut_anywhere(tmp_path: Path):
+    whole = tar_of({f"{i}.jpg": b"x" * 600 for i in range(4)}, tarfile.USTAR_FORMAT)
+    path = tmp_path / "cut.tar"
+    for size in [*range(512, 4 * 1536, 128), 4 * 1536 + 100]:
+        path.write_bytes(whole[:size])
+        result = found(path)
+        good = sum(value == b"x" * 600 for value in result.values())
+        assert good == (size + 424) // 1536, size  # the padding of the last may be missing
+        assert size % 1536 > 1536 - 424 or "Truncated" in result.values(), size
+    path.write_bytes(whole[:300])
+    with pytest.raises(BuildError, match=r"cut.tar: not a tar: "):
+        found(path)
+
+
+def test_a_garbled_header_ends_a_tar_loudly(tmp_path: Path):
+    whole = bytearray(tar_of({f"{i}.jpg": b"x" * 600 for i in range(4)}, tarfile.USTAR_FORMAT))
+    whole[2 * 1536 + 10] ^= 1
+    (tmp_path / "a.tar").write_bytes(whole)
+    result = found(tmp_path / "a.tar")
+    assert list(result.values()) == [b"x" * 600] * 2 + ["Truncated"]
+    assert list(result)[2] == "(from byte 3072)"
+
+
+def test_tars_that_were_joined_are_read_to_the_end(tmp_path: Path):
+    (tmp_path / "a.tar").write_bytes(tar_of({"1.jpg": b"1"}) + tar_of({"2.jpg": b"2"}))
+    assert found(tmp_path / "a.tar") == {"1.jpg": b"1", "2.jpg": b"2"}
+    (tmp_path / "a.tar").write_bytes(tar_of({"1.jpg": b"1"}) + b"junk" * 200)
+    assert list(found(tmp_path / "a.tar").values()) == [b"1", "Truncated"]
+
+
+def header(name: str, size: bytes, kind: bytes = b"0") -> bytes:
+    block = bytearray(512)
+    block[0:100] = name.encode().ljust(100, b"\0")
+    block[100:108], block[124:136], block[156:157] = b"0000644\0", size, kind
+    block[257:265] = b"ustar\x0000"
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+HUGE = b"\x80" + (1 << 60).to_bytes(11, "big")
+NEGATIVE = b"\xff" * 10 + b"\xfc\x00"  # -1,024
+
+
+@pytest.mark.parametrize(
+    ("name", "evil"),
+    [
+        ("a header of 1 EB", header("x", HUGE, b"x")),
+        ("a long name of 1 EB", header("x", HUGE, b"L")),
+        ("a negative size", header("2.jpg", NEGATIVE)),
+        ("a negative header", header("2.jpg", NEGATIVE, b"x")),
+        ("headers without end", header("x", b"00000000000\0", b"L") * 3000),
+    ],
+)
+def test_forged_headers_end_soon(tmp_path: Path, name: str, evil: bytes):
+    good = header("1.jpg", b"00000000003\0") + b"one".ljust(512, b"\0")
+    path = tmp_path / "a.tar"
+    path.write_bytes(good + evil + good + bytes(1024))
+    begin = time.perf_counter()
+    result = found(path)
+    assert result["1.jpg"] == b"one"
+    assert "Truncated" in result.values()
+    assert time.perf_counter() - begin < 1
+
+
+def test_a_member_that_is_too_large_is_not_read(tmp_path: Path):
+    path = tmp_path / "a.tar"
+    size = storage.MAX_BYTES + 1
+    with open(path, "wb") as file:
+        file.write(header("1.jpg", b"%011o\0" % size))
+        file.truncate(512 + (size + 511) // 512 * 512 + 1024)
+    assert found(path) == {"1.jpg": "TooLarge"}
+
+
+def test_tars_in_tars_in_tars_end(tmp_path: Path):
+    data = tar_of({"1.jpg": b"1"})
+    for _ in range(20):
+        data = tar_of({"t.tar": data}, tarfile.USTAR_FORMAT)
+    (tmp_path / "a.tar").write_bytes(data)
+    assert list(found(tmp_path / "a.tar").values()) == ["Truncated"]
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.tar.gz"])
+def test_what_is_no_archive_at_all(tmp_path: Path, name: str):
+    for data in (b"", b"junk" * 1000, bytes(10)):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(BuildError, match=name) as caught:
+            found(tmp_path / name, scratch=str(tmp_path))
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["pax.tar", "stored.zip", "x.tar.gz"])
+def test_an_empty_archive_is_an_empty_folder(tmp_path: Path, kind: str):
+    (tmp_path / kind).write_bytes(KINDS[kind]({}))
+    with pytest.raises(BuildError, match="no image there"):
+        found(tmp_path / kind, scratch=str(tmp_path))
+
+
+def patched(data: bytes, magic: bytes, at: int, kind: str, value: int) -> bytes:
+    """A zip in whose first directory entry or local header a field is another."""
+    out = bytearray(data)
+    struct.pack_into(kind, out, data.index(magic) + at, value)
+    return bytes(out)
+
+
+DIRECTORY, LOCAL = b"PK\1\2", b"PK\3\4"
+
+
+@pytest.mark.parametrize(
+    ("magic", "at", "kind", "value", "error"),
+    [
+        (DIRECTORY, 20, "<I", 1 << 30, "Unreadable"),  # more than the file holds
+        (DIRECTORY, 20, "<I", 2, "Unreadable"),  # less than its local header says
+        (DIRECTORY, 42, "<I", 1 << 30, "Unreadable"),  # behind the end
+        (DIRECTORY, 42, "<I", 5, "Unreadable"),  # within a member
+        (DIRECTORY, 8, "<H", 1, "Unreadable"),  # encrypted
+        (DIRECTORY, 10, "<H", 14, "Unreadable"),  # LZMA
+        (LOCAL, 0, "<I", 0, "Unreadable"),
+        (LOCAL, 8, "<H", 99, "Unreadable"),
+        (LOCAL, 28, "<H", 65535, "Changed"),  # an extra field that leads out of the file
+    ],
+)
+def test_a_zip_whose_directory_lies(
+    tmp_path: Path, magic: bytes, at: int, kind: str, value: int, error: str
+):
+    data = zip_of({"1.jpg": b"x" * 300, "2.jpg": b"y" * 300})
+    path = tmp_path / "a.zip"
+    path.write_bytes(patched(data, magic, at, kind, value))
+    assert found(path)["1.jpg"] == error
+
+
+def test_members_on_top_of_one_another(tmp_path: Path):
+    data = zip_of({f"{i}.jpg": b"x" * 300 for i in range(5)})
+    places = [i for i in range(len(data)) if data[i : i + 4] == DIRECTORY]
+    out = bytearray(data)
+    for place in places[:3]:  # all at the place of the first
+        struct.pack_into("<I", out, place + 42, 0)
+    (tmp_path / "a.zip").write_bytes(out)
+    result = found(tmp_path / "a.zip")
+    assert [result[f"{i}.jpg"] for i in range(3)] == ["Unreadable"] * 3
+    assert result["4.jpg"] == b"x" * 300
+
+
+def test_zip_bombs_are_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "a.zip").write_bytes(zip_of({"1.jpg": bytes(1 << 24)}, zipfile.ZIP_DEFLATED))
+    monkeypatch.setattr(ranges, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(ranges, "_PIECE_BYTES", 1 << 16)
+    assert found(tmp_path / "a.zip") == {"1.jpg": "TooLarge"}
+
+
+def test_deflated_data_that_is_none_or_breaks_off(tmp_path: Path):
+    data = zip_of({"1.jpg": image_bytes(1, size=(90, 90))}, zipfile.ZIP_DEFLATED)
+    start = data.index(b"1.jpg") + 5
+    path = tmp_path / "a.zip"
+    path.write_bytes(data[:start] + b"\xff" * 50 + data[start + 50 :])
+    assert found(path) == {"1.jpg": "Unreadable"}
+
+
+@pytest.mark.parametrize("kind", ["x.tar.gz", "x.tar.xz", "x.tar.zst"])
+def test_a_compressed_tar_that_breaks_off(tmp_path: Path, kind: str):
+    data = KINDS[kind]({f"{i}.jpg": os.urandom(3000) for i in range(9)})
+    (tmp_path / kind).write_bytes(data[: len(data) // 2])
+    (tmp_path / "scratch").mkdir()
+    with pytest.raises(BuildError, match=f"{kind}: cannot be unpacked from byte"):
+        found(tmp_path / kind, scratch=str(tmp_path / "scratch"))
+    assert os.listdir(tmp_path / "scratch") == []
+
+
+def test_a_compressed_tar_that_fills_the_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(unpack, "_FREE_OF_DOUBT_BYTES", 1 << 20)
+    (tmp_path / "a.tgz").write_bytes(gzip.compress(bytes(1 << 24)))
+    (tmp_path / "scratch").mkdir()
+    with pytest.raises(BuildError, match="expands to more than 100 times its size"):
+        found(tmp_path / "a.tgz", scratch=str(tmp_path / "scratch"))
+    assert os.listdir(tmp_path / "scratch") == []
+
+
+def test_a_compressed_tar_is_unpacked_once(tmp_path: Path):
+    path, scratch = tmp_path / "a.tgz", str(tmp_path / "scratch")
+    path.write_bytes(gzip.compress(tar_of(MEMBERS)))
+    assert found(path, scratch=scratch) == MEMBERS
+    (unpacked,) = os.listdir(scratch)
+    inode = os.stat(f"{scratch}/{unpacked}").st_ino
+    assert {chunk.unpacked for chunk in chunks(path, scratch=scratch)} == {f"{scratch}/{unpacked}"}
+    assert os.stat(f"{scratch}/{unpacked}").st_ino == inode
+    path.write_bytes(gzip.compress(tar_of({"new.jpg": b"new"})))
+    assert found(path, scratch=scratch) == {"new.jpg": b"new"}
+    assert len(os.listdir(scratch)) == 2
+
+
+def test_an_archive_that_is_written_meanwhile(tmp_path: Path):
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_of(MEMBERS))
+    refs = list(ANNOTATOR.annotate(chunks(path)[0]).refs())
+
+    def outcomes() -> set[bytes | str]:
+        values: set[bytes | str] = set()
+        for ref in refs:
+            assert ref.range
+            try:
+                values.add(ranges.read(ref.range, ref.stamp, ""))
+            except ReadError as error:
+                values.add(error.kind)
+        return values
+
+    assert outcomes() == set(MEMBERS.values())
+    with open(path, "r+b") as file:  # in place: what is open sees it
+        file.truncate(100)
+    assert outcomes() == {"Changed"}
+    with open(path, "ab") as file:
+        file.write(bytes(10_000))
+    assert outcomes() == {"Changed"}
+    path.unlink()
+    ranges.close()
+    assert outcomes() == {"Missing"}
+
+
+def test_archives_stay_open_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    opened: list[str] = []
+    real = os.open
+
+    def count(path: str, *arguments: int) -> int:
+        opened.append(path)
+        return real(path, *arguments)
+
+    monkeypatch.setattr(os, "open", count)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(200):
+        path = tmp_path / f"{number}.bin"
+        path.write_bytes(b"0123456789")
+        for offset in range(5):
+            place = ByteRange(str(path), offset, 2, "stored")
+            assert ranges.read(place, 0, "") == b"0123456789"[offset : offset + 2]
+    assert len([path for path in opened if path.endswith(".bin")]) == 200
+    assert len(os.listdir("/proc/self/fd")) - before <= 128
+    ranges.close()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_zip64(tmp_path: Path):
+    path = tmp_path / "a.zip"
+    with (
+        zipfile.ZipFile(path, "w") as archive,
+        archive.open("1.jpg", "w", force_zip64=True) as file,
+    ):
+        file.write(b"data")
+    assert found(path) == {"1.jpg": b"data"}
+
+
+def test_names_of_a_zip_without_the_flag_for_utf8(tmp_path: Path):
+    data = zip_of({"ab.jpg": b"1"}).replace(b"ab.jpg", "ü.jpg".encode())
+    (tmp_path / "a.zip").write_bytes(data)
+    assert found(tmp_path / "a.zip") == {"ü.jpg": b"1"}
+
+
+def test_suffixes():
+    assert archives.is_archive("gs://b/A.TAR.GZ")
+    assert not archives.is_archive("/d/tar")

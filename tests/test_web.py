@@ -1,0 +1,179 @@
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from email.utils import formatdate
+
+import pytest
+import web_server
+from web_server import WebServer, after, redirect, short, slow, status
+
+from imageshards.transforms import web
+from imageshards.transforms.rules import parent_name
+from imageshards.transforms.storage import ReadError
+from imageshards.transforms.web import Manners
+
+QUICK = Manners(timeout=5)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
+    monkeypatch.setattr(web, "_FIRST_WAIT_SECONDS", 0.01)
+    with web_server.running() as running:
+        yield running
+
+
+def outcome(url: str, manners: Manners = QUICK, limit: int = 1 << 20) -> bytes | str:
+    try:
+        return web.read(url, manners, limit)
+    except ReadError as error:
+        assert "\n" not in str(error)
+        return f"{error.kind}: {error}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/a.jpg", "/a b.jpg", "/50%.jpg", "/ü.jpg", "/[1]*.jpg", "/a.jpg?size=large&x=a/b#part"],
+)
+def test_a_url_is_read(server: WebServer, name: str):
+    server.pages[name.partition("?")[0]] = b"image"
+    assert outcome(server.url + name.replace("50%", "50%25")) == b"image"
+    assert server.requests.total() == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (404, "Missing: status 404 Not Found"), (410, "Missing: status 410 Gone"),
+        (403, "Forbidden: status 403 Forbidden"), (401, "Forbidden: status 401 Unauthorized"),
+        (418, "HttpError: status 418 I'm a Teapot"), (204, "HttpError: status 204 No Content"),
+        (302, "HttpError: status 302 Found"),
+    ],
+)  # fmt: skip
+def test_what_will_not_pass_is_not_asked_again(server: WebServer, code: int, says: str):
+    server.pages["/a"] = status(code)
+    assert outcome(f"{server.url}/a") == says
+    assert server.requests["/a"] == 1
+
+
+@pytest.mark.parametrize("code", [408, 429, 500, 503])
+def test_what_may_pass_is_asked_again(server: WebServer, code: int):
+    server.pages["/a"] = after(2, status(code), b"image")
+    server.pages["/b"] = status(code)
+    assert outcome(f"{server.url}/a") == b"image"
+    assert server.requests["/a"] == 3
+    assert f"HttpError: status {code}" in str(outcome(f"{server.url}/b"))
+    assert "(4 attempts)" in str(outcome(f"{server.url}/b"))
+    assert server.requests["/b"] == 8
+    server.requests.clear()
+    outcome(f"{server.url}/b", Manners(retries=0))
+    assert server.requests["/b"] == 1
+
+
+@pytest.mark.parametrize("failure", [web_server.hang_up, short(b"ima", 5)])
+def test_broken_connections_are_tried_again(server: WebServer, failure: web_server.Page):
+    server.pages["/a"] = after(2, failure, b"image")
+    server.pages["/b"] = failure
+    assert outcome(f"{server.url}/a") == b"image"
+    assert "HttpError: " in str(outcome(f"{server.url}/b"))
+    assert server.requests == {"/a": 3, "/b": 4}
+
+
+def test_retry_after_is_honoured_within_reason(server: WebServer):
+    server.pages["/a"] = after(1, status(429, Retry_After="1"), b"image")
+    begin = time.monotonic()
+    assert outcome(f"{server.url}/a") == b"image"
+    assert time.monotonic() - begin >= 1
+    server.pages["/b"] = status(503, Retry_After="3600")
+    begin = time.monotonic()
+    assert "status 503" in str(outcome(f"{server.url}/b"))
+    assert time.monotonic() - begin < 1
+    assert web._retry_after(formatdate(time.time() + 100, usegmt=True)) == pytest.approx(100, abs=2)
+    assert web._retry_after("soon") is None
+
+
+def test_nobody_there():
+    begin = time.monotonic()
+    assert "refused" in str(outcome("http://127.0.0.1:9/a.jpg", Manners(retries=0)))
+    unknown = outcome("http://no.such.host.invalid/a.jpg", Manners(retries=0, timeout=5))
+    assert "no.such.host.invalid" in str(unknown)
+    for url in ("http://", "http://[bad/a", "http://a:b/c", "http:///a"):
+        assert str(outcome(url, Manners(retries=0))).startswith("HttpError: ")
+    assert time.monotonic() - begin < 6
+
+
+def test_redirects(server: WebServer):
+    server.pages |= {
+        "/a": redirect("/b"), "/b": redirect(f"{server.url}/c"), "/c": b"image",
+        "/loop": redirect("/pool"), "/pool": redirect("/loop"), "/self": redirect("/self"),
+        "/file": redirect("file:///etc/hostname"), "/gs": redirect("gs://bucket/a"),
+        **{f"/{n}": redirect(f"/{n + 1}") for n in range(100)},
+    }  # fmt: skip
+    assert outcome(f"{server.url}/a") == b"image"
+    assert str(outcome(f"{server.url}/loop")).startswith("TooManyRedirects: redirected in a circle")
+    assert str(outcome(f"{server.url}/self")).startswith("TooManyRedirects: ")
+    assert "more than 5 times" in str(outcome(f"{server.url}/0"))
+    assert server.requests["/6"] == 0
+    assert "redirected to 'file:///etc/hostname'" in str(outcome(f"{server.url}/file"))
+    assert "redirected to 'gs://bucket/a'" in str(outcome(f"{server.url}/gs"))
+
+
+def test_huge_bodies_are_not_read(server: WebServer):
+    server.pages |= {"/endless": web_server.endless, "/said": short(b"a", 1 << 40)}
+    assert outcome(f"{server.url}/endless") == "TooLarge: more than 1,048,576 bytes"
+    assert str(outcome(f"{server.url}/said")).startswith("TooLarge: 1,099,511,627,776 bytes")
+    assert server.requests == {"/endless": 1, "/said": 1}
+
+
+@pytest.mark.parametrize("page", [slow(bytes(1000), 0.02), web_server.slow_headers])
+def test_what_comes_without_end_is_given_up(server: WebServer, page: web_server.Page):
+    server.pages["/a"] = page
+    begin = time.monotonic()
+    assert outcome(f"{server.url}/a", Manners(timeout=0.5)) == "Timeout: not there after 0.5 s"
+    assert time.monotonic() - begin < 1
+
+
+def test_a_silent_server_is_given_up(server: WebServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(web, "_SILENCE_SECONDS", 0.1)
+    server.pages["/a"] = slow(b"image", 1)
+    begin = time.monotonic()
+    assert "Timeout: no answer" in str(outcome(f"{server.url}/a", Manners(retries=1)))
+    assert time.monotonic() - begin < 1
+    assert server.requests["/a"] == 2
+
+
+def test_compressed_bodies_are_refused(server: WebServer):
+    server.pages["/a"] = status(200, Content_Encoding="gzip")
+    assert "compressed by the server" in str(outcome(f"{server.url}/a"))
+
+
+def test_a_host_is_asked_politely(server: WebServer):
+    server.pages["/a"] = slow(b"image", 0.005)
+    manners = Manners(per_host=3, user_agent="me (me@example.org)")
+    with ThreadPoolExecutor(16) as executor:
+        got = set(executor.map(lambda _: outcome(f"{server.url}/a", manners), range(30)))
+    assert got == {b"image"}
+    assert server.most_at_a_time == 3
+    assert server.agents == {"me (me@example.org)"}
+
+
+def test_worker_processes_share_what_is_polite(server: WebServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(web, "_sharers", 1)
+    web.share(4)
+    server.pages["/a"] = slow(b"image", 0.005)
+    with ThreadPoolExecutor(16) as executor:
+        list(executor.map(lambda _: outcome(f"{server.url}/a", Manners(per_host=8)), range(20)))
+    assert server.most_at_a_time == 2
+
+
+def test_waiting_for_a_turn_is_not_the_images_time(server: WebServer):
+    server.pages["/a"] = slow(b"image", 0.05)
+    with ThreadPoolExecutor(8) as executor:
+        manners = Manners(per_host=1, timeout=0.6)
+        got = set(executor.map(lambda _: outcome(f"{server.url}/a", manners), range(6)))
+    assert got == {b"image"}
+
+
+def test_the_label_of_a_url():
+    assert parent_name("https://h.org/cats/1.jpg?a=b/c") == "cats"
+    assert parent_name("HTTP://h.org/x/big%20cats/1.jpg#a/b") == "big cats"
+    assert parent_name("https://h.org/1.jpg") == ""

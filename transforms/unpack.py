@@ -1,0 +1,115 @@
+"""Compressed tars, unpacked once into a plain tar beside the output.
+
+A compressed stream can be read from its beginning only, and images are read in random order. The
+plain tar has a name that follows from the archive's URI, size and stamp: a run that is resumed
+finds it, and finishing the data set deletes it.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import zlib
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import IO, Any
+
+import pyarrow as pa
+
+from imageshards.transforms import storage
+from imageshards.transforms.elements import BuildError
+
+PREFIX = "unpacked-"
+_PIECE_BYTES = 1 << 20
+_MOST_TIMES_LARGER = 100
+_FREE_OF_DOUBT_BYTES = 1 << 30
+
+
+def _gzip(file: IO[bytes]) -> Any:
+    return gzip.GzipFile(fileobj=file)
+
+
+def _zstd(file: IO[bytes]) -> Any:
+    # The reader of zstandard takes a stream that breaks off for one that ends.
+    return pa.CompressedInputStream(file, "zstd")
+
+
+_OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
+    ".tar.gz": _gzip, ".tgz": _gzip,
+    ".tar.bz2": bz2.BZ2File, ".tbz2": bz2.BZ2File,
+    ".tar.xz": lzma.LZMAFile, ".txz": lzma.LZMAFile,
+    ".tar.zst": _zstd,
+}  # fmt: skip
+
+
+def _opener(uri: str) -> Callable[[IO[bytes]], Any] | None:
+    small = uri.lower()
+    return next((opener for suffix, opener in _OPENERS.items() if small.endswith(suffix)), None)
+
+
+def is_compressed_tar(uri: str) -> bool:
+    """Whether a URI is that of a compressed tar, by its ending."""
+    return _opener(uri) is not None
+
+
+def unpack(uri: str, size: int, stamp: int, folder: str) -> str:
+    """Unpacks a compressed tar, unless it has been before.
+
+    Args:
+      uri: of the compressed tar.
+      size: of it, in bytes.
+      stamp: changes with its content, or 0.
+      folder: where the plain tar is put, local or remote.
+
+    Returns:
+      The URI of the plain tar.
+
+    Raises:
+      BuildError: it cannot be unpacked to its end.
+    """
+    digest = blake2b(repr((uri, size, stamp)).encode("utf-8", "backslashreplace"), digest_size=12)
+    target = storage.join(folder, f"{PREFIX}{digest.hexdigest()}.tar")
+    if not storage.exists(target):
+        _unpack(uri, size, target, folder)
+    if stamp and storage.is_local(target):
+        # Readers compare it, to notice when what they read is not what was listed.
+        os.utime(target, ns=(stamp, stamp))
+    return target
+
+
+def _unpack(uri: str, size: int, target: str, folder: str) -> None:
+    opener = _opener(uri)
+    assert opener is not None
+    storage.make_folder(folder)
+    most = max(_FREE_OF_DOUBT_BYTES, _MOST_TIMES_LARGER * size)
+    try:
+        with (
+            storage.open_read(uri) as file,
+            opener(file) as plain,
+            storage.open_sink(target, folder) as sink,
+        ):
+            while piece := _read(plain, uri, sink.size):
+                sink.write([piece])
+                if sink.size > most:
+                    raise BuildError(
+                        f"{uri}: expands to more than {_MOST_TIMES_LARGER} times its size; if "
+                        "that is meant, unpack it and give the plain .tar"
+                    )
+    except OSError as error:
+        raise BuildError(
+            f"{uri}: cannot be unpacked into {folder}: {error.strerror or error}"
+        ) from error
+
+
+def _read(plain: Any, uri: str, done: int) -> bytes:
+    try:
+        piece: bytes = plain.read(_PIECE_BYTES)
+    except (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        raise BuildError(
+            f"{uri}: cannot be unpacked from byte {done:,} of its content on: {error}"
+        ) from error
+    return piece
