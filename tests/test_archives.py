@@ -168,8 +168,10 @@ def test_links_lead_to_members_and_devices_are_rejects(tmp_path: Path):
     with tarfile.open(path, "w") as tar:
         for name, kind, target in [
             ("early.jpg", tarfile.SYMTYPE, "d/1.jpg"), ("d/1.jpg", tarfile.REGTYPE, ""),
-            ("d/hard.jpg", tarfile.LNKTYPE, "d/1.jpg"), ("d/up.jpg", tarfile.SYMTYPE, "../early.jpg"),
-            ("d/out.jpg", tarfile.SYMTYPE, "../../etc/passwd"), ("d/o.jpg", tarfile.SYMTYPE, "o.jpg"),
+            ("d/hard.jpg", tarfile.LNKTYPE, "d/1.jpg"),
+            ("d/up.jpg", tarfile.SYMTYPE, "../early.jpg"),
+            ("d/out.jpg", tarfile.SYMTYPE, "../../etc/passwd"),
+            ("d/o.jpg", tarfile.SYMTYPE, "o.jpg"),
             ("fifo.jpg", tarfile.FIFOTYPE, ""), ("null.jpg", tarfile.CHRTYPE, ""),
             ("folder.jpg", tarfile.DIRTYPE, ""), ("notes.txt", tarfile.SYMTYPE, "d/1.jpg"),
         ]:  # fmt: skip
@@ -178,7 +180,8 @@ def test_links_lead_to_members_and_devices_are_rejects(tmp_path: Path):
             tar.addfile(info, io.BytesIO(b"data"))
     assert found(path) == {
         "early.jpg": b"data", "d/1.jpg": b"data", "d/hard.jpg": b"data", "d/up.jpg": b"data",
-        "d/out.jpg": "Missing", "d/o.jpg": "Missing", "fifo.jpg": "NotAFile", "null.jpg": "NotAFile",
+        "d/out.jpg": "Missing", "d/o.jpg": "Missing",
+        "fifo.jpg": "NotAFile", "null.jpg": "NotAFile",
     }  # fmt: skip
 
 

@@ -137,7 +137,7 @@ def running() -> Iterator[WebServer]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_GET(self) -> None:  # noqa: N802
+        def do_GET(self) -> None:
             web.serve(self)
 
         def log_message(self, *_: object) -> None:

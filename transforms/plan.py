@@ -22,6 +22,8 @@ from imageshards.transforms.rules import KNOWN_SPLITS, ShardCounts
 
 TARGET_SHARD_BYTES = 150_000_000
 """What "auto" aims at: reads of 100-200 MB are long enough to stream, and few enough hosts wait."""
+_GUESSED_BYTES = 100_000
+"""Of an image, where nobody says of any how large it is: web servers are not asked twice."""
 
 
 @dataclass(frozen=True)
@@ -267,11 +269,13 @@ class Planner:
 
     def _split(self, name: str, images: int, tally: Tally, notes: list[str]) -> SplitPlan:
         sized = tally.sized.get(name, 0)
-        size = tally.num_bytes.get(name, 0) * images // sized if sized else 0
+        size = tally.num_bytes.get(name, 0) * images // sized if sized else images * _GUESSED_BYTES
         num_shards = self.num_shards.of(name)
         if num_shards is None:
             num_shards = max(1, min(images, round(size / TARGET_SHARD_BYTES)))
             how = "" if sized == images else f", as {sized:,} of {images:,} let expect,"
+            if not sized:
+                how = f", were they of {_GUESSED_BYTES // 1000} kB each,"
             shards = f"{num_shards:,} shard{'s' * (num_shards > 1)}"
             notes.append(
                 f"{name}: {shards} for {size / 1e6:,.1f} MB of images{how} "

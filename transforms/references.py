@@ -99,6 +99,10 @@ class Annotator:
         problems = dict(listing.problems)
         keys, split_keys = hash_keys(self.seed, [uri.removeprefix(base) for uri in uris])
         labels = self._labels(listing, problems)
+        if listing.problems:  # what is not taken names no class
+            labels = [
+                None if row in listing.problems else label for row, label in enumerate(labels)
+            ]
         if self.groups.kind != "uri":
             groups = self._groups(listing, problems)
             _, split_keys = hash_keys(self.seed, map(to_bytes, groups))

@@ -34,11 +34,11 @@ def identify(text: str) -> Source:
     uri = storage.normalize(text)
     kind = _kind_by_name(uri)
     if storage.is_web(uri):
-        if kind in ("manifest", "file"):
+        if kind == "file" and not uri.endswith("/"):
             return Source(text, uri, kind)
         raise BuildError(
-            f"--input {text}: from the web, images and manifests are read; a web server cannot be "
-            "asked what it holds, and an archive must be downloaded first"
+            f"--input {text}: from the web, only images are read: download a manifest or an "
+            "archive; a folder cannot be listed there, name its images in a manifest"
         )
     if storage.is_local(uri):
         if os.path.isdir(uri):
