@@ -45,6 +45,7 @@ _LIMITS = {
     "max_pixels": MAX_PIXELS,
     "max_bytes": storage.MAX_BYTES,
 }
+AUTO = "auto"
 _TFDS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 # Options that decide nothing in the data set itself.
@@ -81,7 +82,8 @@ class Config:
       base_uri: URIs below it are shuffled, split and named relative to it.
       include_all: take files whatever their name.
       features: name of the schema.
-      features_from: manifest columns that become features: `COLUMN:TYPE` or `KEY=COLUMN:TYPE`.
+      features_from: columns that become features: `COLUMN:TYPE` or `KEY=COLUMN:TYPE`; `auto` stands
+        for the other features of TFRecord inputs, and is none until `run` has looked at them.
       check: `full` or `header`.
       convert: `auto`, `jpeg`, `png` or `never`.
       exif: `bake` or `keep`.
@@ -123,7 +125,7 @@ class Config:
     base_uri: str = ""
     include_all: bool = False
     features: str = "slim"
-    features_from: tuple[str, ...] = ()
+    features_from: tuple[str, ...] = (AUTO,)
     check: str = "full"
     convert: str = "auto"
     exif: str = "bake"
@@ -241,7 +243,9 @@ class Config:
             splits=SplitRule.parse(self.splits, self.split_names),
             groups=GroupRule.parse(self.group_by),
             base=self.base,
-            features=tuple(map(FeatureColumn.parse, self.features_from)),
+            features=tuple(
+                FeatureColumn.parse(text) for text in self.features_from if text != AUTO
+            ),
         )
 
     @cached_property

@@ -72,7 +72,8 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     out.add_argument(
         "--features_from", action="append", default=[], metavar="COLUMN:TYPE",
         help="a manifest column that becomes a feature, or KEY=COLUMN:TYPE; TYPE is int, float, "
-        "bytes (default), int_list or float_list; repeatable, or with commas between",
+        "bytes (default), int_list, float_list or bytes_list; repeatable, or with commas between; "
+        "none. Default auto: the other features of TFRecord inputs",
     )  # fmt: skip
     out.add_argument(
         "--overwrite", action="store_true", help="replace what another build left in the output"
@@ -211,6 +212,14 @@ def workers_from(args: argparse.Namespace, beam_options: Sequence[str]) -> int |
     return 1
 
 
+def _features_from(values: Sequence[str]) -> tuple[str, ...]:
+    if not values:
+        return ("auto",)
+    if list(values) == ["none"]:
+        return ()
+    return tuple(column for value in values for column in value.split(","))
+
+
 def config_from(args: argparse.Namespace) -> Config:
     """The Config that the parsed options mean.
 
@@ -256,7 +265,7 @@ def config_from(args: argparse.Namespace) -> Config:
         base_uri=args.base_uri or "",
         include_all=args.include_all,
         features=args.features,
-        features_from=tuple(column for value in args.features_from for column in value.split(",")),
+        features_from=_features_from(args.features_from),
         check=args.check,
         convert=args.convert,
         exif=args.exif,

@@ -7,20 +7,23 @@ import re
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from imageshards.pipeline import graph
-from imageshards.pipeline.config import Config
+from imageshards.pipeline.config import AUTO, Config
 from imageshards.pipeline.finish import check_output
 from imageshards.pipeline.progress import Progress
 from imageshards.pipeline.report import by_count, human_bytes
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError
-from imageshards.transforms.sources import check_source, identify
+from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.example import SCHEMAS
+from imageshards.transforms.features import columns_of
+from imageshards.transforms.records import sample
+from imageshards.transforms.sources import check_source, first_records, identify
 from imageshards.transforms.tfrecord import SUFFIX
 
 
@@ -134,6 +137,7 @@ def run(
       JobError: it had begun, and failed.
     """
     begin = time.perf_counter() if begin is None else begin
+    config = _with_other_features(config)
     check_output(config)
     config.planner  # noqa: B018 - reads the class names
     for text in config.input:
@@ -157,6 +161,26 @@ def run(
     with storage.open_read(config.layout.build) as file:
         build = json.load(file)
     return _summary(config, build, _resumed(config), time.perf_counter() - begin)
+
+
+def _with_other_features(config: Config) -> Config:
+    """Tells which features `auto` stands for: those of TFRecord inputs that are not ours."""
+    if config.features_from != (AUTO,):
+        return config
+    files = [first_records(identify(text)) for text in config.input]
+    columns: list[str] = []
+    if files[0] and all(files):
+        keys = config.record_keys
+        ours = {feature.key for feature in SCHEMAS[config.features].features}
+        left_out = {*ours, keys.image, keys.label, keys.name}
+        columns = columns_of(
+            {key: values for key, values in row.items() if key not in left_out}
+            for row in sample(files[0])
+        )
+    try:
+        return replace(config, features_from=tuple(columns))
+    except UsageError as error:
+        raise UsageError(f"{error}; --features_from none leaves the others out") from error
 
 
 def _resumed(config: Config) -> int:

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from conftest import Build, Command
-from helpers import contents, image_bytes, records, rejects, shards
+from helpers import build_json, contents, image_bytes, records, rejects, shards
 from pyarrow import parquet
 
 from imageshards.transforms.features import FeatureColumn
@@ -234,3 +234,23 @@ def test_columns_that_are_not_there(command: Command, folder: Path, tmp_path: Pa
     )
     assert code == 2
     assert "no column 'weight'; its columns are: uri, label," in errors
+
+
+def test_other_features_of_tfrecords_are_carried_over(build: Build, folder: Path, tmp_path: Path):
+    write_csv(folder / "list.csv", [row(n) for n in range(COUNT)])
+    old = tmp_path / "old"
+    build(folder / "list.csv", features_from=COLUMNS, num_shards="2", base_uri=str(folder),
+          output=old)  # fmt: skip
+    build(
+        f"{old}/train-*", name_key="image/filename", num_shards="3", output=tmp_path / "new",
+        base_uri="",
+    )  # fmt: skip
+    data = tf.data.TFRecordDataset(list(map(str, shards(tmp_path / "new"))))
+    found = {bytes(record) for record in data.as_numpy_iterator()}
+    assert found == {example_of(n, folder) for n in range(COUNT)}
+    assert sorted(build_json(tmp_path / "new")["options"]["features_from"]) == sorted(
+        ["age:int", f"{BOXES}:float_list", "image/object/bbox/label:int_list", "score:float",
+         "site:bytes"]
+    )  # fmt: skip
+    build(f"{old}/train-*", features_from=(), num_shards="1", output=tmp_path / "bare")
+    assert "age" not in records(tmp_path / "bare")[0].values

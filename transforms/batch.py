@@ -55,6 +55,7 @@ _FEATURE_TYPES: Mapping[Type, pa.DataType] = {
     "bytes": pa.large_binary(),
     "int_list": pa.list_(pa.int64()),
     "float_list": pa.list_(pa.float32()),
+    "bytes_list": pa.list_(pa.large_binary()),
 }
 _PIXELS = "pixels"
 _REFS_AT_A_TIME = 4096

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from imageshards.transforms.example import Feature, Kind
 
-Type = Literal["int", "float", "bytes", "int_list", "float_list"]
+Type = Literal["int", "float", "bytes", "int_list", "float_list", "bytes_list"]
 _KINDS: dict[Type, Kind] = {
     "int": "int64",
     "float": "float",
     "bytes": "bytes",
     "int_list": "int64",
     "float_list": "float",
+    "bytes_list": "bytes",
 }
 SOURCE = "feature:"
 """Begins the names under which columns travel, apart from whatever else a record is made of."""
@@ -110,6 +112,33 @@ class FeatureColumn:
         if self.type == "bytes":
             return b"" if value is None else parse(value)
         return None if _is_nothing(value) else parse(value)
+
+
+def columns_of(rows: Iterable[Mapping[str, Sequence[Any]]]) -> list[str]:
+    """The columns, as `FeatureColumn.parse` takes them, that hold all features of some records.
+
+    Args:
+      rows: key -> values of each record. A key that has one value in each is a single value.
+    """
+    kinds: dict[str, Kind] = {}
+    single: Counter[str] = Counter()
+    records = 0
+    for records, row in enumerate(rows, 1):  # noqa: B007 - used below
+        for key, values in row.items():
+            single[key] += len(values) == 1
+            if values:
+                kinds.setdefault(key, _kind(values[0]))
+    names = {"int64": "int", "float": "float", "bytes": "bytes"}
+    return [
+        f"{key}:{names[kind]}{'' if single[key] == records else '_list'}"
+        for key, kind in sorted(kinds.items())
+    ]
+
+
+def _kind(value: Any) -> Kind:
+    if isinstance(value, bytes):
+        return "bytes"
+    return "int64" if isinstance(value, int) else "float"
 
 
 def _is_nothing(value: Any) -> bool:

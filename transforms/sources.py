@@ -96,7 +96,13 @@ def list_source(
         chunks = list_manifest(source, uri_column, list(required), list(optional), list(features))
     else:
         lister = _Lister(
-            source, list(required), list(optional), include_all, scratch, keys or RecordKeys()
+            source,
+            list(required),
+            list(optional),
+            list(features),
+            include_all,
+            scratch,
+            keys or RecordKeys(),
         )
         chunks = lister.list(_files(source, exclude))
     for chunk in chunks:
@@ -121,6 +127,7 @@ class _Lister:
     source: Source
     required: list[str]
     optional: list[str]
+    features: list[str]
     include_all: bool
     scratch: str
     keys: RecordKeys
@@ -159,13 +166,15 @@ class _Lister:
         if kind == "archive":
             self._check_columns()
             return list_archive(source, size, stamp, root_length, self.include_all, self.scratch)
-        return list_records(source, stamp, root_length, self.keys, self.required, self.optional)
+        return list_records(
+            source, stamp, root_length, self.keys, self.required, self.optional, self.features
+        )
 
     def _check_columns(self) -> None:
-        if self.required:
+        if wanted := (*self.required, *self.features):
             raise BuildError(
                 f"--input {self.source.text} is not a manifest and has no column "
-                f"{self.required[0]!r}: columns come from CSV, JSONL or Parquet files"
+                f"{wanted[0]!r}: columns come from CSV, JSONL or Parquet files"
             )
 
 
@@ -241,6 +250,14 @@ def _remote_files(source: Source) -> Iterator[_File]:
         if not path.endswith("/"):
             hidden = any(part.startswith(".") for part in path[root_length:].split("/")[:-1])
             yield path, root_length, size, when, hidden
+
+
+def first_records(source: Source) -> str | None:
+    """The first TFRecord file that a source names; None where it names other files first."""
+    if source.kind not in ("records", "glob"):
+        return None
+    first = next(_files(source, ""), None)
+    return first[0] if first and _kind_by_name(first[0]) == "records" else None
 
 
 def check_source(
