@@ -21,6 +21,7 @@ from imageshards.transforms.plan import Plan
 from imageshards.transforms.tfrecord import shard_name
 
 _VERSIONED = ("apache-beam", "google-crc32c", "numpy", "pillow", "pyarrow", "simplejpeg")
+_VERSIONED_IF_THERE = ("pillow-heif",)
 
 
 @cache
@@ -90,6 +91,7 @@ def build_json(
         "versions": {
             "python": platform.python_version(),
             **{name: packages.version(name) for name in _VERSIONED},
+            **{name: found for name in _VERSIONED_IF_THERE if (found := _version_if_there(name))},
         },
         "counts": {
             "inputs": plan.listed,
@@ -116,6 +118,13 @@ def build_json(
             for shard in shards
         ],
     }
+
+
+def _version_if_there(name: str) -> str:
+    try:
+        return packages.version(name)
+    except packages.PackageNotFoundError:
+        return ""
 
 
 def _pixels(size: tuple[int, int]) -> tuple[int, int, int]:

@@ -1,11 +1,13 @@
 """Whatever comes in: bytes that TensorFlow decodes to the stated size, or a reject."""
 
 import io
+import itertools
 import struct
 import subprocess
 import sys
 import zlib
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -90,6 +92,14 @@ def test_every_format_and_mode(name: str):
         forced = convert(data, Rules(convert=target))
         assert_decodes(forced)
         assert forced.info == ImageInfo(target.upper(), image.info.height, image.info.width)
+
+
+def test_threads_do_not_disturb_each_other():
+    files = [data for name, data in written().items() if name not in UNREADABLE]
+    rules = Rules(resize=Resize.parse("long:12"))
+    with ThreadPoolExecutor(8) as executor:
+        beside = list(executor.map(convert, files, itertools.repeat(rules)))
+    assert beside == [convert(data, rules) for data in files]
 
 
 def test_there_are_many_formats_and_modes():
