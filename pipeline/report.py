@@ -83,10 +83,10 @@ def report_html(
       leaked: the first lines of leaks.jsonl, if it is there.
     """
     body = [_head(build)]
-    for name, split in build["splits"].items():
-        body.append(_split(name, split, build, layout, schema))
     if leaked:
         body.append(_leaks(build, leaked))
+    for name, split in build["splits"].items():
+        body.append(_split(name, split, build, layout, schema))
     if build["conversions"]:
         body.append(_conversions(build))
     body.append(_rejects(build, rejected))

@@ -103,6 +103,17 @@ def test_equal_pixels_are_taken_once(build: Build, twice: Path, tmp_path: Path):
     assert len(same & kept) == 1
 
 
+def test_pixels_are_compared_before_they_are_resized(build: Build, tmp_path: Path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    data = image_bytes(1, size=(90, 60))
+    (folder / "a.jpg").write_bytes(data)
+    (folder / "b.png").write_bytes(recoded(data, "PNG"))
+    (folder / "c.jpg").write_bytes(image_bytes(2, size=(90, 60)))
+    summary = build(folder, num_shards="1", dedupe="pixels", resize="short:30")
+    assert (summary.records, summary.rejects) == (2, 1)
+
+
 def test_which_one_is_kept_does_not_depend_on_the_runner(build: Build, twice: Path, tmp_path: Path):
     found = []
     for number, options in enumerate(([], ["--direct_runner_bundle_repeat=1"])):

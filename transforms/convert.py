@@ -131,6 +131,21 @@ def convert(data: bytes, rules: Rules) -> Converted:
     return _convert_other(data, rules)
 
 
+def decode(data: bytes, rules: Rules) -> Image.Image:
+    """The pixels of an image, grey or RGB, turned as the rules say, and at their own size.
+
+    Raises:
+      ImageError: nothing here decodes it, or it is too large.
+    """
+    rules.limit_bytes(len(data))
+    opened = foreign.open_image(data, rules.max_pixels)
+    image = _loaded(opened)
+    turn, _ = _turn(headers.exif_orientation(_exif(image)), rules)
+    with images.decoding(opened.format):
+        image, _ = to_grey_or_rgb(image)
+    return image if turn == UPRIGHT else image.transpose(_TRANSPOSES[turn])
+
+
 def _convert_jpeg(data: bytes, rules: Rules) -> Converted:
     header = headers.read_jpeg(data)
     if not header:

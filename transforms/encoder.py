@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from imageshards.transforms import example, images, storage
-from imageshards.transforms.convert import Converted, Rules, convert
+from imageshards.transforms.convert import Rules, convert, decode
+from imageshards.transforms.digests import pixel_digest
 from imageshards.transforms.elements import ImageRef, Problem
 from imageshards.transforms.reader import ImageReader
 
@@ -63,21 +64,17 @@ class ImageEncoder:
         return "full" if self.rules.rewrites_all else self.rules.check
 
     def pixel_digest(self, ref: ImageRef) -> bytes | None:
-        """16 bytes that are equal for images whose pixels are, as they would be written.
+        """16 bytes that are equal for images whose pixels are, whatever their formats.
 
-        Grey and colour images of the same look are equal, whatever their formats are. None for an
-        image that cannot be had or is no image: `encode` will tell.
+        None for an image that cannot be had or is no image: `encode` will tell.
         """
         if ref.problem:
             return None
         try:
-            return images.pixel_digest(self._convert(ref).data)
+            self.rules.limit_bytes(ref.size)
+            return pixel_digest(decode(self.reader.read(ref), self.rules))
         except (storage.ReadError, images.ImageError):
             return None
-
-    def _convert(self, ref: ImageRef) -> Converted:
-        self.rules.limit_bytes(ref.size)
-        return convert(self.reader.read(ref), self.rules)
 
     def encode(self, ref: ImageRef, classes: Mapping[str, tuple[int, bytes]]) -> Encoded:
         """The record of one image.
@@ -92,7 +89,8 @@ class ImageEncoder:
         if ref.problem:
             raise Rejected(ref.problem)
         try:
-            image = self._convert(ref)
+            self.rules.limit_bytes(ref.size)
+            image = convert(self.reader.read(ref), self.rules)
         except storage.ReadError as error:
             raise Rejected(Problem("read", error.kind, str(error))) from error
         except images.ImageError as error:

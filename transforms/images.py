@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Literal
 
 import simplejpeg
@@ -197,21 +196,6 @@ def inspect_jpeg(
     except ValueError as error:
         raise jpeg_error(error, data) from error
     return ImageInfo("JPEG", height, width)
-
-
-def pixel_digest(data: bytes) -> bytes:
-    """16 bytes that are equal for images of equal size and equal colours, of whatever format.
-
-    Raises:
-      ImageError: it is no image that `inspect` passes.
-    """
-    image_format = sniff(data)
-    with decoding(image_format):
-        image = open_known(data, image_format)
-        image.load()
-        pixels = image.convert("RGBA")
-    size = struct.pack("<II", *pixels.size)
-    return blake2b(size + pixels.tobytes(), digest_size=16).digest()
 
 
 _PILLOW_FILES: dict[str, type[ImageFile]] = {
