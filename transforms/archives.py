@@ -10,16 +10,17 @@ Names in an archive are data and never paths: they go into URIs and labels, and 
 from __future__ import annotations
 
 import io
+import os
 import posixpath
 import stat
 import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import IO, Any
+from functools import partial
+from typing import IO, Any, NamedTuple
 
 from imageshards.transforms import listing as listings
 from imageshards.transforms import storage, unpack
@@ -75,7 +76,7 @@ def list_archive(
     try:
         with storage.open_read(container) as file:
             file.seek(0, io.SEEK_END)
-            view = _View(file, 0, file.tell())
+            view = _View(_reads_at(file, container), 0, file.tell())
             for member in _zip_members(view) if codec == "zip" else _tar_members(view):
                 if not (include_all or member.is_image):
                     chunk.passed_over += 1
@@ -101,8 +102,7 @@ class _NotAnArchive(OSError):
     """Nothing of an archive can be listed; says why. To zipfile, a file that cannot be read so."""
 
 
-@dataclass(frozen=True)
-class _Member:
+class _Member(NamedTuple):
     """A file in an archive.
 
     Attributes:
@@ -129,11 +129,13 @@ class _Member:
     @property
     def is_hidden(self) -> bool:
         """Whether a folder above it begins with a dot, or it does."""
-        return any(part[:1] == "." and part != ".." for part in self.path.split("/"))
+        return (self.path[0] == "." or "/." in self.path) and any(
+            part[:1] == "." and part != ".." for part in self.path.split("/")
+        )
 
     def below(self, folder: str) -> _Member:
         """The same member of an archive that is itself a member."""
-        return replace(self, path=f"{folder}/{self.path}")
+        return self._replace(path=f"{folder}/{self.path}")
 
 
 def _rejected(path: str, error: str, reason: str) -> _Member:
@@ -146,9 +148,8 @@ def _broken(offset: int, reason: str) -> _Member:
     return _Member(f"(from byte {offset})", problem=problem, stands_for_more=True)
 
 
-def _checked(member: _Member) -> _Member:
-    """The member under one spelling of its name, or a reject if that is not for an archive."""
-    name = member.path
+def _member(name: str, offset: int, length: int, size: int) -> _Member:
+    """A member under one spelling of its name, or a reject if that is none for an archive."""
     if "\0" in name:
         return _rejected(name.replace("\0", "\\0"), "UnsafeName", "its name holds a NUL")
     if name.startswith("/"):
@@ -156,14 +157,29 @@ def _checked(member: _Member) -> _Member:
     path = posixpath.normpath(name)
     if path == ".." or path.startswith("../"):
         return _rejected(name, "UnsafeName", "its name leads out of the archive")
-    return replace(member, path=path)
+    return _Member(path, offset, length, size)
+
+
+_ReadAt = Callable[[int, int], bytes]  # bytes, offset -> data
+
+
+def _reads_at(file: IO[bytes], uri: str) -> _ReadAt:
+    if storage.is_local(uri):
+        # Headers are far from each other: filling a buffer for each costs more than reading it.
+        return partial(os.pread, file.fileno())
+
+    def read_at(size: int, offset: int) -> bytes:
+        file.seek(offset)
+        return file.read(size)
+
+    return read_at
 
 
 class _View(io.RawIOBase):
     """A part of a file, as a file. Reads that no honest archive asks for are refused."""
 
-    def __init__(self, file: IO[bytes], start: int, size: int) -> None:
-        self._file = file
+    def __init__(self, read_at: _ReadAt, start: int, size: int) -> None:
+        self._read_at = read_at
         self.start = start
         self.size = size
         self.longest_read = _TAR_HEADER_BYTES
@@ -171,7 +187,7 @@ class _View(io.RawIOBase):
 
     def part(self, start: int, size: int) -> _View:
         """A part of the part."""
-        return _View(self._file, self.start + start, size)
+        return _View(self._read_at, self.start + start, size)
 
     def readable(self) -> bool:
         return True
@@ -195,8 +211,7 @@ class _View(io.RawIOBase):
             size = left
         if size > self.longest_read:
             raise _NotAnArchive(f"a header of {size:,} bytes")
-        self._file.seek(self.start + self._position)
-        data = self._file.read(min(size, left))
+        data = self._read_at(min(size, left), self.start + self._position)
         self._position += len(data)
         return data
 
@@ -285,9 +300,7 @@ def _tar_members_from(
         end = info.offset_data + (-(-info.size // _BLOCK) * _BLOCK if info.isreg() else 0)
         if info.isdir():
             continue
-        member = _checked(
-            _Member(info.name, view.start + info.offset_data, info.size, info.size)
-        )  # fmt: skip
+        member = _member(info.name, view.start + info.offset_data, info.size, info.size)
         whole = info.offset_data + info.size <= view.size
         if info.issym() or info.islnk():
             if member.is_image and not member.problem:
@@ -372,11 +385,11 @@ def _zip_members(view: _View) -> Iterator[_Member]:
         if info.is_dir():
             continue
         name = _zip_name(info)
-        member = _checked(_Member(name, info.header_offset, info.compress_size, info.file_size))
+        member = _member(name, info.header_offset, info.compress_size, info.file_size)
         if member.problem:
             yield member
         elif problem := _zip_problem(info, _zip_end(info) > directory, place in on_top):
-            yield replace(member, problem=Problem("read", "Unreadable", problem))
+            yield _rejected(member.path, "Unreadable", problem)
         else:
             yield member
 
