@@ -301,3 +301,19 @@ def test_places_that_cannot_be_listed(build: Build, tmp_path: Path):
 def test_nothing_stays_open(build: Build, photos: Path, tmp_path: Path):
     build(tar_folder(photos, tmp_path / "a.tgz", "w:gz"), num_shards="2")
     assert ranges._local.cache_info().currsize == 0
+
+
+def test_records_of_the_output_itself_are_not_overwritten(
+    build: Build, photos: Path, tmp_path: Path
+):
+    build(photos, num_shards="4")
+    before = contents(tmp_path / "out")
+    with pytest.raises(JobError, match="lies in --output itself"):
+        build(f"{tmp_path}/out/train-*", num_shards="2", overwrite=True)
+    assert contents(tmp_path / "out") == before
+
+
+def test_a_pipe_is_no_archive(build: Build, tmp_path: Path):
+    os.mkfifo(tmp_path / "a.tar")
+    with pytest.raises(JobError, match=r"a\.tar: not a regular file"):
+        build(tmp_path / "a.tar")

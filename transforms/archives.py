@@ -302,12 +302,10 @@ def _tar_members_from(
             continue
         member = _member(info.name, view.start + info.offset_data, info.size, info.size)
         whole = info.offset_data + info.size <= view.size
-        if info.issym() or info.islnk():
-            if member.is_image and not member.problem:
-                folder = "" if info.islnk() else posixpath.dirname(member.path)
-                links[member.path] = posixpath.normpath(posixpath.join(folder, info.linkname))
-            continue
-        if member.problem:
+        if not member.problem and (info.issym() or info.islnk()):
+            folder = "" if info.islnk() else posixpath.dirname(member.path)
+            links[member.path] = posixpath.normpath(posixpath.join(folder, info.linkname))
+        elif member.problem:
             yield member
         elif not info.isreg():
             yield _rejected(member.path, "NotAFile", "a device or a pipe")

@@ -94,7 +94,13 @@ def list_source(
         chunks = list_manifest(source, uri_column, list(required), list(optional))
     else:
         lister = _Lister(
-            source, list(required), list(optional), include_all, scratch, keys or RecordKeys()
+            source,
+            list(required),
+            list(optional),
+            include_all,
+            exclude,
+            scratch,
+            keys or RecordKeys(),
         )
         chunks = lister.list(_files(source, exclude))
     for chunk in chunks:
@@ -120,6 +126,7 @@ class _Lister:
     required: list[str]
     optional: list[str]
     include_all: bool
+    output: str
     scratch: str
     keys: RecordKeys
 
@@ -154,6 +161,11 @@ class _Lister:
         self, kind: Kind, uri: str, root_length: int, size: int, stamp: int
     ) -> Iterator[Listing]:
         source = Source(self.source.text, uri, kind)
+        if storage.is_local(uri) and not os.path.isfile(uri):  # opening a pipe would not end
+            raise BuildError(f"{uri}: not a regular file")
+        if kind == "records" and self.output and uri.rpartition("/")[0] == self.output:
+            # With --overwrite they would be deleted before they are read.
+            raise BuildError(f"{uri}: lies in --output itself: name another folder for the output")
         if kind == "archive":
             self._check_columns()
             return list_archive(source, size, stamp, root_length, self.include_all, self.scratch)
