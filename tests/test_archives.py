@@ -271,6 +271,12 @@ def test_forged_headers_end_soon(tmp_path: Path, name: str, evil: bytes):
     assert time.perf_counter() - begin < 1
 
 
+def test_sparse_files_are_rejects(tmp_path: Path):
+    path = tmp_path / "a.tar"
+    path.write_bytes(header("1.jpg", b"00000000000\0", b"S") + bytes(1024))
+    assert found(path) == {"1.jpg": "Unreadable"}
+
+
 def test_a_member_that_is_too_large_is_not_read(tmp_path: Path):
     path = tmp_path / "a.tar"
     size = storage.MAX_BYTES + 1

@@ -30,6 +30,7 @@ from imageshards.transforms.listing import Listing, Source
 from imageshards.transforms.rules import ARCHIVE_SUFFIXES
 
 _MAX_DEPTH = 8
+_MOST_LINKS = 40  # to one file, as the system has it
 _BLOCK = tarfile.BLOCKSIZE
 _TAR_HEADER_BYTES = 1 << 20
 """No honest header of a tar is longer, names and attributes included; a forged one could be as long
@@ -337,7 +338,7 @@ def _resolve(view: _View, links: dict[str, str]) -> Iterator[_Member]:
     targets: dict[str, str] = {}
     for name in links:
         target, steps = links[name], 0
-        while target in links and steps < len(links):
+        while target in links and steps < _MOST_LINKS:
             target, steps = links[target], steps + 1
         targets[name] = target
     wanted = set(targets.values())
