@@ -132,11 +132,13 @@ class _Lister:
 
     def list(self, files: Iterator[_File]) -> Iterator[Listing]:
         opened = self._opened
+        named = self.source.kind != "glob"
         include_all = self.include_all or self.source.kind == "file"
         chunk = Listing()
         for file in files:
             uri, root_length, size, stamp, hidden = file
-            if opened and (kind := _kind_by_name(uri)) in opened:
+            hidden = hidden or uri[uri.rfind("/") + 1] == "."
+            if opened and (named or not hidden) and (kind := _kind_by_name(uri)) in opened:
                 yield from self._inside(kind, uri, root_length, size, stamp)
             elif include_all or (is_image_name(uri) and not hidden):
                 self._check_columns()
