@@ -60,7 +60,7 @@ class Config:
     """All options of a build. The defaults are those of the command line.
 
     Attributes:
-      input: folders, glob patterns, manifests, files.
+      input: folders, glob patterns, manifests, archives, TFRecord files, images.
       output: the folder of the data set, local or remote.
       num_shards: `16`, `train=1024,test=16` or `auto`.
       seed: 0 .. 2**64 - 1; fixes the order and the hashed splits.

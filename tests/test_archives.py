@@ -140,8 +140,9 @@ def test_a_folder_passes_archives_over_and_a_pattern_names_them(tmp_path: Path):
     for name in ("one.tar", "two.tar"):
         (tmp_path / name).write_bytes(tar_of(MEMBERS))
     (tmp_path / "own.jpg").write_bytes(b"own")
+    (tmp_path / "._one.tar").write_bytes(b"of macOS")
     assert [uri for chunk in chunks(tmp_path) for uri in chunk.uris] == [f"{tmp_path}/own.jpg"]
-    assert passed_over(tmp_path) == 2
+    assert passed_over(tmp_path) == 3
     everything = chunks(f"{tmp_path}/*")
     assert [uri for chunk in everything for uri in chunk.uris] == [f"{tmp_path}/own.jpg"]
     named = [(chunk, n) for chunk in chunks(f"{tmp_path}/*.tar") for n in range(len(chunk.uris))]
@@ -269,6 +270,12 @@ def test_forged_headers_end_soon(tmp_path: Path, name: str, evil: bytes):
     assert result["1.jpg"] == b"one"
     assert "Truncated" in result.values()
     assert time.perf_counter() - begin < 1
+
+
+def test_sparse_files_are_rejects(tmp_path: Path):
+    path = tmp_path / "a.tar"
+    path.write_bytes(header("1.jpg", b"00000000000\0", b"S") + bytes(1024))
+    assert found(path) == {"1.jpg": "Unreadable"}
 
 
 def test_a_member_that_is_too_large_is_not_read(tmp_path: Path):

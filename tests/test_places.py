@@ -139,6 +139,7 @@ def test_an_archive_is_opened_once_by_each_process(
     beam += ["--direct_running_mode=multi_threading", "--direct_num_workers=2"] * (workers - 1)
     build(path, num_shards="8", beam=beam)
     assert 1 <= len(opened) <= workers
+    assert ranges._local.cache_info().currsize == 0
     assert not [
         number for number in os.listdir("/proc/self/fd")
         if os.path.exists(f"/proc/self/fd/{number}")
@@ -298,6 +299,17 @@ def test_places_that_cannot_be_listed(build: Build, tmp_path: Path):
     assert "\n" not in str(caught.value)
 
 
-def test_nothing_stays_open(build: Build, photos: Path, tmp_path: Path):
-    build(tar_folder(photos, tmp_path / "a.tgz", "w:gz"), num_shards="2")
-    assert ranges._local.cache_info().currsize == 0
+def test_records_of_the_output_itself_are_not_overwritten(
+    build: Build, photos: Path, tmp_path: Path
+):
+    build(photos, num_shards="4")
+    before = contents(tmp_path / "out")
+    with pytest.raises(JobError, match="lies in --output itself"):
+        build(f"{tmp_path}/out/train-*", num_shards="2", overwrite=True)
+    assert contents(tmp_path / "out") == before
+
+
+def test_a_pipe_is_no_archive(build: Build, tmp_path: Path):
+    os.mkfifo(tmp_path / "a.tar")
+    with pytest.raises(JobError, match=r"a\.tar: not a regular file"):
+        build(tmp_path / "a.tar")

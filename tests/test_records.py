@@ -85,10 +85,20 @@ def test_any_feature_is_a_column(tmp_path: Path):
 def test_a_pattern_names_many_files(tmp_path: Path):
     for number in range(3):
         (tmp_path / f"old-{number}.tfrecord").write_bytes(file_of(ROWS))
-    (tmp_path / "old-notes.txt").touch()
+    for beside in ("old-notes.txt", "old-0.tfrecord.idx", "old-00000-of-00001.tfrecord.json"):
+        (tmp_path / beside).touch()
     assert len(listed(tmp_path / "old-*.tfrecord")) == 18
-    with pytest.raises(BuildError, match="4 files were passed over"):
+    assert len(listed(tmp_path / "old-*")) == 18
+    with pytest.raises(BuildError, match="6 files were passed over"):
         listed(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["a-00000-of-00001", "d-train.tfrecord-00000-of-00010", "A.TFRecords"]
+)
+def test_names_of_tfrecord_files(name: str):
+    assert records.is_records(f"gs://b/{name}")
+    assert not records.is_records(f"gs://b/{name}.idx")
 
 
 def test_what_is_wrong_with_a_record_is_a_reject(tmp_path: Path):

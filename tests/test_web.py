@@ -165,9 +165,9 @@ def test_worker_processes_share_what_is_polite(server: WebServer, monkeypatch: p
 
 
 def test_waiting_for_a_turn_is_not_the_images_time(server: WebServer):
-    server.pages["/a"] = slow(b"image", 0.05)
+    server.pages["/a"] = slow(b"image", 0.02)
     with ThreadPoolExecutor(8) as executor:
-        manners = Manners(per_host=1, timeout=0.6)
+        manners = Manners(per_host=1, timeout=0.4)
         got = set(executor.map(lambda _: outcome(f"{server.url}/a", manners), range(6)))
     assert got == {b"image"}
 

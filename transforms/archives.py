@@ -30,6 +30,7 @@ from imageshards.transforms.listing import Listing, Source
 from imageshards.transforms.rules import ARCHIVE_SUFFIXES
 
 _MAX_DEPTH = 8
+_MOST_LINKS = 40  # to one file, as the system has it
 _BLOCK = tarfile.BLOCKSIZE
 _TAR_HEADER_BYTES = 1 << 20
 """No honest header of a tar is longer, names and attributes included; a forged one could be as long
@@ -302,12 +303,10 @@ def _tar_members_from(
             continue
         member = _member(info.name, view.start + info.offset_data, info.size, info.size)
         whole = info.offset_data + info.size <= view.size
-        if info.issym() or info.islnk():
-            if member.is_image and not member.problem:
-                folder = "" if info.islnk() else posixpath.dirname(member.path)
-                links[member.path] = posixpath.normpath(posixpath.join(folder, info.linkname))
-            continue
-        if member.problem:
+        if not member.problem and (info.issym() or info.islnk()):
+            folder = "" if info.islnk() else posixpath.dirname(member.path)
+            links[member.path] = posixpath.normpath(posixpath.join(folder, info.linkname))
+        elif member.problem:
             yield member
         elif not info.isreg():
             yield _rejected(member.path, "NotAFile", "a device or a pipe")
@@ -339,7 +338,7 @@ def _resolve(view: _View, links: dict[str, str]) -> Iterator[_Member]:
     targets: dict[str, str] = {}
     for name in links:
         target, steps = links[name], 0
-        while target in links and steps < len(links):
+        while target in links and steps < _MOST_LINKS:
             target, steps = links[target], steps + 1
         targets[name] = target
     wanted = set(targets.values())

@@ -16,7 +16,7 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.tfrecordio import WriteToTFRecord
 from apache_beam.metrics import Metrics
 
-from imageshards.transforms import scan
+from imageshards.transforms import ranges, scan
 from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.elements import (
     BuildError,
@@ -72,6 +72,9 @@ class _Encode(beam.DoFn):  # type: ignore[misc]
         self._images = Metrics.counter("imageshards", "images_encoded")
         self._milliseconds = Metrics.distribution("imageshards", "encode_ms")
         self._bytes = Metrics.distribution("imageshards", "image_bytes")
+
+    def teardown(self) -> None:
+        ranges.close()
 
     def process(
         self, element: tuple[str, ImageRef], plan: Plan

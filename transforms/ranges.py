@@ -27,6 +27,7 @@ _LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
 _ENCRYPTED, _SIZE_FOLLOWS = 1, 8
 _IN_EXTRA_FIELD = 0xFFFFFFFF
 STORED, DEFLATED = 0, 8
+_LONG_HEADER_BYTES = 512
 _PIECE_BYTES = 1 << 24
 
 
@@ -56,6 +57,8 @@ def close() -> None:
 
 
 class _File(Protocol):
+    is_remote: bool
+
     def read_at(self, offset: int, size: int) -> bytes:
         """At most that many bytes."""
 
@@ -75,6 +78,8 @@ class _LocalFile:
     It is closed when the last thread that reads it lets it go, and not when the cache does: the
     number of a closed file may at once be that of another.
     """
+
+    is_remote = False
 
     def __init__(self, path: str, stamp: int) -> None:
         self._stamp = stamp
@@ -128,6 +133,8 @@ def _open_remote(uri: str) -> _File:
 class _CloudObject:
     """An object of Cloud Storage. Beam's reader would fetch 16 MB for every image."""
 
+    is_remote = True
+
     def __init__(self, uri: str) -> None:
         from google.cloud import storage as cloud
 
@@ -156,6 +163,8 @@ class _CloudObject:
 class _BeamFile:
     """A file of another of Beam's filesystems."""
 
+    is_remote = True
+
     def __init__(self, uri: str) -> None:
         try:
             file: Any = storage.open_read(uri)
@@ -176,8 +185,14 @@ class _BeamFile:
 
 
 def _read_zip_member(file: _File, place: ByteRange) -> bytes:
-    header = _exactly(file, place.offset, _LOCAL_HEADER.size)
-    magic, _, flags, method, _, _, _, size, _, name_size, extra_size = _LOCAL_HEADER.unpack(header)
+    # A request costs more than bytes do: of a remote file all is asked for at once.
+    ahead = place.size + _LONG_HEADER_BYTES if file.is_remote else 0
+    known = file.read_at(place.offset, _LOCAL_HEADER.size + ahead)
+    if len(known) < _LOCAL_HEADER.size:
+        raise ReadError("Changed", "the archive ends before the image does")
+    magic, _, flags, method, _, _, _, size, _, name_size, extra_size = _LOCAL_HEADER.unpack_from(
+        known
+    )
     sized = not flags & _SIZE_FOLLOWS and size != _IN_EXTRA_FIELD
     if (
         magic != b"PK\3\4"
@@ -186,8 +201,10 @@ def _read_zip_member(file: _File, place: ByteRange) -> bytes:
         or (sized and size != place.size)
     ):
         raise ReadError("Unreadable", "the zip's directory says what the member does not")
-    start = place.offset + _LOCAL_HEADER.size + name_size + extra_size
-    data = _exactly(file, start, place.size)
+    start = _LOCAL_HEADER.size + name_size + extra_size
+    data = known[start : start + place.size]
+    if len(data) < place.size:
+        data = _exactly(file, place.offset + start, place.size)
     return data if method == STORED else _inflate(data)
 
 

@@ -19,10 +19,14 @@ from imageshards.transforms.elements import BuildError, Problem
 from imageshards.transforms.listing import Listing, Source
 from imageshards.transforms.reader import IMAGE_KEY
 from imageshards.transforms.storage import MAX_BYTES
-from imageshards.transforms.tfrecord import SHARD_LIKE, RawRecord, scan_records
+from imageshards.transforms.tfrecord import RawRecord, scan_records
 
-_SUFFIXES = (".tfrecord", ".tfrecords")
-_COMPRESSED = re.compile(r".*\.tfrecords?\.(gz|gzip|zlib)", re.IGNORECASE)
+# The endings in use, and numbered files without one, as tensorflow_datasets has them too. What
+# stands beside a shard under its name and another ending (an index, a checksum) is none.
+_NAME = re.compile(
+    r".*\.tfrecords?|.+-\d{5,}-of-\d{5,}|(?P<compressed>.*\.tfrecords?\.(gz|gzip|zlib))",
+    re.IGNORECASE | re.DOTALL,
+)
 _LONGEST_RECORD = 2 * MAX_BYTES
 _LABEL_KEYS = ("image/class/text", "image/class/label")
 
@@ -44,12 +48,7 @@ class RecordKeys:
 
 def is_records(uri: str) -> bool:
     """Whether a URI is that of a TFRecord file, by its name."""
-    name = uri.rpartition("/")[2]
-    return (
-        name.lower().endswith(_SUFFIXES)
-        or _COMPRESSED.fullmatch(name) is not None
-        or SHARD_LIKE.fullmatch(name) is not None
-    )
+    return _NAME.fullmatch(uri.rpartition("/")[2]) is not None
 
 
 _SAMPLED = 1000
@@ -99,7 +98,8 @@ def list_records(
     uri = source.uri
     try:
         with storage.open_read(uri) as file:
-            if _COMPRESSED.fullmatch(uri) or file.read(2) == b"\x1f\x8b":
+            name = _NAME.fullmatch(uri.rpartition("/")[2])
+            if (name and name["compressed"]) or file.read(2) == b"\x1f\x8b":
                 raise BuildError(
                     f"{uri}: a compressed TFRecord file cannot be read at random: gunzip it first"
                 )

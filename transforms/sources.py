@@ -101,6 +101,7 @@ def list_source(
             list(optional),
             list(features),
             include_all,
+            exclude,
             scratch,
             keys or RecordKeys(),
         )
@@ -129,16 +130,19 @@ class _Lister:
     optional: list[str]
     features: list[str]
     include_all: bool
+    output: str
     scratch: str
     keys: RecordKeys
 
     def list(self, files: Iterator[_File]) -> Iterator[Listing]:
         opened = self._opened
+        named = self.source.kind != "glob"
         include_all = self.include_all or self.source.kind == "file"
         chunk = Listing()
         for file in files:
             uri, root_length, size, stamp, hidden = file
-            if opened and (kind := _kind_by_name(uri)) in opened:
+            hidden = hidden or uri[uri.rfind("/") + 1] == "."
+            if opened and (named or not hidden) and (kind := _kind_by_name(uri)) in opened:
                 yield from self._inside(kind, uri, root_length, size, stamp)
             elif include_all or (is_image_name(uri) and not hidden):
                 self._check_columns()
@@ -163,6 +167,11 @@ class _Lister:
         self, kind: Kind, uri: str, root_length: int, size: int, stamp: int
     ) -> Iterator[Listing]:
         source = Source(self.source.text, uri, kind)
+        if storage.is_local(uri) and not os.path.isfile(uri):  # opening a pipe would not end
+            raise BuildError(f"{uri}: not a regular file")
+        if kind == "records" and self.output and uri.rpartition("/")[0] == self.output:
+            # With --overwrite they would be deleted before they are read.
+            raise BuildError(f"{uri}: lies in --output itself: name another folder for the output")
         if kind == "archive":
             self._check_columns()
             return list_archive(source, size, stamp, root_length, self.include_all, self.scratch)

@@ -82,9 +82,10 @@ def read(url: str, manners: Manners, limit: int = MAX_BYTES) -> bytes:
         except _MayPass as failure:
             wait = _FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.0)
             wait = min(max(wait, failure.wait or 0), _LONGEST_WAIT_SECONDS)
-            if attempt == manners.retries or time.monotonic() + wait >= turn.deadline:
+            if attempt == manners.retries or wait >= turn.left:
                 tried = f" ({attempt + 1} attempts)" if attempt else ""
                 raise ReadError(failure.kind, f"{failure}{tried}") from failure
+        turn.left -= wait
         time.sleep(wait)
     raise AssertionError("the last attempt returns or raises")
 
@@ -196,11 +197,18 @@ def _retry_after(value: str | None) -> float | None:
 
 
 class _Turn:
-    """The time of one image, which begins with its first request."""
+    """The time of one image, which stands still while it waits for others.
+
+    Attributes:
+      manners: how the server is treated.
+      left: seconds.
+      deadline: of the request that is being made, by `time.monotonic`.
+    """
 
     def __init__(self, manners: Manners) -> None:
         self.manners = manners
-        self.deadline = float("inf")
+        self.left = manners.timeout
+        self.deadline = 0.0
 
     @contextmanager
     def take(self, url: str) -> Iterator[None]:
@@ -210,8 +218,12 @@ class _Turn:
         except ValueError as error:
             raise ReadError("HttpError", f"not a URL: {error}") from error
         with _limit(host, max(1, self.manners.per_host // _sharers)):
-            self.deadline = min(self.deadline, time.monotonic() + self.manners.timeout)
-            yield
+            begin = time.monotonic()
+            self.deadline = begin + self.left
+            try:
+                yield
+            finally:
+                self.left -= time.monotonic() - begin
 
 
 _sharers = 1

@@ -2,6 +2,8 @@
 
 import json
 import os
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,15 @@ def bucket(gcs: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dic
         objects.blob(name).upload_from_filename(str(path))
         names.append(name)
     objects.blob("photos/readme.txt").upload_from_string("no image")
+    with tarfile.open(folder / "a.tar", "w") as tar:
+        tar.add(folder / "class00", "class00")
+    with tarfile.open(folder / "a.tgz", "w:gz") as tar:
+        tar.add(folder / "class00", "class00")
+    with zipfile.ZipFile(folder / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted((folder / "class00").iterdir()):
+            archive.write(path, f"class00/{path.name}")
+    for name in ("a.tar", "a.tgz", "a.zip"):
+        objects.blob(f"archives/{name}").upload_from_filename(str(folder / name))
     manifest = "".join(json.dumps({"uri": name}) + "\n" for name in names)
     objects.blob("list.jsonl").upload_from_string(manifest)
     return gcs
@@ -80,3 +91,34 @@ def test_a_missing_object_is_a_reject(bucket: dict[str, str], tmp_path: Path):
     assert done.returncode == 0, done.stderr
     line = json.loads((tmp_path / "out/metadata/rejects.jsonl").read_text())
     assert (os.path.basename(line["uri"]), line["error"]) == ("none.jpg", "Missing")
+
+
+def test_archives_in_a_bucket(bucket: dict[str, str], tmp_path: Path):
+    found = {}
+    for name in ("a.tar", "a.tgz", "a.zip"):
+        uri = f"gs://bucket/archives/{name}"
+        for out in (tmp_path / name, f"gs://bucket/out-{name}"):
+            done = imageshards(
+                "build", "--input", uri, "--output", out, "--num_shards=2", "--base_uri", uri,
+                "--json", **bucket,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            result = json.loads(done.stdout)
+            assert (result["records"], result["rejects"]) == (9, 0)
+        found[name] = [path.read_bytes() for path in sorted((tmp_path / name).glob("train-*"))]
+        done = imageshards("verify", f"gs://bucket/out-{name}", **bucket)
+        assert "9 records in 2 shards" in done.stdout, done.stderr
+    assert len(found["a.tar"]) == 2
+    assert found["a.tar"] == found["a.tgz"] == found["a.zip"]
+
+
+def test_records_in_a_bucket(bucket: dict[str, str], tmp_path: Path):
+    out = "gs://bucket/records"
+    done = imageshards("build", "--input", "gs://bucket/photos", "--output", out, **bucket)
+    assert done.returncode == 0, done.stderr
+    done = imageshards(
+        "build", "--input", f"{out}/train-*", "--output", tmp_path / "out", "--json",
+        "--name_key=image/filename", **bucket,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["records"] == 14

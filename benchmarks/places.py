@@ -1,0 +1,93 @@
+"""The same images from every place, in alternation: python -m benchmarks.places IMAGES.
+
+Runs in the environment of imageshards. Writes the archives and the outputs to a tmpfs where there
+is one with room, checks that all outputs are equal, and prints the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shutil
+import statistics
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+from benchmarks.measure import measure
+from benchmarks.scratch import choose_place, copy_images, find_images, scratch_folder
+
+_SHARDS = 16
+
+
+def make_archives(folder: Path, target: Path) -> dict[str, Path]:
+    """Name of a kind -> an archive of a folder."""
+    target.mkdir()
+    archives = {}
+    for kind, mode in (("tar", "w"), ("tar.gz", "w:gz")):
+        archives[kind] = target / f"a.{kind}"
+        level = {"compresslevel": 1} if mode == "w:gz" else {}
+        with tarfile.open(archives[kind], mode, **level) as tar:  # type: ignore[call-overload]
+            tar.add(folder, ".")
+    for kind, method in (("stored", zipfile.ZIP_STORED), ("deflated", zipfile.ZIP_DEFLATED)):
+        archives[f"zip, {kind}"] = target / f"{kind}.zip"
+        with zipfile.ZipFile(archives[f"zip, {kind}"], "w", method) as archive:
+            for path in find_images(folder):
+                archive.write(path, path.relative_to(folder))
+    return archives
+
+
+def build(source: str, output: Path, *options: str) -> float:
+    """Seconds of one build, as a whole process."""
+    shutil.rmtree(output, ignore_errors=True)
+    done = measure(
+        [
+            sys.executable, "-m", "imageshards.launch.cli", "build", f"--input={source}",
+            f"--output={output}", "--check=header", f"--num_shards={_SHARDS}", *options,
+        ]
+    )  # fmt: skip
+    if done.problem:
+        sys.exit(f"{source}: {done.problem}")
+    return done.seconds
+
+
+def digest(output: Path) -> str:
+    """Of all shards."""
+    state = hashlib.sha256()
+    for path in sorted(output.glob("train-*")):
+        state.update(path.read_bytes())
+    return state.hexdigest()
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("images", type=Path)
+    parser.add_argument("--copies", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    size = args.copies * sum(path.stat().st_size for path in find_images(args.images))
+    with scratch_folder(choose_place(8 * size)) as scratch:
+        images = copy_images(args.images, scratch / "files", args.copies)
+        sources = {"files": images.folder, **make_archives(images.folder, scratch / "archives")}
+        runs = {name: (str(path), f"--base_uri={path}") for name, path in sources.items()}
+        build(*runs["files"][:1], scratch / "records", *runs["files"][1:])
+        runs["TFRecords"] = (f"{scratch}/records/train-*", "--name_key=image/filename")
+        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        found = set()
+        for _ in range(args.rounds):
+            for name, (source, *options) in runs.items():
+                seconds[name].append(build(source, scratch / "out", *options))
+                found.add(digest(scratch / "out"))
+        if len(found) > 1:
+            sys.exit("the outputs differ")
+        files = statistics.median(seconds["files"])
+        print(f"{images.count:,} images, {images.bytes / 1e6:,.0f} MB; all outputs are equal")
+        for name, times in seconds.items():
+            median = statistics.median(times)
+            print(f"{name:14} {median:6.2f} s  {files / median:5.2f} of the rate of files  {times}")
+
+
+if __name__ == "__main__":
+    main()
