@@ -98,6 +98,26 @@ def test_every_kind_of_archive(tmp_path: Path, kind: str):
     assert len(every) == 8
 
 
+@pytest.mark.parametrize("format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_headers_are_what_tarfile_makes_of_them(format: int):
+    names = [
+        "a.jpg",
+        "ü b.jpg",
+        "x" * 100,
+        f"{'p' * 60}/{'q' * 60}/r.jpg",
+        f"{'d' * 90}/{'e' * 90}",
+    ]
+    data = tar_of({name: b"x" * (7 * len(name)) for name in names}, format)
+    view = archives._View(lambda size, offset: data[offset : offset + size], 0, len(data))
+    ours = [info for info in archives._headers(view, 0) if isinstance(info, tarfile.TarInfo)]
+    with tarfile.open(fileobj=io.BytesIO(data), encoding="utf-8") as tar:
+        theirs = tar.getmembers()
+    assert [(i.name, i.size, i.type, i.offset, i.offset_data) for i in ours] == [
+        (i.name, i.size, i.type, i.offset, i.offset_data) for i in theirs
+    ]
+    assert [info.name for info in ours] == names
+
+
 def test_a_tar_of_tars_is_ranges_of_the_outer(tmp_path: Path):
     deepest = tar_of({"./x/9.jpg": b"nine"})
     inner = {f"n{i}.tar": tar_of({f"n{i}_{j}.JPEG": b"%d" % (10 * i + j) for j in range(3)})

@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
 from imageshards.transforms import listing as listings
 from imageshards.transforms import storage, unpack
@@ -217,6 +217,42 @@ class _View(io.RawIOBase):
         return data
 
 
+class _Header(tarfile.TarInfo):
+    """A header of a tar, of which only that is parsed which a listing needs.
+
+    tarfile takes 13 us longer for owners, modes and times, half of what listing a member takes.
+    What is not plain here, it parses.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        kind = bytes(buf[156:157])
+        if len(buf) != _BLOCK or kind not in _PLAIN_TYPES:
+            return super().frombuf(buf, encoding, errors)
+        try:
+            checksum = int(buf[148:156].strip(b" \0"), 8)
+            size = int(buf[124:136].strip(b" \0"), 8)
+        except ValueError:
+            return super().frombuf(buf, encoding, errors)
+        # That field counts as eight blanks.
+        if checksum != sum(buf) - sum(buf[148:156]) + 8 * ord(" "):
+            return super().frombuf(buf, encoding, errors)
+        header = cls(buf[:100].partition(b"\0")[0].decode(encoding, errors))
+        header.size = size
+        header.chksum = checksum
+        header.type = kind
+        if buf[345] and kind not in tarfile.GNU_TYPES:
+            prefix = buf[345:500].partition(b"\0")[0].decode(encoding, errors)
+            header.name = f"{prefix}/{header.name}"
+        return header
+
+
+# Files, and the headers that only say more of the next one.
+_PLAIN_TYPES = (
+    tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME,
+)  # fmt: skip
+
+
 # What tarfile raises at bytes that are no tar; some of it by mistake.
 _TAR_ERRORS = (
     tarfile.TarError, _NotAnArchive, ValueError, OverflowError, IndexError, RecursionError,
@@ -260,7 +296,11 @@ def _headers(view: _View, begin: int) -> Iterator[tarfile.TarInfo | int | str]:
     end = begin
     try:
         tar: Any = tarfile.TarFile(
-            fileobj=view, mode="r", encoding="utf-8", errors="surrogateescape"
+            fileobj=view,
+            mode="r",
+            tarinfo=_Header,
+            encoding="utf-8",
+            errors="surrogateescape",
         )
         info = tar.next()
         while info:
