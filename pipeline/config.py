@@ -208,6 +208,10 @@ class Config:
                         f"--num_shards names the split {split!r}; "
                         f"the splits are {', '.join(splits.names)}"
                     )
+        if AUTO in self.features_from and len(self.features_from) > 1:
+            raise UsageError("--features_from: auto and none stand alone")
+        if self.label_key and annotator.labels.kind not in ("auto", "column"):
+            raise UsageError(f"--label_key does not go with --labels {self.labels}")
         taken = {feature.key for feature in SCHEMAS[self.features].features}
         for column in annotator.features:
             if column.key in taken:
@@ -321,7 +325,9 @@ class Config:
     @cached_property
     def encoder(self) -> ImageEncoder:
         """The encoder of both writers."""
-        return ImageEncoder(self.schema, self.rules, self.base, self.reader)
+        return ImageEncoder(
+            self.schema, self.rules, self.base, self.reader, self.annotator.features
+        )
 
     @property
     def reader(self) -> ImageReader:

@@ -16,12 +16,18 @@ from imageshards.pipeline import metadata
 from imageshards.pipeline.config import Config
 from imageshards.pipeline.report import LINES_SHOWN, report_html
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, RejectReport, ShardId, ShardReport
+from imageshards.transforms.elements import (
+    DUPLICATE_PIXELS,
+    LOST,
+    BuildError,
+    RejectReport,
+    ShardId,
+    ShardReport,
+)
 from imageshards.transforms.example import SCHEMAS
 from imageshards.transforms.layout import DIGESTS_SUFFIX, REJECTS_SUFFIX, Layout
 from imageshards.transforms.leaks import write_leaks
 from imageshards.transforms.plan import Plan
-from imageshards.transforms.references import DUPLICATE_PIXELS
 from imageshards.transforms.tfds import features_json
 from imageshards.transforms.tfrecord import SHARD_LIKE
 from imageshards.transforms.unpack import PREFIX as UNPACKED_PREFIX
@@ -278,6 +284,11 @@ def _judge(plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], conf
 def _verdict(
     plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], config: Config
 ) -> str:
+    if errors[LOST] and config.max_reject_fraction < 1:
+        return (
+            f"{errors[LOST]:,} inputs break off, and what came behind is not known: mend them, or "
+            "write --max_reject_fraction 1 to take what is there"
+        )
     # Those are not faults of the images.
     rejects = errors.total() - errors[DUPLICATE_PIXELS]
     if rejects > config.max_reject_fraction * plan.images:

@@ -202,6 +202,8 @@ def workers_from(args: argparse.Namespace, beam_options: Sequence[str]) -> int |
     Raises:
       UsageError: the runner has workers of its own.
     """
+    if args.writer == "beam" and args.workers is not None:
+        raise UsageError("--workers is for --writer shard; with beam the runner's workers write")
     if in_one_process(beam_options):
         return args.workers  # type: ignore[no-any-return]
     if args.workers is not None:
@@ -215,9 +217,10 @@ def workers_from(args: argparse.Namespace, beam_options: Sequence[str]) -> int |
 def _features_from(values: Sequence[str]) -> tuple[str, ...]:
     if not values:
         return ("auto",)
-    if list(values) == ["none"]:
-        return ()
-    return tuple(column for value in values for column in value.split(","))
+    columns = tuple(column for value in values for column in value.split(","))
+    if "none" in columns and len(columns) > 1:
+        raise UsageError("--features_from: auto and none stand alone")
+    return () if columns == ("none",) else columns
 
 
 def config_from(args: argparse.Namespace) -> Config:

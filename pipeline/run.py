@@ -6,8 +6,9 @@ import json
 import re
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any
 
 import apache_beam as beam
@@ -164,23 +165,43 @@ def run(
 
 
 def _with_other_features(config: Config) -> Config:
-    """Tells which features `auto` stands for: those of TFRecord inputs that are not ours."""
-    if config.features_from != (AUTO,):
+    """Tells which features `auto` stands for: those of TFRecord inputs that are not ours.
+
+    Raises:
+      UsageError: TFRecord inputs have not what --features_from names, or what cannot be a feature.
+    """
+    if not config.features_from:
         return config
-    files = [first_records(identify(text)) for text in config.input]
-    columns: list[str] = []
-    if files[0] and all(files):
-        keys = config.record_keys
-        ours = {feature.key for feature in SCHEMAS[config.features].features}
-        left_out = {*ours, keys.image, keys.label, keys.name}
-        columns = columns_of(
-            {key: values for key, values in row.items() if key not in left_out}
-            for row in sample(files[0])
-        )
+    files = [file for text in config.input if (file := first_records(identify(text)))]
+    all_records = len(files) == len(config.input)
+    rows = [sample(file) for file in files]
+    if config.features_from != (AUTO,):
+        if all_records:
+            _check_columns(config, chain.from_iterable(rows), files)
+        return config
+    if not all_records:
+        return replace(config, features_from=())
+    keys = config.record_keys
+    ours = {feature.key for feature in SCHEMAS[config.features].features}
+    left_out = {*ours, keys.image, keys.label, keys.name}
+    columns = columns_of(
+        {key: values for key, values in row.items() if key not in left_out}
+        for row in chain.from_iterable(rows)
+    )
     try:
         return replace(config, features_from=tuple(columns))
     except UsageError as error:
         raise UsageError(f"{error}; --features_from none leaves the others out") from error
+
+
+def _check_columns(config: Config, rows: Iterable[Mapping[str, object]], files: list[str]) -> None:
+    found = set(chain.from_iterable(rows))
+    for column in config.annotator.feature_columns:
+        if found and column not in found:
+            raise UsageError(
+                f"--features_from: no feature {column!r} in {files[0]}; its first records have "
+                f"{', '.join(sorted(found))}"
+            )
 
 
 def _resumed(config: Config) -> int:

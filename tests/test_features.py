@@ -254,3 +254,49 @@ def test_other_features_of_tfrecords_are_carried_over(build: Build, folder: Path
     )  # fmt: skip
     build(f"{old}/train-*", features_from=(), num_shards="1", output=tmp_path / "bare")
     assert "age" not in records(tmp_path / "bare")[0].values
+
+
+def test_features_of_tfrecords_are_checked_at_once(
+    build: Build, folder: Path, tmp_path: Path, command: Command
+):
+    write_csv(folder / "list.csv", [row(n) for n in range(COUNT)])
+    build(folder / "list.csv", features_from=COLUMNS, num_shards="2", output=tmp_path / "old")
+    code, _, errors = command(
+        "build", f"--input={tmp_path}/old/train-*", f"--output={tmp_path / 'out'}",
+        "--features_from=agee:int",
+    )  # fmt: skip
+    assert code == 2
+    assert "no feature 'agee' in" in errors
+    assert "its first records have age, image/class/label" in errors
+
+
+def test_what_a_record_holds_is_not_judged(build: Build, tmp_path: Path):
+    def example(number: int, **features: Any) -> bytes:
+        values = {
+            "image/encoded": tf.train.Feature(
+                bytes_list=tf.train.BytesList(value=[image_bytes(number)])
+            ),
+            "score": tf.train.Feature(
+                float_list=tf.train.FloatList(value=[float("nan") if number else 0.5])
+            ),
+            **{
+                key: tf.train.Feature(bytes_list=tf.train.BytesList(value=value))
+                for key, value in features.items()
+            },
+        }
+        return bytes(
+            tf.train.Example(features=tf.train.Features(feature=values)).SerializeToString()
+        )
+
+    # Written in an order that is not that of the names.
+    for name, words in (("b", [b"x"]), ("a", [b"x", b"y"])):
+        with tf.io.TFRecordWriter(str(tmp_path / f"{name}.tfrecord")) as writer:
+            for number in range(3):
+                writer.write(example(number, words=words))
+    build(f"{tmp_path}/*.tfrecord", num_shards="1", labels="none")
+    found = records(tmp_path / "out")
+    assert len(found) == 6
+    assert sorted(len(record.values["words"]) for record in found) == [1, 1, 1, 2, 2, 2]
+    assert sum(record.first("score") != record.first("score") for record in found) == 4
+    options = build_json(tmp_path / "out")["options"]["features_from"]
+    assert options == ["score:float", "words:bytes_list"]

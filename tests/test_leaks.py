@@ -5,6 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import Build, Command
 from helpers import build_json, image_bytes, names, rejects, write_images
@@ -112,6 +113,52 @@ def test_pixels_are_compared_before_they_are_resized(build: Build, tmp_path: Pat
     (folder / "c.jpg").write_bytes(image_bytes(2, size=(90, 60)))
     summary = build(folder, num_shards="1", dedupe="pixels", resize="short:30")
     assert (summary.records, summary.rejects) == (2, 1)
+
+
+def test_what_differs_in_more_than_colours_is_not_equal(build: Build, tmp_path: Path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(3):
+        deep = rng.integers(0, 255, (16, 16)).astype(np.uint16)
+        Image.fromarray(deep).save(folder / f"deep{number}.png")
+        clear = rng.integers(0, 255, (16, 16, 4)).astype(np.uint8)
+        clear[..., 3] = 0
+        Image.fromarray(clear).save(folder / f"clear{number}.png")
+        frames = [Image.new("RGB", (8, 8), colour) for colour in ((9, 9, 9), (number, 0, 0))]
+        frames[0].save(folder / f"{number}.gif", save_all=True, append_images=frames[1:])
+    build(folder, num_shards="1", dedupe="pixels", multi_frame="all")
+    assert len(names(tmp_path / "out")) == 9
+
+
+def test_what_is_kept_is_not_refused(build: Build, tmp_path: Path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(6):
+        data = image_bytes(number, "PNG")
+        (folder / f"{number}.png").write_bytes(data)
+        (folder / f"{number}.webp").write_bytes(recoded(data, "WEBP", lossless=True))
+    build(folder, num_shards="1", dedupe="pixels", convert="never", max_reject_fraction=0.6)
+    assert len(names(tmp_path / "out")) == 6
+    assert {line["error"] for line in rejects(tmp_path / "out")} == {"Unsupported"}
+
+
+def test_bitmaps_with_wide_margins_are_no_leak(build: Build, tmp_path: Path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(12):
+        picture = Image.new("RGB", (200, 200), "white")
+        picture.paste(Image.open(io.BytesIO(image_bytes(number))), (60, 20))
+        picture.save(folder / f"{number}.bmp")
+    assert build(folder, num_shards="1", splits=SPLITS).leaks == 0
+
+
+def test_a_changed_image_is_no_other_build(build: Build, twice: Path):
+    options = {"num_shards": "2", "dedupe": "pixels", "base_uri": str(twice)}
+    first = build(twice, **options)
+    (twice / "copies/0003.jpg").write_bytes(image_bytes(777))
+    summary = build(twice, **options)
+    assert summary.records == first.records + 1
 
 
 def test_which_one_is_kept_does_not_depend_on_the_runner(build: Build, twice: Path, tmp_path: Path):

@@ -15,7 +15,7 @@ import pytest
 import web_server
 from conftest import Build
 from helpers import build_json, contents, image_bytes, names, records, rejects, shards
-from web_server import WebServer, redirect, status
+from web_server import WebServer, after, endless, redirect, status
 
 from imageshards.pipeline import finish
 from imageshards.pipeline.run import JobError
@@ -228,13 +228,15 @@ def test_bad_members_are_rejects(build: Build, photos: Path, tmp_path: Path, wri
     with tarfile.open(path) as tar:
         end = tar.getmember("class00/last1.jpg").offset_data + 100
     path.write_bytes(path.read_bytes()[:end])
-    options = {"num_shards": "2", "max_reject_fraction": 0.1, "writer": writer}
+    options = {"num_shards": "2", "max_reject_fraction": 1.0, "writer": writer}
+    with pytest.raises(JobError, match="break off, and what came"):
+        build(path, base_uri=str(path), **{**options, "max_reject_fraction": 0.1})
     summary = build(path, base_uri=str(path), **options)
     assert summary.records == 121
     found = {line["uri"]: line["error"] for line in rejects(tmp_path / "out")}
     assert {uri.removeprefix(f"{path}/"): error for uri, error in found.items()} == {
         "../../etc/evil.jpg": "UnsafeName", "/etc/evil.jpg": "UnsafeName",
-        "class00/empty.jpg": "Empty", "class00/last1.jpg": "Truncated",
+        "class00/empty.jpg": "Empty", "class00/last1.jpg": "Lost",
     }  # fmt: skip
     assert len(build_json(tmp_path / "out")["classes"]) == 6
 
@@ -245,7 +247,7 @@ def test_a_reject_without_a_split_of_its_own(build: Build, photos: Path, tmp_pat
         shutil.copytree(photos / f"class{label:02d}", folder / split / f"class{label:02d}")
     path = tar_folder(folder, tmp_path / "a.tar")
     path.write_bytes(path.read_bytes()[:-20_000])
-    summary = build(path, num_shards="1", splits="folder", max_reject_fraction=0.3)
+    summary = build(path, num_shards="1", splits="folder", max_reject_fraction=1.0)
     assert set(summary.splits) == {"test", "val"}
     assert summary.rejects >= 1
 
@@ -313,3 +315,46 @@ def test_a_pipe_is_no_archive(build: Build, tmp_path: Path):
     os.mkfifo(tmp_path / "a.tar")
     with pytest.raises(JobError, match=r"a\.tar: not a regular file"):
         build(tmp_path / "a.tar")
+
+
+def test_what_a_server_did_not_give_is_asked_for_again(
+    build: Build, photos: Path, tmp_path: Path, server: WebServer
+):
+    paths = sorted(photos.rglob("*.jpg"))[:8]
+    urls = []
+    for number, path in enumerate(paths):
+        page = path.read_bytes()
+        server.pages[f"/c/{number}.jpg"] = after(2, status(503), page) if number % 2 else page
+        urls.append(f"{server.url}/c/{number}.jpg\n")
+    (tmp_path / "urls.txt").write_text("".join(urls))
+    options = {"num_shards": "2", "web_retries": 1}
+    with pytest.raises(JobError, match="4 of 8 images"):
+        build(tmp_path / "urls.txt", **options)
+    summary = build(tmp_path / "urls.txt", **options)
+    assert (summary.records, summary.rejects) == (8, 0)
+    before = server.requests.total()
+    again = build(tmp_path / "urls.txt", **options)
+    assert (again.resumed, server.requests.total()) == (2, before)
+
+
+def test_max_bytes_bounds_what_is_read(
+    build: Build, photos: Path, tmp_path: Path, server: WebServer
+):
+    good = next(photos.rglob("*.jpg")).read_bytes()
+    server.pages = {"/good.jpg": good, "/endless.jpg": endless}
+    (tmp_path / "urls.txt").write_text(f"{server.url}/good.jpg\n{server.url}/endless.jpg\n")
+    build(
+        tmp_path / "urls.txt", num_shards="1", labels="none", max_bytes=5000,
+        max_reject_fraction=0.5,
+    )  # fmt: skip
+    assert rejects(tmp_path / "out")[0]["reason"] == "more than 5,000 bytes"
+
+
+def test_records_of_one_name_are_told(build: Build, photos: Path, tmp_path: Path):
+    build(photos, num_shards="1", output=tmp_path / "old", base_uri=str(photos))
+    summary = build(
+        f"{tmp_path}/old/train-*", name_key="image/class/text", num_shards="1", labels="none",
+        max_reject_fraction=1.0,
+    )  # fmt: skip
+    assert (summary.records, summary.rejects, summary.duplicates) == (6, 114, 0)
+    assert {line["error"] for line in rejects(tmp_path / "out")} == {"ConflictingDuplicate"}

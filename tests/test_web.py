@@ -2,6 +2,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 import web_server
@@ -176,3 +177,22 @@ def test_the_label_of_a_url():
     assert parent_name("https://h.org/cats/1.jpg?a=b/c") == "cats"
     assert parent_name("HTTP://h.org/x/big%20cats/1.jpg#a/b") == "big cats"
     assert parent_name("https://h.org/1.jpg") == ""
+
+
+def test_what_is_not_http_is_refused(server: WebServer):
+    def wrong_chunk(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        handler.wfile.write(b"-5\r\nhello\r\n")
+        handler.close_connection = True
+
+    server.pages = {
+        "/address": web_server.redirect("http://[bad/x"),
+        "/length": web_server.status(200, Content_Length="9" * 5000),
+        "/chunk": wrong_chunk,
+    }
+    for path in server.pages:
+        with pytest.raises(ReadError) as caught:
+            web.read(server.url + path, Manners(retries=0, timeout=5))
+        assert caught.value.kind == "HttpError", path

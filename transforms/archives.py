@@ -24,7 +24,7 @@ from typing import IO, Any, NamedTuple, Self
 
 from imageshards.transforms import listing as listings
 from imageshards.transforms import storage, unpack
-from imageshards.transforms.elements import BuildError, Codec, Problem
+from imageshards.transforms.elements import LOST, BuildError, Codec, Problem
 from imageshards.transforms.images import is_image_name
 from imageshards.transforms.listing import Listing, Source
 from imageshards.transforms.rules import ARCHIVE_SUFFIXES
@@ -145,7 +145,7 @@ def _rejected(path: str, error: str, reason: str) -> _Member:
 
 def _broken(offset: int, reason: str) -> _Member:
     """Stands for all that would have come from this byte on."""
-    problem = Problem("read", "Truncated", f"the archive cannot be read from there on: {reason}")
+    problem = Problem("read", LOST, f"the archive cannot be read from there on: {reason}")
     return _Member(f"(from byte {offset})", problem=problem, stands_for_more=True)
 
 
@@ -358,7 +358,9 @@ def _tar_members_from(
         elif whole:
             yield member
         else:
-            yield _rejected(member.path, "Truncated", "the archive ends before its data does")
+            yield _rejected(
+                member.path, LOST, "the archive ends here: whatever came behind is not in it"
+            )
     raise AssertionError("_headers ends with a number")
 
 

@@ -280,15 +280,11 @@ class RefBatch:
 
     @staticmethod
     def concat(batches: Iterable[RefBatch]) -> RefBatch:
-        """All rows of the batches, in their order."""
+        """All rows of the batches, in their order; a column that one has not is null there."""
         rows = [batch.rows for batch in batches]
-        if len({"range" in part.schema.names for part in rows}) > 1:
-            rows = [
-                part
-                if "range" in part.schema.names
-                else part.append_column("range", pa.nulls(part.num_rows, _RANGE))
-                for part in rows
-            ]
+        if len({part.schema for part in rows}) > 1:
+            table = pa.concat_tables(map(_as_table, rows), promote_options="default")
+            return RefBatch(table.combine_chunks().to_batches()[0])
         return RefBatch(pa.concat_batches(rows))
 
     def refs(self) -> Iterator[ImageRef]:
@@ -302,6 +298,10 @@ class RefBatch:
             )  # fmt: skip
             for row, (uri, label, size, stamp, place, features) in enumerate(columns):
                 yield ImageRef(uri, label, size, stamp, problems.get(row), place, features)
+
+
+def _as_table(rows: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([rows])
 
 
 def range_column(listing: Listing) -> pa.Array | None:

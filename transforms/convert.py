@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import simplejpeg
 from PIL import Image
 
-from imageshards.transforms import foreign, headers, images
+from imageshards.transforms import digests, foreign, headers, images
 from imageshards.transforms.headers import UPRIGHT
 from imageshards.transforms.images import Check, ImageError, ImageInfo
 from imageshards.transforms.pixels import to_grey_or_rgb
@@ -131,13 +131,30 @@ def convert(data: bytes, rules: Rules) -> Converted:
     return _convert_other(data, rules)
 
 
-def decode(data: bytes, rules: Rules) -> Image.Image:
-    """The pixels of an image, grey or RGB, turned as the rules say, and at their own size.
+def pixel_digest(data: bytes, rules: Rules) -> bytes:
+    """16 bytes that are equal for images of which the same pixels are written, at any size.
+
+    Where more is written than 8-bit colours, such as 16 bits, alpha or the frames of an animation,
+    that counts too.
 
     Raises:
-      ImageError: nothing here decodes it, or it is too large.
+      ImageError: it does not go into the data set.
     """
-    rules.limit_bytes(len(data))
+    written = convert(data, replace(rules, check="header", resize=None))
+    if written.data is data:
+        if written.info.format == "GIF" or headers.is_deep_png(data):
+            return digests.file_digest(data)
+        image = _loaded(foreign.open_image(data, rules.max_pixels))
+        if image.has_transparency_data:
+            with images.decoding(written.info.format):
+                image = image.convert("RGBA")
+            if image.getchannel("A").getextrema() != (255, 255):
+                return digests.pixel_digest(image)
+    return digests.pixel_digest(_decode(data, rules))
+
+
+def _decode(data: bytes, rules: Rules) -> Image.Image:
+    """The pixels of an image, grey or RGB, turned as the rules say, and at their own size."""
     opened = foreign.open_image(data, rules.max_pixels)
     image = _loaded(opened)
     turn, _ = _turn(headers.exif_orientation(_exif(image)), rules)

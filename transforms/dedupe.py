@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import apache_beam as beam
 
+from imageshards.transforms import storage
 from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.encoder import ImageEncoder
 from imageshards.transforms.references import mark_same_pixels, partition
-from imageshards.transforms.workers import cores
+from imageshards.transforms.workers import REMOTE_READS_IN_FLIGHT, cores
 
 _HASH_BUCKETS = 128
 
@@ -49,17 +50,22 @@ class TakePixelsOnce(beam.PTransform):  # type: ignore[misc]
 class _HashPixels(beam.DoFn):  # type: ignore[misc]
     def __init__(self, encoder: ImageEncoder) -> None:
         self._encoder = encoder
-        self._threads: ThreadPoolExecutor
+        self._decoders: ThreadPoolExecutor
+        self._readers: ThreadPoolExecutor
 
     def setup(self) -> None:
-        self._threads = ThreadPoolExecutor(cores(), "imageshards-pixels")
+        self._decoders = ThreadPoolExecutor(cores(), "imageshards-pixels")
+        self._readers = ThreadPoolExecutor(REMOTE_READS_IN_FLIGHT, "imageshards-remote-pixels")
 
     def teardown(self) -> None:
-        self._threads.shutdown()
+        self._decoders.shutdown()
+        self._readers.shutdown()
 
     def process(self, element: tuple[int, RefBatch]) -> Iterator[tuple[int, RefBatch]]:
         _, batch = element
-        digests = list(self._threads.map(self._encoder.pixel_digest, batch.refs()))
+        local = all(map(storage.is_local, batch.files()))
+        threads = self._decoders if local else self._readers
+        digests = list(threads.map(self._encoder.pixel_digest, batch.refs()))
         buckets: dict[int, list[int]] = {}
         for row, digest in enumerate(digests):
             buckets.setdefault(digest[0] % _HASH_BUCKETS if digest else 0, []).append(row)

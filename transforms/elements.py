@@ -28,6 +28,12 @@ class ShardId:
     num_shards: int
 
 
+DUPLICATE_PIXELS = "DuplicatePixels"
+"""The one error of rejects that are not the image's fault."""
+LOST = "Lost"
+"""The error of a reject that stands for whatever came behind it in a file that breaks off."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """Why an image is not in the data set: the stage that met it, its type, its reason."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from imageshards.transforms import example, images, storage
-from imageshards.transforms.convert import Rules, convert, decode
-from imageshards.transforms.digests import pixel_digest
+from imageshards.transforms.convert import Rules, convert, pixel_digest
 from imageshards.transforms.elements import ImageRef, Problem
+from imageshards.transforms.features import FeatureColumn
 from imageshards.transforms.reader import ImageReader
 
 
@@ -51,12 +52,14 @@ class ImageEncoder:
       rules: how an image is checked and converted.
       base: what `image/filename` leaves out of the beginning of a URI.
       reader: gets the bytes.
+      columns: features that come with the reference or, of records of TFRecord files, stand there.
     """
 
     schema: example.Schema
     rules: Rules
     base: str = ""
     reader: ImageReader = field(default_factory=ImageReader)
+    columns: tuple[FeatureColumn, ...] = ()
 
     @property
     def check(self) -> images.Check:
@@ -72,9 +75,18 @@ class ImageEncoder:
             return None
         try:
             self.rules.limit_bytes(ref.size)
-            return pixel_digest(decode(self.reader.read(ref), self.rules))
+            return pixel_digest(self.reader.read(ref, self.rules.max_bytes), self.rules)
         except (storage.ReadError, images.ImageError):
             return None
+
+    def _features_of(self, record: Mapping[str, list[Any]]) -> dict[str, example.Value]:
+        try:
+            return {
+                column.source: column.of_record(record.get(column.column))
+                for column in self.columns
+            }
+        except ValueError as error:
+            raise Rejected(Problem("features", "NoFeature", str(error))) from error
 
     def encode(self, ref: ImageRef, classes: Mapping[str, tuple[int, bytes]]) -> Encoded:
         """The record of one image.
@@ -90,7 +102,8 @@ class ImageEncoder:
             raise Rejected(ref.problem)
         try:
             self.rules.limit_bytes(ref.size)
-            image = convert(self.reader.read(ref), self.rules)
+            data, record = self.reader.read_with_features(ref, self.rules.max_bytes)
+            image = convert(data, self.rules)
         except storage.ReadError as error:
             raise Rejected(Problem("read", error.kind, str(error))) from error
         except images.ImageError as error:
@@ -103,7 +116,7 @@ class ImageEncoder:
             "width": info.width,
             "filename": ref.uri.removeprefix(self.base).encode("utf-8", "surrogateescape"),
         }
-        values.update(ref.features or {})
+        values.update(ref.features or {} if record is None else self._features_of(record))
         label = None
         if ref.label is not None:
             label, name = classes[ref.label]

@@ -105,6 +105,27 @@ class FeatureColumn:
                     wrong[row] = f"no value in the column {self.column!r}"
         return values, wrong
 
+    def of_record(self, values: Sequence[Any] | None) -> Any:
+        """The value of the feature in a record of a TFRecord file.
+
+        Args:
+          values: as the record has them; None or empty where it has none.
+
+        Raises:
+          ValueError: the record has no such value; says why.
+        """
+        values = list(values or ())
+        parse = _PARSERS[_KINDS[self.type]]
+        if not self.is_list and len(values) != 1:
+            if self.type == "bytes" and not values:
+                return b""
+            raise ValueError(f"{len(values)} values of {self.column!r}, which has to be one")
+        try:
+            parsed = [parse(value) for value in values]
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ValueError(f"{self.column!r} is no {self.type}: {str(values)[:60]}") from error
+        return parsed if self.is_list else parsed[0]
+
     def _value(self, value: Any) -> Any:
         parse = _PARSERS[_KINDS[self.type]]
         if self.is_list:

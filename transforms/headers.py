@@ -104,6 +104,11 @@ GREY_WITH_ALPHA = 4
 """The colour type of a PNG that TensorFlow decodes to two channels."""
 
 
+def is_deep_png(data: bytes) -> bool:
+    """Whether a file is a PNG of 16 bits a channel."""
+    return data.startswith(_PNG_HEAD) and data[24:25] == b"\x10"
+
+
 @dataclass(frozen=True)
 class PngHeader:
     """What a PNG's chunks tell.

@@ -21,7 +21,8 @@ from imageshards.transforms.tfrecord import parse_index
 
 LEAKS_LISTED = 1000
 """Lines of leaks.jsonl; more are counted."""
-_RECORDS_AT_A_TIME = 1 << 24
+_PLACES_LISTED = 20
+_RECORDS_AT_A_TIME = 1 << 22
 
 Place = tuple[ShardId, int]
 """A shard, and the number of a record in it."""
@@ -93,12 +94,21 @@ def write_leaks(layout: Layout, reports: Sequence[ShardReport], filename_key: st
         written = [(report.shard, report.records) for report in reports if report.records]
         for count, places in enumerate(find_leaks(written, read), 1):
             if count <= LEAKS_LISTED:
-                line = json.dumps({"images": [name(place) for place in places]}) + "\n"
+                line = json.dumps({"images": [name(place) for place in _some(places)]}) + "\n"
                 sink.write([line.encode()])
     return count
 
 
-@lru_cache(maxsize=64)
+def _some(places: list[Place]) -> list[Place]:
+    """At most so many places, some of each split."""
+    of_split: dict[str, list[Place]] = {}
+    for place in places:
+        of_split.setdefault(place[0].split, []).append(place)
+    each = max(1, _PLACES_LISTED // len(of_split))
+    return [place for some in of_split.values() for place in some[:each]]
+
+
+@lru_cache(maxsize=4)
 def _index(layout: Layout, shard: ShardId) -> list[tuple[int, int]]:
     with storage.open_read(layout.index(shard)) as file:
         return parse_index(file.read().decode())

@@ -17,9 +17,10 @@ import numpy as np
 
 from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.classes import Classes, number_classes
-from imageshards.transforms.elements import BuildError, ShardId
+from imageshards.transforms.elements import DUPLICATE_PIXELS, BuildError, ShardId
 from imageshards.transforms.rules import KNOWN_SPLITS, ShardCounts
 
+_DIGESTED_AT_A_TIME = 1 << 14
 TARGET_SHARD_BYTES = 150_000_000
 """What "auto" aims at: reads of 100-200 MB are long enough to stream, and few enough hosts wait."""
 _GUESSED_BYTES = 100_000
@@ -114,16 +115,25 @@ class Tally:
 def digest_of(refs: RefBatch) -> bytes:
     """A digest of references in their order: all that the listing says but size and stamp.
 
-    Whether a file has changed since is the business of the shard that holds it, not of the plan.
+    Whether a file has changed since, or has the pixels of another, is the business of the shard
+    that holds it, not of the plan.
     """
     state = blake2b(digest_size=16)
     # No URI and no file name holds a NUL (storage could not open one that does).
-    for column in ("uri", "label"):
-        state.update(b"\0".join(value or b"" for value in refs.rows.column(column).to_pylist()))
-    state.update(repr(sorted(refs.problems.items())).encode("utf-8", "backslashreplace"))
-    for name in refs.feature_columns:
-        state.update(f"{name}{refs.rows.column(name).to_pylist()}".encode())
+    for start in range(0, len(refs), _DIGESTED_AT_A_TIME):
+        rows = refs[start : start + _DIGESTED_AT_A_TIME].rows
+        for column in ("uri", "label"):
+            state.update(b"\0".join(value or b"" for value in rows.column(column).to_pylist()))
+        for name in refs.feature_columns:
+            state.update(f"{name}{rows.column(name).to_pylist()}".encode())
+    state.update(problems_text(refs, without=DUPLICATE_PIXELS))
     return state.digest()
+
+
+def problems_text(refs: RefBatch, without: str = "") -> bytes:
+    """What is wrong with references, but for one type of error."""
+    problems = [item for item in sorted(refs.problems.items()) if item[1].error != without]
+    return repr(problems).encode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True)

@@ -31,24 +31,45 @@ _LONG_HEADER_BYTES = 512
 _PIECE_BYTES = 1 << 24
 
 
-def read(place: ByteRange, stamp: int, image_key: str) -> bytes:
-    """The bytes of one image.
+def read(place: ByteRange, stamp: int, limit: int = MAX_BYTES) -> bytes:
+    """The bytes of one image in an archive.
 
     Args:
       place: where they are.
-      stamp: what changes with the file that holds them, as it was when it was listed, or 0.
-      image_key: the feature of a tf.train.Example that is the image.
+      stamp: what changes with the archive, as it was when it was listed, or 0.
+      limit: more bytes than this are not read.
+
+    Raises:
+      ReadError: they cannot be had, and trying again would not help.
+    """
+    if place.size > limit:
+        raise ReadError("TooLarge", f"{place.size:,} bytes, more than {limit:,}")
+    file = _open(place.uri, stamp)
+    if place.codec == "zip":
+        return _read_zip_member(file, place, limit)
+    return _exactly(file, place.offset, place.size)
+
+
+def read_record(place: ByteRange, stamp: int, image_key: str) -> tuple[bytes, dict[str, list[Any]]]:
+    """The bytes of the image in a tf.train.Example, and key -> values of all its features.
 
     Raises:
       ReadError: they cannot be had, and trying again would not help.
     """
     if place.size > MAX_BYTES:
-        raise ReadError("TooLarge", f"{place.size:,} bytes, more than {MAX_BYTES:,}")
-    file = _local(place.uri, stamp) if storage.is_local(place.uri) else _remote(place.uri)
-    if place.codec == "zip":
-        return _read_zip_member(file, place)
-    data = _exactly(file, place.offset, place.size)
-    return _image_of(data, image_key) if place.codec == "example" else data
+        raise ReadError("TooLarge", f"a record of {place.size:,} bytes, more than {MAX_BYTES:,}")
+    try:
+        values = example.decode(_exactly(_open(place.uri, stamp), place.offset, place.size))
+    except example.CorruptExample as error:
+        raise ReadError("Unreadable", str(error)) from error
+    images = values.get(image_key)
+    if not images or not isinstance(images[0], bytes):
+        raise ReadError("Missing", f"the record has no image in {image_key!r}")
+    return images[0], values
+
+
+def _open(uri: str, stamp: int) -> _File:
+    return _local(uri, stamp) if storage.is_local(uri) else _remote(uri)
 
 
 def close() -> None:
@@ -184,7 +205,7 @@ class _BeamFile:
         return b"".join(parts)
 
 
-def _read_zip_member(file: _File, place: ByteRange) -> bytes:
+def _read_zip_member(file: _File, place: ByteRange, limit: int) -> bytes:
     # A request costs more than bytes do: of a remote file all is asked for at once.
     ahead = place.size + _LONG_HEADER_BYTES if file.is_remote else 0
     known = file.read_at(place.offset, _LOCAL_HEADER.size + ahead)
@@ -205,10 +226,10 @@ def _read_zip_member(file: _File, place: ByteRange) -> bytes:
     data = known[start : start + place.size]
     if len(data) < place.size:
         data = _exactly(file, place.offset + start, place.size)
-    return data if method == STORED else _inflate(data)
+    return data if method == STORED else _inflate(data, limit)
 
 
-def _inflate(data: bytes) -> bytes:
+def _inflate(data: bytes, limit: int) -> bytes:
     # Piece by piece: what a bomb expands to is never asked for at once.
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     parts = []
@@ -221,20 +242,10 @@ def _inflate(data: bytes) -> bytes:
                 break
             parts.append(part)
             size += len(part)
-            if size > MAX_BYTES:
-                raise ReadError("TooLarge", f"expands to more than {MAX_BYTES:,} bytes")
+            if size > limit:
+                raise ReadError("TooLarge", f"expands to more than {limit:,} bytes")
     except zlib.error as error:
         raise ReadError("Unreadable", f"cannot be inflated: {error}") from error
     if not inflater.eof:
         raise ReadError("Unreadable", "cannot be inflated: its data breaks off")
     return b"".join(parts)
-
-
-def _image_of(record: bytes, image_key: str) -> bytes:
-    try:
-        values = example.decode(record).get(image_key)
-    except example.CorruptExample as error:
-        raise ReadError("Unreadable", str(error)) from error
-    if not values or not isinstance(values[0], bytes):
-        raise ReadError("Missing", f"the record has no image in {image_key!r}")
-    return values[0]

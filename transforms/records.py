@@ -15,7 +15,7 @@ from typing import IO, Any, BinaryIO, cast
 
 from imageshards.transforms import example, listing, storage
 from imageshards.transforms.batch import to_text
-from imageshards.transforms.elements import BuildError, Problem
+from imageshards.transforms.elements import LOST, BuildError, Problem
 from imageshards.transforms.listing import Listing, Source
 from imageshards.transforms.reader import IMAGE_KEY
 from imageshards.transforms.storage import MAX_BYTES
@@ -54,22 +54,20 @@ def is_records(uri: str) -> bool:
 _SAMPLED = 1000
 
 
-def sample(uri: str) -> list[dict[str, list[Any]]]:
-    """The features of the first records of a TFRecord file, of those that can be read.
+def sample(uri: str) -> Iterator[dict[str, list[Any]]]:
+    """Yields the features of the first records of a TFRecord file, of those that can be read.
 
     Raises:
       BuildError: it cannot be read at all.
     """
-    rows = []
     try:
         with storage.open_read(uri) as file:
             for record in islice(_scan(file), _SAMPLED):
                 with suppress(example.CorruptExample):
                     if not record.problem:
-                        rows.append(example.decode(record.data))
+                        yield example.decode(record.data)
     except OSError as error:
         raise BuildError(f"{uri}: cannot be read: {error.strerror or 'no such file'}") from error
-    return rows
 
 
 def list_records(
@@ -79,7 +77,6 @@ def list_records(
     keys: RecordKeys,
     required: Sequence[str],
     optional: Sequence[str],
-    features: Sequence[str] = (),
 ) -> Iterator[Listing]:
     """Lists a TFRecord file.
 
@@ -90,7 +87,6 @@ def list_records(
       keys: which features are what.
       required: columns that must be there: `label`, or names of features.
       optional: columns that are taken where they are.
-      features: keys whose values are carried over; a record that lacks one has no value.
 
     Raises:
       BuildError: it cannot be read at all, or has no such features.
@@ -106,12 +102,12 @@ def list_records(
             file.seek(0)
             columns = _columns(uri, _first(file), keys, required, optional)
             file.seek(0)
-            chunk = _new_chunk(uri, columns, features)
+            chunk = _new_chunk(uri, columns)
             for number, record in enumerate(_scan(file)):
                 _add(chunk, number, record, stamp, root_length, keys, columns)
                 if len(chunk.uris) == listing.CHUNK_ROWS:
                     yield chunk
-                    chunk = _new_chunk(uri, columns, features)
+                    chunk = _new_chunk(uri, columns)
             if chunk.uris:
                 yield chunk
     except OSError as error:
@@ -164,13 +160,8 @@ def _columns(
     return columns
 
 
-def _new_chunk(uri: str, columns: Iterable[str], features: Iterable[str]) -> Listing:
-    return Listing(
-        container=uri,
-        codec="example",
-        columns={column: [] for column in columns},
-        features={feature: [] for feature in features},
-    )
+def _new_chunk(uri: str, columns: Iterable[str]) -> Listing:
+    return Listing(container=uri, codec="example", columns={column: [] for column in columns})
 
 
 def _add(
@@ -188,7 +179,8 @@ def _add(
     problem = None
     if record.problem:
         rest = "; nothing behind it can be found" if record.lost else ""
-        problem = Problem("read", "Corrupt", f"at byte {record.offset}: {record.problem}{rest}")
+        kind = LOST if record.lost else "Corrupt"
+        problem = Problem("read", kind, f"at byte {record.offset}: {record.problem}{rest}")
     else:
         try:
             values = example.decode(record.data)
@@ -202,16 +194,10 @@ def _add(
         name = f"{chunk.container}/{number}"
     for column, key in columns.items():
         chunk.columns[column].append(_text(values, key))
-    for key, column_values in chunk.features.items():
-        column_values.append(_one_or_all(values.get(key, [])))
     chunk.add_range(
         name, min(root_length, len(name)) if name.startswith(chunk.container) else 0,
         len(image), stamp, record.data_offset, record.length, problem,
     )  # fmt: skip
-
-
-def _one_or_all(values: list[Any]) -> Any:
-    return values[0] if len(values) == 1 else values or None
 
 
 def _text(values: _Values, key: str) -> str | None:

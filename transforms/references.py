@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from imageshards.transforms.batch import RefBatch, range_column, to_bytes
-from imageshards.transforms.elements import BuildError, Problem
+from imageshards.transforms.elements import DUPLICATE_PIXELS, BuildError, Problem
 from imageshards.transforms.features import FeatureColumn
 from imageshards.transforms.keys import (
     BUCKET_BITS,
@@ -31,9 +31,6 @@ from imageshards.transforms.rules import (
     parent_name,
     top_folder,
 )
-
-DUPLICATE_PIXELS = "DuplicatePixels"
-"""The one error of rejects that are not the image's fault."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,9 @@ class Annotator:
     def _features(
         self, listing: Listing, problems: dict[int, Problem]
     ) -> dict[FeatureColumn, list[Any]]:
-        features = {}
+        features: dict[FeatureColumn, list[Any]] = {}
+        if listing.codec == "example":
+            return features  # the owner of its shard takes them from the record itself
         for feature in self.features:
             features[feature], wrong = feature.values(listing.features[feature.column])
             for row, reason in wrong.items():
@@ -264,6 +263,11 @@ def _take_once(batch: RefBatch, rows: np.ndarray) -> tuple[np.ndarray, dict[int,
     features = [row and sorted(row.items()) for row in part.features]
     problems = part.problems
     ranges = part.ranges
+    # Of a name that an archive has twice the last is taken. Records have names of their own.
+    records = [
+        (place.uri, place.offset) if place and place.codec == "example" else None
+        for place in ranges
+    ]
     late: dict[int, Problem] = {}
 
     def identity(row: int) -> tuple[int, str, str, str, str, str, str, int, int]:
@@ -285,7 +289,9 @@ def _take_once(batch: RefBatch, rows: np.ndarray) -> tuple[np.ndarray, dict[int,
             previous = row
         elif problems.get(row) != problems.get(previous):
             taken.append(row)  # a reject for a reason of its own
-        elif differs := _difference(previous, row, split=splits, label=labels, features=features):
+        elif differs := _difference(
+            previous, row, split=splits, label=labels, features=features, record=records
+        ):
             late[row] = Problem("read", "ConflictingDuplicate", differs)
             taken.append(row)
     found = {int(rows[row]): problem for row, problem in late.items()}

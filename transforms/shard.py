@@ -10,8 +10,11 @@ import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from hashlib import blake2b
+from importlib import metadata
 from typing import Any
 
 from imageshards.transforms import storage
@@ -26,7 +29,7 @@ from imageshards.transforms.elements import (
 )
 from imageshards.transforms.encoder import Encoded, Rejected
 from imageshards.transforms.layout import Layout
-from imageshards.transforms.plan import digest_of
+from imageshards.transforms.plan import digest_of, problems_text
 from imageshards.transforms.stats import ShardStats
 from imageshards.transforms.tfrecord import frame, index_line
 
@@ -121,6 +124,11 @@ def write_shard(
     return result
 
 
+# What a place that is not local may say today and not tomorrow. Of local files the stamps tell.
+_MAY_PASS = frozenset(
+    {"HttpError", "Timeout", "Forbidden", "TooManyRedirects", "Missing", "Unreadable", "Changed"}
+)
+
 _Outcome = tuple[ImageRef, Encoded | Rejected]
 
 
@@ -188,10 +196,21 @@ def write_rejects(
     return RejectReport(split, part, dict(sorted(errors.items())))
 
 
+@cache
+def decoders() -> str:
+    """What is installed here that reads and writes pixels: another version may write others."""
+    found = []
+    for name in ("pillow", "simplejpeg", "pillow-heif"):
+        with suppress(metadata.PackageNotFoundError):
+            found.append(f"{name}={metadata.version(name)}")
+    return ",".join(found)
+
+
 def _fingerprint(refs: RefBatch, settings: str) -> str:
     """Of all that decides the bytes of a shard: options, references, and their stamps."""
     state = blake2b(settings.encode() + digest_of(refs), digest_size=16)
-    state.update(refs.sizes.tobytes() + refs.stamps.tobytes())
+    state.update(refs.sizes.tobytes() + refs.stamps.tobytes() + decoders().encode())
+    state.update(problems_text(refs))
     if not refs.stamps.all():
         # A manifest says nothing of the files it names; the files themselves do.
         for ref in refs.refs():
@@ -231,6 +250,8 @@ def _finished(
         return None
     if rejects and not storage.exists(layout.rejects_part(rejects.part)):
         return None
+    if rejects and _MAY_PASS & rejects.errors.keys() and not storage.exists(layout.dataset_info):
+        return None  # the build that failed for want of them may find them this time
     return ShardResult(report, rejects, resumed=True)
 
 

@@ -175,9 +175,7 @@ class _Lister:
         if kind == "archive":
             self._check_columns()
             return list_archive(source, size, stamp, root_length, self.include_all, self.scratch)
-        return list_records(
-            source, stamp, root_length, self.keys, self.required, self.optional, self.features
-        )
+        return list_records(source, stamp, root_length, self.keys, self.required, self.optional)
 
     def _check_columns(self) -> None:
         if wanted := (*self.required, *self.features):
@@ -262,11 +260,13 @@ def _remote_files(source: Source) -> Iterator[_File]:
 
 
 def first_records(source: Source) -> str | None:
-    """The first TFRecord file that a source names; None where it names other files first."""
+    """The first TFRecord file by name of those that a source names; None where it names others."""
     if source.kind not in ("records", "glob"):
         return None
-    first = next(_files(source, ""), None)
-    return first[0] if first and _kind_by_name(first[0]) == "records" else None
+    files = [uri for uri, *_ in _files(source, "")]
+    if not files or any(_kind_by_name(uri) != "records" for uri in files):
+        return None
+    return min(files)
 
 
 def check_source(

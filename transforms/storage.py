@@ -75,16 +75,20 @@ def _filesystems() -> Any:
     return FileSystems
 
 
-def read(uri: str) -> bytes:
+def read(uri: str, limit: int = MAX_BYTES) -> bytes:
     """The bytes of one image.
+
+    Args:
+      uri: where it is.
+      limit: a file of more bytes is not read.
 
     Raises:
       ReadError: they cannot be had, and trying again would not help.
     """
-    return _read_local(uri) if is_local(uri) else _read_remote(uri)
+    return _read_local(uri, limit) if is_local(uri) else _read_remote(uri, limit)
 
 
-def _read_local(path: str) -> bytes:
+def _read_local(path: str, limit: int) -> bytes:
     try:
         # O_NONBLOCK: a named pipe must not hold a worker for ever.
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -98,8 +102,8 @@ def _read_local(path: str) -> bytes:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
             raise ReadError("NotAFile", "not a regular file")
-        if status.st_size > MAX_BYTES:
-            raise ReadError("TooLarge", f"{status.st_size:,} bytes, more than {MAX_BYTES:,}")
+        if status.st_size > limit:
+            raise ReadError("TooLarge", f"{status.st_size:,} bytes, more than {limit:,}")
         data = os.read(file, status.st_size)
         while len(data) < status.st_size:
             more = os.read(file, status.st_size - len(data))
@@ -113,16 +117,16 @@ def _read_local(path: str) -> bytes:
         os.close(file)
 
 
-def _read_remote(uri: str) -> bytes:
+def _read_remote(uri: str, limit: int) -> bytes:
     try:
         with _open_remote(uri) as file:
-            data = file.read(MAX_BYTES + 1)
+            data = file.read(limit + 1)
     except FileNotFoundError as error:
         raise ReadError("Missing", "no such object") from error
     except NoFilesystem as error:
         raise ReadError("Unreadable", str(error)) from error
-    if len(data) > MAX_BYTES:
-        raise ReadError("TooLarge", f"more than {MAX_BYTES:,} bytes")
+    if len(data) > limit:
+        raise ReadError("TooLarge", f"more than {limit:,} bytes")
     return data
 
 
@@ -137,6 +141,10 @@ def _open_remote(uri: str) -> IO[bytes]:
             raise FileNotFoundError(2, "no such object", uri) from error
         if isinstance(error, ValueError):
             raise NoFilesystem(f"{uri}: no filesystem for such a URI") from error
+        if isinstance(error, AssertionError):  # a client that is not installed
+            raise NoFilesystem(
+                f"{uri}: {error} (pip install 'apache-beam[aws]' or 'apache-beam[azure]')"
+            ) from error
         raise
     return file
 

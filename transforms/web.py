@@ -134,6 +134,8 @@ def _get(url: str, turn: _Turn) -> Iterator[BaseHTTPResponse]:
         raise ReadError("HttpError", f"TLS: {_cause(error)}") from error
     except (exceptions.HTTPError, HTTPException, OSError) as error:
         raise _MayPass("HttpError", _cause(error)) from error
+    except ValueError as error:  # numbers and addresses as a server writes them
+        raise ReadError("HttpError", f"not HTTP: {error}") from error
     finally:
         if response:
             # Of a body that was read to its end, the connection is back in its pool by now.
