@@ -47,6 +47,7 @@ class Summary:
       shards: files.
       resumed: how many of them an earlier run had finished.
       rejects: images left out, each a line of rejects.jsonl.
+      errors: error type -> rejects.
       duplicates: references that named a URI again.
       passed_over: files that were no images by their name.
       leaks: images that are in more than one split.
@@ -63,6 +64,7 @@ class Summary:
     shards: int
     resumed: int
     rejects: int
+    errors: dict[str, int]
     duplicates: int
     passed_over: int
     leaks: int
@@ -76,6 +78,9 @@ class Summary:
         """One line for machines."""
         return json.dumps({**asdict(self), "seconds": round(self.seconds, 3)})
 
+    def _errors(self) -> str:
+        return ", ".join(f"{count:,} {error}" for error, count in by_count(self.errors))
+
     def __str__(self) -> str:
         splits = ", ".join(
             f"{name} {records:,} in {shards:,}" for name, (records, shards) in self.splits.items()
@@ -86,7 +91,7 @@ class Summary:
             f"{human_bytes(self.bytes)}"
             + (f"  ({splits})" if len(self.splits) > 1 else f"  ({next(iter(self.splits))})"),
             f"  {_count(self.rejects, 'reject')}"
-            + (" (metadata/rejects.jsonl)" if self.rejects else "")
+            + (f" ({self._errors()}; metadata/rejects.jsonl)" if self.rejects else "")
             + f", {_count(self.duplicates, 'duplicate')}, "
             f"{_count(self.passed_over, 'file')} passed over",
         ]
@@ -220,6 +225,7 @@ def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float
         shards=len(build["shards"]),
         resumed=resumed,
         rejects=counts["rejects"],
+        errors=build["rejects"],
         duplicates=counts["duplicates"],
         passed_over=counts["passed_over"],
         leaks=counts["leaks"],
