@@ -285,8 +285,9 @@ def _verdict(
     plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], config: Config
 ) -> str:
     if errors[LOST] and config.max_reject_fraction < 1:
+        break_off = "inputs break" if errors[LOST] > 1 else "input breaks"
         return (
-            f"{errors[LOST]:,} inputs break off, and what came behind is not known: mend them, or "
+            f"{errors[LOST]:,} {break_off} off, and what came behind is not known: mend it, or "
             "write --max_reject_fraction 1 to take what is there"
         )
     # Those are not faults of the images.

@@ -20,6 +20,7 @@ from imageshards.pipeline.finish import check_output
 from imageshards.pipeline.progress import Progress
 from imageshards.pipeline.report import by_count, human_bytes
 from imageshards.transforms import storage
+from imageshards.transforms.convert import EXIF_KEPT
 from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.example import SCHEMAS
 from imageshards.transforms.features import columns_of
@@ -101,9 +102,13 @@ class Summary:
                 f"  LEAK: {are} in more than one split (metadata/leaks.jsonl); "
                 "--dedupe pixels takes each once"
             )
-        if self.conversions:
-            kinds = ", ".join(f"{count:,} {kind}" for kind, count in by_count(self.conversions))
-            lines.append(f"  {self.converted:,} converted: {kinds}")
+        kinds = dict(self.conversions)
+        kept = kinds.pop(EXIF_KEPT, 0)
+        if kinds:
+            done = ", ".join(f"{count:,} {kind}" for kind, count in by_count(kinds))
+            lines.append(f"  {self.converted:,} converted: {done}")
+        if kept:
+            lines.append(f"  {kept:,} with an EXIF orientation that readers have to apply")
         lines += [f"  {note}" for note in self.notes]
         if self.resumed == self.shards:
             lines.append("  nothing to do: every shard was there already")

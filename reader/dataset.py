@@ -10,6 +10,7 @@ from typing import Any
 
 from imageshards.transforms import example, storage
 from imageshards.transforms.elements import BuildError, ShardId
+from imageshards.transforms.features import FeatureColumn
 from imageshards.transforms.layout import Layout
 from imageshards.transforms.tfrecord import parse_shard_name
 
@@ -39,7 +40,9 @@ class Dataset:
     def schema(self) -> example.Schema:
         """The features of its records."""
         options = self.build["options"]
-        schema = example.SCHEMAS[options["features"]]
+        schema = example.SCHEMAS[options["features"]].with_features(
+            FeatureColumn.parse(text).feature for text in options["features_from"]
+        )
         return schema if options["labels"] != "none" else schema.without_labels()
 
     @property

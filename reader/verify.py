@@ -45,7 +45,10 @@ class Verdict:
     def __str__(self) -> str:
         if self.problems:
             found = f"{len(self.problems):,} problem{'s' * (len(self.problems) > 1)}"
-            return f"{self.output}: {found}; {self.records:,} sound records"
+            return (
+                f"{self.output}: {found}; {self.records:,} sound records (delete a damaged "
+                "file, and its build command writes it anew)"
+            )
         return (
             f"{self.output}: all good; {self.records:,} records in {self.shards:,} "
             f"shard{'s' * (self.shards != 1)}, {self.bytes / 1e6:,.1f} MB, "

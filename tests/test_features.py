@@ -13,6 +13,8 @@ from conftest import Build, Command
 from helpers import build_json, contents, image_bytes, records, rejects, shards
 from pyarrow import parquet
 
+from imageshards.reader.inspect import inspect
+from imageshards.reader.verify import verify
 from imageshards.transforms.features import FeatureColumn
 
 BOXES = "image/object/bbox/xmin"
@@ -107,6 +109,8 @@ def test_columns_become_features(build: Build, folder: Path, tmp_path: Path, kin
     assert {bytes(record) for record in data.as_numpy_iterator()} == {
         example_of(n, folder) for n in range(COUNT)
     }
+    assert not verify(str(tmp_path / "out")).problems
+    assert BOXES in inspect(str(tmp_path / "out"), 1).partition("record 0")[0]
     builder = tfds.builder_from_directory(str(tmp_path / "out"))
     seen = 0
     for split in ("train", "test"):
@@ -248,6 +252,7 @@ def test_other_features_of_tfrecords_are_carried_over(build: Build, folder: Path
     data = tf.data.TFRecordDataset(list(map(str, shards(tmp_path / "new"))))
     found = {bytes(record) for record in data.as_numpy_iterator()}
     assert found == {example_of(n, folder) for n in range(COUNT)}
+    assert not verify(str(tmp_path / "new")).problems
     assert sorted(build_json(tmp_path / "new")["options"]["features_from"]) == sorted(
         ["age:int", f"{BOXES}:float_list", "image/object/bbox/label:int_list", "score:float",
          "site:bytes"]
@@ -267,7 +272,12 @@ def test_features_of_tfrecords_are_checked_at_once(
     )  # fmt: skip
     assert code == 2
     assert "no feature 'agee' in" in errors
-    assert "its first records have age, image/class/label" in errors
+    code, _, errors = command(
+        "build", f"--input={tmp_path}/old/train-*", f"--output={tmp_path / 'out'}",
+        "--name_key=nothere",
+    )  # fmt: skip
+    assert code in (1, 2)
+    assert "no feature 'nothere' for --name_key; its first record has age" in errors
 
 
 def test_what_a_record_holds_is_not_judged(build: Build, tmp_path: Path):

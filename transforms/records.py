@@ -142,6 +142,8 @@ def _columns(
     there = f"its first record has {', '.join(sorted(first))}"
     if first and keys.image not in first:
         raise BuildError(f"{uri}: no feature {keys.image!r} (--image_key names another); {there}")
+    if first and keys.name and keys.name not in first:
+        raise BuildError(f"{uri}: no feature {keys.name!r} for --name_key; {there}")
     columns = {}
     for column in dict.fromkeys((*required, *optional)):
         choices: tuple[str, ...] = (column,)

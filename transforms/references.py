@@ -265,7 +265,7 @@ def _take_once(batch: RefBatch, rows: np.ndarray) -> tuple[np.ndarray, dict[int,
     ranges = part.ranges
     # Of a name that an archive has twice the last is taken. Records have names of their own.
     records = [
-        (place.uri, place.offset) if place and place.codec == "example" else None
+        f"byte {place.offset} of {place.uri}" if place and place.codec == "example" else None
         for place in ranges
     ]
     late: dict[int, Problem] = {}

@@ -135,6 +135,7 @@ class WorkerPool:
     """Writes as many shards at a time as it has processes, each in one of them."""
 
     def __init__(self, processes: int) -> None:
+        start_server()
         self._processes = processes
         self._executor = ProcessPoolExecutor(
             processes, _context(), initializer=_begin, initargs=(processes,)
@@ -170,7 +171,16 @@ class WorkerPool:
 def start_server() -> None:
     """Begins to load what worker processes need, beside whatever this process does next."""
     _context()
-    forkserver.ensure_running()
+    if threading.current_thread() is not threading.main_thread():
+        forkserver.ensure_running()
+        return
+    # What it loads must not be interrupted by a Ctrl-C that is meant for this process. It inherits
+    # what is ignored.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @cache
