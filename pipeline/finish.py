@@ -281,6 +281,14 @@ def _judge(plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], conf
         raise BuildError(f"{problem}; see {config.layout.rejects}")
 
 
+def _example(layout: Layout) -> str:
+    """The first of the rejects, for a message; empty where it is too far down."""
+    for line in _first_lines(layout.rejects):
+        if line["error"] != DUPLICATE_PIXELS:
+            return f", such as {line['uri']} ({line['reason']})"
+    return ""
+
+
 def _verdict(
     plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], config: Config
 ) -> str:
@@ -293,10 +301,12 @@ def _verdict(
     # Those are not faults of the images.
     rejects = errors.total() - errors[DUPLICATE_PIXELS]
     if rejects > config.max_reject_fraction * plan.images:
-        kinds = ", ".join(f"{count:,} {error}" for error, count in errors.most_common())
+        faults = [line for line in errors.most_common() if line[0] != DUPLICATE_PIXELS]
+        kinds = ", ".join(f"{count:,} {error}" for error, count in faults)
         return (
             f"{rejects:,} of {plan.images:,} images ({rejects / plan.images:.1%}) were rejected, "
             f"more than --max_reject_fraction {config.max_reject_fraction:g}: {kinds}"
+            f"{_example(config.layout)}"
         )
     for name in plan.splits:
         if not any(report.records for report in shards if report.shard.split == name):

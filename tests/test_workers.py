@@ -4,11 +4,13 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
 import pytest
-from helpers import IMAGESHARDS, contents, image_bytes, imageshards
+import web_server
+from helpers import IMAGESHARDS, contents, imageshards
 
 from imageshards.launch.cli import main
 from imageshards.transforms import workers
@@ -58,26 +60,32 @@ def test_workers_are_refused_where_the_runner_has_its_own(
 
 
 @pytest.fixture
-def building(tmp_path: Path):
-    """A build with two workers that waits for an image that never comes: (process, workers)."""
-    folder = tmp_path / "slow"
-    folder.mkdir()
-    data = image_bytes(0, size=(640, 480))
-    for number in range(4000):
-        (folder / f"{number}.jpg").write_bytes(data)
-    process = subprocess.Popen(
-        [*IMAGESHARDS, "build", "--input", str(folder), "--output", str(tmp_path / "out"),
-         "--num_shards=2", "--workers=2"],
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while len(found := writing(tmp_path / "out")) < 2:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    yield process, found
-    process.kill()
-    process.wait()
+def building(tmp_path: Path, request: pytest.FixtureRequest):
+    """A build whose workers wait for images that never come: (process, who writes)."""
+    workers = getattr(request, "param", 2)
+
+    def never(_: object) -> None:
+        ended.wait()
+
+    ended = threading.Event()
+    with web_server.running() as server:
+        server.pages = {f"/photos/{number}.jpg": never for number in range(20)}
+        manifest = tmp_path / "m.txt"
+        manifest.write_text("".join(f"{server.url}{path}\n" for path in server.pages))
+        process = subprocess.Popen(
+            [*IMAGESHARDS, "build", "--input", str(manifest), "--output", str(tmp_path / "out"),
+             "--num_shards=2", f"--workers={workers}"],
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while len(found := writing(tmp_path / "out")) < workers:
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield process, found
+        process.kill()
+        process.wait()
+        ended.set()
 
 
 def writing(out: Path) -> list[int]:
@@ -114,9 +122,10 @@ def test_workers_end_with_their_build(
         time.sleep(0.02)
 
 
+@pytest.mark.parametrize("building", [1, 2], indirect=True)
 def test_an_interrupt_is_one_line(building: tuple[subprocess.Popen[str], list[int]]):
     process, found = building
-    for pid in (*found, process.pid):  # a terminal sends it to all
+    for pid in {*found, process.pid}:  # a terminal sends it to all
         os.kill(pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -7,7 +7,6 @@ from hashlib import blake2b
 
 from PIL import Image
 
-DIGEST_BYTES = 8
 _SAMPLE_BYTES = 1024
 
 

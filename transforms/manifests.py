@@ -65,6 +65,8 @@ def list_manifest(
     for column in (uri_column, *required, *features):
         if column not in header:
             named = " (--uri_column names another)" if column == uri_column else ""
+            if len(header) == 1 and ";" in header[0]:
+                named = ": it seems to be separated by semicolons, write commas"
             raise BuildError(
                 f"{source.uri}: no column {column!r}{named}; its columns are: {', '.join(header)}"
             )

@@ -283,7 +283,7 @@ class Planner:
         num_shards = self.num_shards.of(name)
         if num_shards is None:
             num_shards = max(1, min(images, round(size / TARGET_SHARD_BYTES)))
-            how = "" if sized == images else f", as {sized:,} of {images:,} let expect,"
+            how = "" if sized == images else f", going by {sized:,} of {images:,},"
             if not sized:
                 how = f", were they of {_GUESSED_BYTES // 1000} kB each,"
             shards = f"{num_shards:,} shard{'s' * (num_shards > 1)}"
@@ -293,8 +293,8 @@ class Planner:
             )
         if num_shards > images:
             raise BuildError(
-                f"split {name!r} has {images:,} images for {num_shards:,} shards: "
-                f"write --num_shards {images} or less, or auto"
+                f"split {name!r} has {images:,} image{'s' * (images > 1)} for {num_shards:,} "
+                f"shards: write --num_shards {images} or less, or auto"
             )
         ranks: dict[int, int] = {}
         rank = 0

@@ -19,6 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache, partial
 from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
 
 from imageshards.transforms import ranges, storage, web
 from imageshards.transforms.batch import RefBatch
@@ -107,8 +108,9 @@ class Threads:
 
     def shutdown(self) -> None:
         """Ends them, and closes what they kept open."""
-        self._readers.shutdown()
-        self._decoders.shutdown()
+        # After a failure or an interrupt reads are still under way, which nobody waits for.
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._decoders.shutdown(wait=False, cancel_futures=True)
         ranges.close()
 
 
@@ -137,8 +139,9 @@ class WorkerPool:
     def __init__(self, processes: int) -> None:
         start_server()
         self._processes = processes
+        ends, self._alive = _context().Pipe(duplex=False)
         self._executor = ProcessPoolExecutor(
-            processes, _context(), initializer=_begin, initargs=(processes,)
+            processes, _context(), initializer=_begin, initargs=(processes, ends)
         )
         self._pending: deque[Future[ShardResult]] = deque()
 
@@ -164,7 +167,9 @@ class WorkerPool:
             ) from error
 
     def shutdown(self) -> None:
-        """Ends the processes."""
+        """Ends the processes, in the middle of a shard if need be."""
+        if self._pending:
+            self._alive.close()
         self._executor.shutdown(cancel_futures=True)
 
 
@@ -195,21 +200,20 @@ def _context() -> multiprocessing.context.ForkServerContext:
 _threads: Threads
 
 
-def _begin(processes: int) -> None:
-    """Readies one of so many worker processes."""
+def _begin(processes: int, pool: Connection) -> None:
+    """Readies one of so many worker processes of a pool."""
     global _threads
     _threads = Threads(max(1, cores() // processes))
     web.share(processes)
     # An interrupt is for the main process, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with, args=(pool,), daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent:
-        parent.join()
-        os._exit(1)
+def _end_with(pool: Connection) -> None:
+    """Ends this process when the pool's end of a pipe is closed, by the pool or by its death."""
+    wait([pool])
+    os._exit(1)
 
 
 def _run(job: ShardJob) -> ShardResult:
