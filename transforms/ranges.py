@@ -69,7 +69,10 @@ def read_record(place: ByteRange, stamp: int, image_key: str) -> tuple[bytes, di
 
 
 def _open(uri: str, stamp: int) -> _File:
-    return _local(uri, stamp) if storage.is_local(uri) else _remote(uri)
+    if not storage.is_local(uri):
+        return _remote(uri)
+    with _opening:  # two threads would open it twice
+        return _local(uri, stamp)
 
 
 def close() -> None:
@@ -136,6 +139,7 @@ class _LocalFile:
 
 # By stamp too: another file of the same name is another file.
 _local = lru_cache(maxsize=_OPEN_FILES)(_LocalFile)
+_opening = threading.Lock()
 
 _threads = threading.local()
 
