@@ -45,6 +45,10 @@ def at_import(path: Path) -> set[str]:
     }  # fmt: skip
 
 
+HEAVY = {"tensorflow", "torch", "grain", "jax"}
+# These alone import TensorFlow, and are imported where it is asked for.
+OF_TENSORFLOW = {"reader/stream.py"}
+
 MODULES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
@@ -58,7 +62,8 @@ def test_imports_run_one_way(path: Path):
     names = imported(path)
     ours = [name.split(".") for name in names if name.startswith("imageshards.")]
     assert {name[1] for name in ours} <= MAY_IMPORT[folder]
-    assert not {name.split(".")[0] for name in names} & {*FOLDERS, "tensorflow"}
+    forbidden = {*FOLDERS} if str(path.relative_to(ROOT)) in OF_TENSORFLOW else {*FOLDERS, *HEAVY}
+    assert not {name.split(".")[0] for name in names} & forbidden
     modules = {name[2] for name in ours if name[1] == "transforms" and len(name) > 2}
     if folder == "reader" or (folder == "transforms" and path.stem not in PTRANSFORMS):
         assert not modules & PTRANSFORMS, "PTransforms are for the graph"
@@ -84,6 +89,12 @@ def test_a_build_imports_no_tensorflow(photos: Path, tmp_path: Path):
 def test_a_worker_process_imports_no_beam():
     loaded = modules_after("import imageshards.transforms.workers")
     assert not {"apache_beam", "tensorflow", "google.cloud.storage"} & loaded
+
+
+def test_the_reader_imports_nothing_heavy():
+    loaded = modules_after("import imageshards.reader")
+    assert "imageshards.reader.load" in loaded
+    assert not {"apache_beam", "google.cloud.storage", *HEAVY} & loaded
 
 
 def test_beam_finds_its_clients_when_a_gs_uri_comes_late():

@@ -1,0 +1,183 @@
+"""The TFRecord files of a split, and where their records are.
+
+Where a record is says the index file that every build writes, or a file of the same format that lies
+beside the TFRecord file (`NAME.idx`, `NAME.index`); else the file is walked from record to record.
+"""
+
+from __future__ import annotations
+
+import glob
+import io
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import IO, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from imageshards.reader.dataset import Dataset, open_dataset
+from imageshards.reader.splits import Span, spans_of
+from imageshards.transforms import storage
+from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.example import SLIM, Schema
+from imageshards.transforms.tfrecord import FRAME_BYTES, SUFFIX, masked_crc32c
+
+_INDEX_SUFFIXES = (".idx", ".index")
+_HEAD = struct.Struct("<QI")
+Index = npt.NDArray[np.int64]
+"""[records, 2]: offset and framed size of every record, in bytes."""
+
+
+@dataclass(frozen=True)
+class RecordFile:
+    """A TFRecord file.
+
+    Attributes:
+      uri: where it is.
+      index_uri: its index file, or empty if there is none.
+      known: how many records its data set says it has, or -1.
+    """
+
+    uri: str
+    index_uri: str = ""
+    known: int = -1
+
+    @cached_property
+    def index(self) -> Index:
+        """Where its records are.
+
+        Raises:
+          BuildError: it is no TFRecord file, breaks off, or its index is damaged.
+        """
+        if not self.index_uri:
+            return _walk(self.uri)
+        try:
+            with storage.open_read(self.index_uri) as file:
+                index = np.array(file.read().split(), dtype=np.int64).reshape(-1, 2)
+        except (OSError, ValueError) as error:
+            raise BuildError(f"{self.index_uri}: missing or damaged: {error}") from error
+        if self.known not in (-1, len(index)):
+            raise BuildError(
+                f"{self.index_uri}: {len(index):,} records, and not the {self.known:,} of its "
+                "data set"
+            )
+        if storage.is_local(self.uri):  # elsewhere it takes a request for each file
+            size, expected = storage.size(self.uri), int(index[-1].sum()) if len(index) else 0
+            if size != expected:
+                what = f"{size:,} bytes" if size >= 0 else "missing"
+                raise BuildError(f"{self.uri}: {what}, and not the {expected:,} bytes of its index")
+        return index
+
+    @property
+    def records(self) -> int:
+        """How many it has."""
+        return self.known if self.known >= 0 else len(self.index)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files, their splits, and what their records are.
+
+    Attributes:
+      place: what its user called it.
+      files: all of them.
+      splits: name -> places in `files`, in order.
+      schema: of the records.
+      classes: names in label order, where they are known.
+    """
+
+    place: str
+    files: Sequence[RecordFile]
+    splits: dict[str, list[int]]
+    schema: Schema
+    classes: Sequence[str] = field(default=())
+
+    def spans(self, split: str | None) -> list[Span]:
+        """The records of a split; None: of the only one.
+
+        Raises:
+          UsageError: there is no such split, or there are several.
+        """
+        if split is None and len(self.splits) > 1:
+            raise UsageError(f"{self.place}: which split? There are {', '.join(self.splits)}")
+        lengths = {
+            name: {place: self.files[place].records for place in places}
+            for name, places in self.splits.items()
+        }
+        return spans_of(next(iter(self.splits)) if split is None else split, lengths)
+
+
+def find(place: str | os.PathLike[str]) -> Source:
+    """The files of a data set, or those that match a pattern.
+
+    Args:
+      place: the folder of a data set that imageshards built, or a pattern of TFRecord files, such
+        as `gs://bucket/old/train-*`. All files of a pattern are one split, whose name is empty.
+
+    Raises:
+      BuildError: there is none.
+    """
+    name = os.fspath(place)
+    uri = storage.normalize(name)
+    if any(letter in name for letter in "*?[") or name.endswith(SUFFIX) or os.path.isfile(uri):
+        return _of_pattern(uri)
+    return _of_dataset(open_dataset(name))
+
+
+def _of_dataset(dataset: Dataset) -> Source:
+    splits: dict[str, list[int]] = {}
+    files = []
+    for place, shard in enumerate(dataset.shards):
+        splits.setdefault(shard.id.split, []).append(place)
+        files.append(RecordFile(shard.uri, dataset.layout.index(shard.id), shard.records))
+    return Source(dataset.layout.root, files, splits, dataset.schema, dataset.classes)
+
+
+def _of_pattern(uri: str) -> Source:
+    if storage.is_local(uri):
+        found = [uri] if os.path.isfile(uri) else glob.glob(uri, recursive=True)
+        uris = [path for path in found if os.path.isfile(path)]
+    else:
+        uris = [found for found, _, _ in storage.match(uri)]
+    uris = sorted(path for path in uris if not path.endswith(_INDEX_SUFFIXES))
+    if not uris:
+        raise BuildError(f"{uri}: no file matches")
+    files = [RecordFile(path, _index_beside(path)) for path in uris]
+    return Source(uri, files, {"": list(range(len(files)))}, SLIM)
+
+
+def _index_beside(uri: str) -> str:
+    stem = uri.removesuffix(SUFFIX)
+    candidates = [base + suffix for base in (stem, uri) for suffix in _INDEX_SUFFIXES]
+    return next((candidate for candidate in candidates if storage.exists(candidate)), "")
+
+
+def _walk(uri: str) -> Index:
+    """The index of a TFRecord file that has none, from the heads of its records alone."""
+    rows: list[tuple[int, int]] = []
+    offset = 0
+    size = storage.size(uri)
+    try:
+        with cast(IO[bytes], _open_seekable(uri)) as file:
+            while offset < size:
+                file.seek(offset)
+                head = file.read(_HEAD.size)
+                length, crc = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, -1)
+                framed = length + FRAME_BYTES
+                if masked_crc32c(head[:8]) != crc or offset + framed > size:
+                    raise BuildError(f"{uri}: no TFRecord, or a damaged one, at byte {offset:,}")
+                rows.append((offset, framed))
+                offset += framed
+    except FileNotFoundError as error:
+        raise BuildError(f"{uri}: there is no such file") from error
+    return np.array(rows, dtype=np.int64).reshape(-1, 2)
+
+
+def _open_seekable(uri: str) -> Any:
+    if storage.is_local(uri):
+        return open(uri, "rb", buffering=0)
+    # What lies between heads is read too: a request for each head would take longer.
+    return io.BufferedReader(cast(Any, storage.open_read(uri)), 1 << 22)

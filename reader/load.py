@@ -1,0 +1,137 @@
+"""load(...): a data set as a tf.data.Dataset of (image, label). TensorFlow is imported when called."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from imageshards.reader.files import find
+from imageshards.reader.order import make_blocks
+from imageshards.reader.splits import share_of
+from imageshards.transforms.elements import UsageError
+
+if TYPE_CHECKING:
+    from imageshards.reader.stream import ImageDataset
+
+DTYPES = ("uint8", "float32", "bfloat16")
+
+
+def load(
+    place: str | os.PathLike[str],
+    split: str | None = None,
+    *,
+    batch_size: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    dtype: Literal["uint8", "float32", "bfloat16"] = "float32",
+    channels: int = 3,
+    crop_fraction: float = 1.0,
+    augment: bool = False,
+    decode: bool = True,
+    features: Mapping[str, Any] | None = None,
+    image_key: str | None = None,
+    label_key: str | None = None,
+    num_hosts: int = 1,
+    host: int = 0,
+    shuffle: bool | int = True,
+    seed: int = 0,
+    repeat: bool = True,
+    drop_remainder: bool | None = None,
+    deterministic: bool = True,
+    parallel_reads: int = 4,
+    start: int = 0,
+) -> ImageDataset:
+    """Reads a data set for training or evaluation.
+
+    Args:
+      place: the folder of a data set that imageshards built, or a pattern of TFRecord files.
+      split: `train`, `train[:80%]`, `train[10%:20%]+validation`, ...; see `splits`. None: the only
+        split, which is all there is to a pattern; a part of it is `[:80%]`.
+      batch_size: records in a batch of this host; None: no batches.
+      image_size: to which images are resized, a number or (height, width); None: as they are,
+        which makes batches only of images of one size.
+      dtype: of the images: uint8, or float32 or bfloat16 from 0 to 1.
+      channels: 3 or 1.
+      crop_fraction: images are cut to the largest centred part that has the aspect ratio of
+        `image_size`, times this: 0.875 is usual for evaluation on ImageNet.
+      augment: cut a random part of 8 to 100 % of an image, with an aspect ratio of 3/4 to 4/3,
+        and mirror every other one: what is usual for training on ImageNet.
+      decode: False gives encoded images, as scalar strings.
+      features: what to parse instead, key -> tf.io.FixedLenFeature or its kin: the elements are
+        then dicts of these, parsed and no more.
+      image_key: the feature that is the encoded image; None: that of the data set, for patterns
+        `image/encoded`.
+      label_key: the feature that is the label, one int64; None: that of the data set, for patterns
+        `image/class/label`; empty: there is none, and elements are images alone.
+      num_hosts: how many hosts share the records, such as `jax.process_count()`.
+      host: which of them this is, such as `jax.process_index()`. The shares are disjoint and
+        complete: whole files where they divide, else records.
+      shuffle: True, False, or how many records to shuffle together: True takes as many as are
+        128 MB, from 1,024 to 65,536. Twice as many are held in memory.
+      seed: of the shuffling and the augmentation.
+      repeat: go on with the next epoch, in another order.
+      drop_remainder: leave out the last batch if it is not full; None: where `repeat` is on, since
+        then there is no last one.
+      deterministic: False lets whatever is ready come first. It may be faster, and has no state.
+      parallel_reads: files that are read at the same time.
+      start: how many records were delivered before; these are skipped, without being decoded.
+
+    Returns:
+      A tf.data.Dataset that also says `steps_per_epoch` and makes an `iterator()` with a state.
+
+    Raises:
+      BuildError: there is no such data set, or it is damaged.
+      UsageError: an argument has a bad value.
+    """
+    if dtype not in DTYPES:
+        raise UsageError(f"dtype {dtype!r}: take {', '.join(DTYPES)}")
+    if batch_size is not None and batch_size < 1:
+        raise UsageError(f"batch_size {batch_size}: take 1 or more, or None")
+    if augment and image_size is None:
+        raise UsageError("augment: give an image_size too")
+    if not 0 < crop_fraction <= 1:
+        raise UsageError(f"crop_fraction {crop_fraction}: take more than 0, and 1 at most")
+    if start < 0:
+        raise UsageError(f"start {start}: records count from 0")
+    if shuffle < 0:
+        raise UsageError(f"shuffle {shuffle}: take True, False or a number of records")
+    source = find(place)
+    spans = source.spans(split)
+    shares = [share_of(spans, num_hosts, each) for each in range(num_hosts)]
+    if not 0 <= host < num_hosts:
+        raise UsageError(f"host {host} of {num_hosts}: hosts count from 0 to num_hosts - 1")
+    from imageshards.reader.stream import Elements, ImageDataset, Recipe
+
+    window = None if isinstance(shuffle, bool) else shuffle or None
+    blocks = make_blocks(source.files, shares[host], window)
+    if image_key is None:
+        image_key = source.schema.key_of("encoded") or ""
+    if label_key is None:
+        label_key = source.schema.key_of("label") or ""
+    elements = Elements(
+        image_key=image_key,
+        label_key=label_key,
+        features=features,
+        image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
+        dtype=dtype,
+        channels=channels,
+        crop_fraction=crop_fraction,
+        augment=augment,
+        decode=decode,
+        seed=seed,
+    )
+    least = min(sum(span.records for span in share) for share in shares)
+    recipe = Recipe(
+        files=source.files,
+        blocks=blocks,
+        elements=elements,
+        batch_size=batch_size,
+        shuffle=bool(shuffle),
+        seed=seed,
+        repeat=repeat,
+        drop_remainder=repeat if drop_remainder is None else drop_remainder,
+        deterministic=deterministic,
+        parallel_reads=parallel_reads,
+        least=least,
+    )
+    return ImageDataset(recipe, start)

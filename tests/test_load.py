@@ -1,0 +1,350 @@
+"""reader.load: hosts, sub-splits, state, shapes and pixels, with TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import LOCAL
+from helpers import image_bytes, names, shards, write_images
+
+from imageshards import reader
+from imageshards.pipeline.config import Config
+from imageshards.pipeline.run import run
+from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.tfrecord import CorruptRecord
+
+NAME = {"image/filename": tf.io.FixedLenFeature([], tf.string)}
+
+
+@pytest.fixture(scope="module")
+def sets(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """The 120 photos in 16, 12 and 7 shards."""
+    folder = tmp_path_factory.mktemp("sets")
+    for count in (16, 12, 7):
+        config = Config(
+            input=(str(photos),), output=str(folder / str(count)), num_shards=str(count),
+            base_uri=str(photos),
+        )  # fmt: skip
+        run(config, LOCAL, show_progress=False)
+    return {count: folder / str(count) for count in (16, 12, 7)}
+
+
+def read_names(place: Path | str, split: str | None = "train", **options: object) -> list[str]:
+    options.setdefault("repeat", False)
+    data = reader.load(place, split, features=NAME, **options)  # type: ignore[arg-type]
+    return [one["image/filename"].decode() for one in data.as_numpy_iterator()]
+
+
+@pytest.mark.parametrize("count", [16, 12, 7])
+def test_eight_hosts_read_every_record_once_an_epoch(sets, count: int):
+    whole = Counter(names(sets[count]))
+    assert whole.total() == len(whole) == 120
+    epochs: list[Counter[str]] = [Counter(), Counter()]
+    for host in range(8):
+        share = reader.load(sets[count], "train", features=NAME, num_hosts=8, host=host, shuffle=10)
+        assert share.records == share.steps_per_epoch == 15
+        mine = [one["image/filename"].decode() for one in share.take(30).as_numpy_iterator()]
+        epochs[0].update(mine[:15])
+        epochs[1].update(mine[15:])
+    assert epochs == [whole, whole]
+
+
+def test_hosts_read_whole_files_where_they_divide(sets):
+    of_file = [set(names(sets[16], path.stem[:11])) for path in shards(sets[16])]
+    for host in range(8):
+        mine = set(read_names(sets[16], num_hosts=8, host=host))
+        assert mine == of_file[2 * host] | of_file[2 * host + 1]
+
+
+def test_without_shuffling_the_order_is_that_of_the_files(sets):
+    assert read_names(sets[7], shuffle=False) == names(sets[7])
+    assert read_names(sets[7], "train[10:50]", shuffle=False) == names(sets[7])[10:50]
+
+
+def test_the_order_is_a_function_of_seed_and_epoch(sets):
+    two = read_names(sets[16], shuffle=32)
+    assert two == read_names(sets[16], shuffle=32)
+    tf.random.set_seed(7)
+    assert two == read_names(sets[16], shuffle=32)
+    assert two != read_names(sets[16], shuffle=32, seed=1)
+    twice = reader.load(sets[16], "train", features=NAME, shuffle=32).take(240)
+    twice = [one["image/filename"].decode() for one in twice.as_numpy_iterator()]
+    assert twice[:120] == two
+    assert sorted(twice[120:]) == sorted(two) != twice[120:]
+    assert twice[120:] != two
+
+
+def test_shuffling_mixes(sets):
+    order = {name: place for place, name in enumerate(names(sets[16]))}
+    places = [order[name] for name in read_names(sets[16])]
+    rising = sum(a < b for a, b in zip(places, places[1:], strict=False)) / 119
+    assert 0.35 < rising < 0.65
+    assert np.mean(np.abs(np.diff(places))) > 30  # 40 where it is uniform
+
+
+@pytest.mark.parametrize("shuffle", [True, 32, 1, False])
+def test_any_place_of_the_order_can_be_gone_to(sets, shuffle):
+    def take(data, count):
+        return [one["image/filename"] for one in data.take(count).as_numpy_iterator()]
+
+    data = reader.load(sets[7], "train", features=NAME, shuffle=shuffle)
+    whole = take(data, 400)
+    for start in (1, 32, 33, 119, 120, 250):
+        assert take(data.starting_at(start), 130) == whole[start : start + 130]
+    ended = reader.load(sets[7], "train", features=NAME, shuffle=shuffle, repeat=False)
+    for start in (0, 50, 120, 130):
+        assert take(ended.starting_at(start), 999) == whole[start:120]
+
+
+def test_state_counts_what_was_delivered(sets):
+    def fresh():
+        return reader.load(
+            sets[12], "train", batch_size=8, image_size=12, augment=True, shuffle=32
+        ).iterator()
+
+    iterator = fresh()
+    for _ in range(20):  # beyond the first epoch
+        next(iterator)
+    state = json.loads(json.dumps(iterator.state()))
+    assert state["records"] == iterator.records == 160
+    assert iterator.epoch == 1
+    expected = [next(iterator) for _ in range(5)]
+    again = fresh()
+    again.restore(state)
+    for images, labels in expected:
+        theirs, their_labels = next(again)
+        np.testing.assert_array_equal(images, theirs)
+        np.testing.assert_array_equal(labels, their_labels)
+
+
+def test_a_state_of_another_order_is_refused(sets):
+    state = reader.load(sets[12], "train", batch_size=8, decode=False).iterator().state()
+    for options in ({"seed": 1}, {"num_hosts": 2}, {"shuffle": False}):
+        other = reader.load(sets[12], "train", decode=False, **options).iterator()
+        with pytest.raises(UsageError, match="another order"):
+            other.restore(state)
+    other = reader.load(sets[12], "train[:50%]", decode=False).iterator()
+    with pytest.raises(UsageError, match="another order"):
+        other.restore(state)
+    reader.load(sets[12], "train", batch_size=3, image_size=8).iterator().restore(state)
+    with pytest.raises(UsageError, match="no state"):
+        reader.load(sets[12], "train", deterministic=False).iterator().state()
+
+
+@pytest.mark.parametrize("light", [True, False])
+def test_checkpoints_of_tensorflow_go_on_at_the_same_record(sets, tmp_path: Path, light: bool):
+    def fresh():
+        data = reader.load(sets[7], "train", batch_size=4, image_size=8, shuffle=32)
+        return data.iterator() if light else iter(data)
+
+    iterator = fresh()
+    for _ in range(35):
+        next(iterator)
+    path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "state"))
+    expected = [next(iterator)[0] for _ in range(5)]
+    again = fresh()
+    tf.train.Checkpoint(iterator=again).read(path).assert_consumed()
+    for images in expected:
+        np.testing.assert_array_equal(images, next(again)[0])
+
+
+TRAINING = """
+import json, os, sys
+from imageshards import reader
+
+folder, state_file = sys.argv[1:]
+iterator = reader.load(
+    folder, "train", batch_size=4, image_size=8, dtype="uint8", shuffle=32, augment=True
+).iterator()
+if os.path.exists(state_file):
+    iterator.restore(json.load(open(state_file)))
+for step in range(10**9):
+    images, labels = next(iterator)
+    print(iterator.records, images.numpy().tobytes().hex(), flush=True)
+    if step % 7 == 6:
+        with open(state_file + ".tmp", "w") as file:
+            json.dump(iterator.state(), file)
+        os.replace(state_file + ".tmp", state_file)
+"""
+
+
+def test_a_killed_process_goes_on_where_it_saved(sets, tmp_path: Path):
+    state = tmp_path / "state.json"
+
+    def train(lines: int) -> list[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", TRAINING, str(sets[12]), str(state)],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        assert process.stdout
+        found = [process.stdout.readline() for _ in range(lines)]
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        return found
+
+    before = train(40)
+    saved = json.loads(state.read_text())["records"]
+    assert saved >= 4 * 35
+    state.write_text(json.dumps({**json.loads(state.read_text()), "records": 4 * 14}))
+    after = train(20)
+    assert after == before[14:34]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [("uint8", tf.uint8), ("float32", tf.float32), ("bfloat16", tf.bfloat16)]
+)
+def test_shapes_are_static(sets, dtype: str, expected: tf.DType):
+    data = reader.load(sets[7], "train", batch_size=32, image_size=(8, 12), dtype=dtype)
+    images, labels = data.element_spec
+    assert images == tf.TensorSpec((32, 8, 12, 3), expected)
+    assert labels == tf.TensorSpec((32,), tf.int32)
+    images, labels = next(iter(data))
+    assert images.dtype == expected
+    top = float(tf.reduce_max(tf.cast(images, tf.float32)))
+    assert (0.5 < top <= 1.0) if dtype != "uint8" else top > 128
+    assert data.cardinality() == tf.data.INFINITE_CARDINALITY
+
+
+def test_an_evaluation_sees_every_record_and_ends(sets):
+    data = reader.load(sets[7], "train", batch_size=32, image_size=8, repeat=False, shuffle=False)
+    assert [len(labels) for _, labels in data] == [32, 32, 32, 24]
+    assert data.cardinality() == 4
+    data = reader.load(sets[7], batch_size=32, image_size=8, repeat=False, drop_remainder=True)
+    assert [len(labels) for _, labels in data] == [32, 32, 32]
+    assert data.steps_per_epoch == 3
+
+
+def test_pixels_and_labels_are_those_of_the_files(tmp_path: Path, build):
+    folder = tmp_path / "in"
+    write_images(folder, 3, 4)
+    for number, kind in enumerate(("PNG", "BMP", "GIF")):
+        (folder / "class01" / f"x{number}.png").write_bytes(image_bytes(number, kind, (31, 17)))
+    build(folder, num_shards="2", base_uri=str(folder))
+    order = read_names(tmp_path / "out", shuffle=False)
+    data = reader.load(tmp_path / "out", shuffle=False, repeat=False, dtype="uint8")
+    for name, (image, label) in zip(order, data, strict=True):
+        decoded = tf.io.decode_image(
+            (folder / name).read_bytes(), channels=3, expand_animations=False
+        )
+        if not name.endswith("x2.png"):  # the GIF is a PNG now
+            np.testing.assert_array_equal(image, decoded)
+        assert int(label) == int(name.split("/")[0][-2:])
+    data = reader.load(tmp_path / "out", shuffle=False, repeat=False, image_size=9)
+    for name, (image, _) in zip(order, data, strict=True):
+        decoded = tf.io.decode_image(
+            (folder / name).read_bytes(), channels=3, expand_animations=False
+        )
+        height, width = decoded.shape[:2]
+        side = min(height, width)
+        top, left = (height - side) // 2, (width - side) // 2
+        cut = decoded[top : top + side, left : left + side]
+        expected = tf.image.resize(cut, (9, 9)) / 255.0
+        # The colours of a JPEG's border come from pixels that are cut off.
+        np.testing.assert_allclose(image[:, 1:-1], expected[:, 1:-1], atol=1e-6)
+        np.testing.assert_allclose(image, expected, atol=0.1)
+    grey = reader.load(tmp_path / "out", image_size=9, channels=1, batch_size=5)
+    assert next(iter(grey))[0].shape == (5, 9, 9, 1)
+
+
+def test_augmentation_differs_each_epoch_and_not_each_run(sets):
+    def take(seed: int = 0) -> list[np.ndarray]:
+        data = reader.load(sets[7], "train", image_size=8, augment=True, shuffle=False, seed=seed)
+        return [image for image, _ in data.take(121).as_numpy_iterator()]
+
+    first = take()
+    np.testing.assert_array_equal(first, take())
+    assert not np.array_equal(first[0], first[120])
+    assert not np.array_equal(first[0], take(seed=1)[0])
+
+
+def test_files_of_others_by_a_pattern(tmp_path: Path):
+    for shard in range(3):
+        with tf.io.TFRecordWriter(str(tmp_path / f"old-{shard}")) as writer:
+            for number in range(shard * 10, shard * 10 + 10):
+                feature = {
+                    "png": tf.train.Feature(
+                        bytes_list=tf.train.BytesList(value=[image_bytes(number, "PNG")])
+                    ),
+                    "y": tf.train.Feature(int64_list=tf.train.Int64List(value=[number])),
+                }
+                example = tf.train.Example(features=tf.train.Features(feature=feature))
+                writer.write(example.SerializeToString())
+    place = str(tmp_path / "old-*")
+    data = reader.load(
+        place, image_key="png", label_key="y", batch_size=5, image_size=8, repeat=False
+    )
+    assert sorted(int(label) for _, labels in data for label in labels) == list(range(30))
+    spec = {"y": tf.io.FixedLenFeature([], tf.int64)}
+    data = reader.load(place, "[50%:]", features=spec, shuffle=False, repeat=False, batch_size=4)
+    assert [y for one in data.as_numpy_iterator() for y in one["y"]] == list(range(15, 30))
+    images = reader.load(place, image_key="png", label_key="", image_size=8, repeat=False)
+    assert len(list(images)) == 30
+    assert images.element_spec.shape == (8, 8, 3)
+
+
+def test_a_corrupt_shard_is_one_error_with_file_and_offset(sets, tmp_path: Path):
+    import shutil
+
+    folder = tmp_path / "copy"
+    shutil.copytree(sets[7], folder)
+    path = shards(folder)[4]
+    index = (folder / "metadata/index" / f"{path.stem}.idx").read_text().splitlines()
+    offset = int(index[5].split()[0])
+    data = bytearray(path.read_bytes())
+    data[offset + 200] ^= 1
+    path.write_bytes(data)
+    iterator = reader.load(folder, batch_size=8, image_size=8).iterator()
+    with pytest.raises(CorruptRecord) as caught:
+        for _ in range(30):
+            next(iterator)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: record at byte {offset}: the CRC of its data is wrong")
+    assert "\n" not in text
+
+
+def test_a_file_that_is_shorter_than_its_index_is_told(sets, tmp_path: Path):
+    import shutil
+
+    folder = tmp_path / "copy"
+    shutil.copytree(sets[7], folder)
+    path = shards(folder)[2]
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(BuildError, match=f"{path.name}.*bytes"):
+        reader.load(folder, batch_size=8, image_size=8)
+
+
+def test_keras_trains_on_it(sets):
+    import keras
+
+    data = reader.load(sets[16], batch_size=24, image_size=8)
+    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(6)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss)
+    history = model.fit(data, epochs=2, steps_per_epoch=data.steps_per_epoch, verbose=0)
+    assert len(history.history["loss"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float16"}, "dtype 'float16'"),
+        ({"batch_size": 0}, "batch_size 0"),
+        ({"augment": True}, "image_size"),
+        ({"num_hosts": 2, "host": 2}, "host 2 of 2"),
+        ({"num_hosts": 121}, "take fewer hosts"),
+        ({"crop_fraction": 0}, "crop_fraction 0"),
+        ({"start": -1}, "start -1"),
+        ({"split": "test"}, "there is no 'test'"),
+    ],
+)
+def test_wrong_arguments_are_one_line(sets, options: dict, message: str):
+    with pytest.raises(UsageError, match=message):
+        reader.load(sets[7], **options)
