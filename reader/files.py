@@ -1,7 +1,7 @@
 """The TFRecord files of a split, and where their records are.
 
-Where a record is says the index file that every build writes, or a file of the same format that lies
-beside the TFRecord file (`NAME.idx`, `NAME.index`); else the file is walked from record to record.
+Where a record is says the index file that every build writes, or a file of the same format that
+lies beside the TFRecord file (`NAME.idx`, `NAME.index`); else the file is walked, head by head.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 from imageshards.transforms.elements import UsageError
 
@@ -143,7 +144,7 @@ def folds(split: str, k: int) -> list[tuple[str, str]]:
         raise UsageError(f"split {split!r}: folds are made of whole splits, such as train")
     bounds = [f"{float(Fraction(100 * i, k)):.10g}%" for i in range(k + 1)]
     result = []
-    for lower, upper in zip(bounds, bounds[1:], strict=False):
+    for lower, upper in pairwise(bounds):
         rest = [f"{split}[:{lower}]"] * (lower != bounds[0])
         rest += [f"{split}[{upper}:]"] * (upper != bounds[-1])
         result.append(("+".join(rest), f"{split}[{lower}:{upper}]"))

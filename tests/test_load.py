@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,7 @@ def test_the_order_is_a_function_of_seed_and_epoch(sets):
 def test_shuffling_mixes(sets):
     order = {name: place for place, name in enumerate(names(sets[16]))}
     places = [order[name] for name in read_names(sets[16])]
-    rising = sum(a < b for a, b in zip(places, places[1:], strict=False)) / 119
+    rising = sum(a < b for a, b in pairwise(places)) / 119
     assert 0.35 < rising < 0.65
     assert np.mean(np.abs(np.diff(places))) > 30  # 40 where it is uniform
 
@@ -303,8 +304,7 @@ def test_a_corrupt_shard_is_one_error_with_file_and_offset(sets, tmp_path: Path)
     path.write_bytes(data)
     iterator = reader.load(folder, batch_size=8, image_size=8).iterator()
     with pytest.raises(CorruptRecord) as caught:
-        for _ in range(30):
-            next(iterator)
+        list(islice(iterator, 30))
     text = str(caught.value)
     assert text.startswith(f"{path}: record at byte {offset}: the CRC of its data is wrong")
     assert "\n" not in text
