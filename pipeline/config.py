@@ -14,8 +14,7 @@ from imageshards.transforms import storage
 from imageshards.transforms.convert import Rules
 from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.encoder import ImageEncoder
-from imageshards.transforms.example import SCHEMAS, Schema
-from imageshards.transforms.features import FeatureColumn
+from imageshards.transforms.features import FeatureColumn, schema_of
 from imageshards.transforms.images import MAX_PIXELS
 from imageshards.transforms.layout import Layout
 from imageshards.transforms.plan import Planner
@@ -24,6 +23,7 @@ from imageshards.transforms.records import RecordKeys
 from imageshards.transforms.references import Annotator
 from imageshards.transforms.resize import MAX_SIDE, Resize
 from imageshards.transforms.rules import GroupRule, LabelRule, ShardCounts, SplitRule
+from imageshards.transforms.schemas import SCHEMAS, Schema
 from imageshards.transforms.web import USER_AGENT, Manners
 
 FORMAT_VERSION = 2
@@ -179,7 +179,7 @@ class Config:
             )
         try:
             # Parsed here so that a bad value is told before anything runs.
-            rules = (self.annotator, self.shard_counts, self.rules)
+            rules = (self.annotator, self.shard_counts, self.rules, self.schema)
         except ValueError as error:
             raise UsageError(str(error)) from error
         self._check_together(rules[0])
@@ -212,14 +212,6 @@ class Config:
             raise UsageError("--features_from: auto and none stand alone")
         if self.label_key and annotator.labels.kind not in ("auto", "column"):
             raise UsageError(f"--label_key does not go with --labels {self.labels}")
-        taken = {feature.key for feature in SCHEMAS[self.features].features}
-        for column in annotator.features:
-            if column.key in taken:
-                raise UsageError(
-                    f"--features_from: there is a feature {column.key!r} already: write "
-                    f"KEY={column.column}:{column.type} with another key"
-                )
-            taken.add(column.key)
         root = self.layout.root
         if re.search(r"[*?\[]", root) and (self.writer == "beam" or not storage.is_local(root)):
             raise UsageError(
@@ -302,10 +294,7 @@ class Config:
     @cached_property
     def schema(self) -> Schema:
         """The features of a record."""
-        schema = SCHEMAS[self.features].with_features(
-            column.feature for column in self.annotator.features
-        )
-        return schema if self.has_labels else schema.without_labels()
+        return schema_of(self.options)
 
     @cached_property
     def rules(self) -> Rules:

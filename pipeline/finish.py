@@ -24,7 +24,7 @@ from imageshards.transforms.elements import (
     ShardId,
     ShardReport,
 )
-from imageshards.transforms.example import SCHEMAS
+from imageshards.transforms.schemas import SCHEMAS
 from imageshards.transforms.layout import DIGESTS_SUFFIX, REJECTS_SUFFIX, Layout
 from imageshards.transforms.leaks import write_leaks
 from imageshards.transforms.plan import Plan

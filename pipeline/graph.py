@@ -88,7 +88,7 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, config: 
             split,
             config.shard_counts.of(split) or 1,
             config.layout,
-            config.features,
+            config.schema,
             conversions,
         )
         for split, part in zip(splits, examples, strict=True)

@@ -22,7 +22,7 @@ from imageshards.pipeline.report import by_count, human_bytes
 from imageshards.transforms import storage
 from imageshards.transforms.convert import EXIF_KEPT
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.example import SCHEMAS
+from imageshards.transforms.schemas import SCHEMAS
 from imageshards.transforms.features import columns_of
 from imageshards.transforms.records import sample
 from imageshards.transforms.sources import check_source, first_records, identify

@@ -14,6 +14,7 @@ from imageshards.transforms.convert import Rules, convert, pixel_digest
 from imageshards.transforms.elements import ImageRef, Problem
 from imageshards.transforms.features import FeatureColumn
 from imageshards.transforms.reader import ImageReader
+from imageshards.transforms.schemas import Schema, Value
 
 
 class Rejected(Exception):
@@ -55,7 +56,7 @@ class ImageEncoder:
       columns: features that come with the reference or, of records of TFRecord files, stand there.
     """
 
-    schema: example.Schema
+    schema: Schema
     rules: Rules
     base: str = ""
     reader: ImageReader = field(default_factory=ImageReader)
@@ -79,7 +80,7 @@ class ImageEncoder:
         except (storage.ReadError, images.ImageError):
             return None
 
-    def _features_of(self, record: Mapping[str, list[Any]]) -> dict[str, example.Value]:
+    def _features_of(self, record: Mapping[str, list[Any]]) -> dict[str, Value]:
         try:
             return {
                 column.source: column.of_record(record.get(column.column))
@@ -109,7 +110,7 @@ class ImageEncoder:
         except images.ImageError as error:
             raise Rejected(Problem("check", error.kind, str(error))) from error
         info = image.info
-        values: dict[str, example.Value] = {
+        values: dict[str, Value] = {
             "encoded": image.data,
             "format": info.format.encode(),
             "height": info.height,

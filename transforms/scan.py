@@ -13,6 +13,7 @@ from imageshards.transforms import example, storage
 from imageshards.transforms.digests import image_digest
 from imageshards.transforms.elements import ShardId, ShardReport
 from imageshards.transforms.images import ImageInfo
+from imageshards.transforms.schemas import Schema
 from imageshards.transforms.stats import ShardStats
 from imageshards.transforms.tfrecord import FRAME_BYTES, index_line, read_records
 
@@ -75,7 +76,7 @@ def read_record(uri: str, offset: int, framed_size: int) -> Record:
 def scan_shard(
     uri: str,
     shard: ShardId,
-    schema_name: str,
+    schema: Schema,
     conversions: Iterable[tuple[tuple[str, ...], int]] = (),
 ) -> tuple[ShardReport, str, bytes]:
     """The report, the index and the digests of a shard, from its file.
@@ -83,10 +84,9 @@ def scan_shard(
     Args:
       uri: of the file.
       shard: which it is.
-      schema_name: of its features.
+      schema: of its records.
       conversions: (kinds, records), which the file does not tell, for the report.
     """
-    schema = example.SCHEMAS[schema_name]
     stats = ShardStats()
     for kinds, records in conversions:
         stats.add_conversions(kinds, records)
@@ -102,7 +102,7 @@ def scan_shard(
     return stats.report(shard, file.size, file.crc32c), "".join(index), b"".join(digests)
 
 
-def info_of(record: Record, schema: example.Schema) -> ImageInfo:
+def info_of(record: Record, schema: Schema) -> ImageInfo:
     """What a record says of its image."""
     return ImageInfo(
         record.first(schema.key_of("format"), b"").decode("ascii", "replace"),

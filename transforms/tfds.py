@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from imageshards.transforms.example import Feature, Schema
+from imageshards.transforms.schemas import Feature, Schema
 
 _TFDS = "tensorflow_datasets.core.features"
 
