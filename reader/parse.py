@@ -81,9 +81,7 @@ def schema_from_features(features: Mapping[str, Any]) -> Schema:
             source = feature.key
         if any(other.source == source for other in named):
             source = feature.key
-        named.append(
-            Feature(feature.key, feature.kind, source, feature.tfds, array=feature.array)
-        )
+        named.append(Feature(feature.key, feature.kind, source, feature.tfds, array=feature.array))
     return Schema("features.json", tuple(named), holds=holds)  # type: ignore[arg-type]
 
 
@@ -279,7 +277,9 @@ def _tensor(key: str, tensor: Mapping[str, Any]) -> Feature:
     if tensor.get("encoding") == "bytes":
         if dtype not in ("uint8", "int32", "float32"):
             raise ValueError(f"{key!r} is an array of {dtype}, which is not known here")
-        return Feature(key, "bytes", key, "Array", array=Array(dtype, None if -1 in shape else shape))
+        return Feature(
+            key, "bytes", key, "Array", array=Array(dtype, None if -1 in shape else shape)
+        )
     if tensor.get("encoding", "none") != "none":
         raise ValueError(f"{key!r} is compressed by {tensor['encoding']}, which is not known here")
     kind: Kind = "int64" if dtype.startswith(("int", "uint", "bool")) else "float"
