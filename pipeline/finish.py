@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 from imageshards.pipeline import metadata
 from imageshards.pipeline.config import Config
@@ -24,10 +24,10 @@ from imageshards.transforms.elements import (
     ShardId,
     ShardReport,
 )
-from imageshards.transforms.schemas import SCHEMAS
 from imageshards.transforms.layout import DIGESTS_SUFFIX, REJECTS_SUFFIX, Layout
 from imageshards.transforms.leaks import write_leaks
 from imageshards.transforms.plan import Plan
+from imageshards.transforms.schemas import SCHEMAS
 from imageshards.transforms.tfds import features_json
 from imageshards.transforms.tfrecord import SHARD_LIKE
 from imageshards.transforms.unpack import PREFIX as UNPACKED_PREFIX
@@ -125,11 +125,16 @@ def _differences(plan: dict[str, Any], config: Config) -> str:
     theirs = theirs if isinstance(theirs, dict) else {}
     mine = json.loads(json.dumps(config.options))
     changed = [
-        f"--{name} {_option_text(theirs.get(name))}, now {_option_text(mine[name])}"
+        f"--{name} {_option_text(theirs.get(name, _default(name)))}, now {_option_text(mine[name])}"
         for name in mine
-        if theirs.get(name) != mine[name]
+        if theirs.get(name, _default(name)) != mine[name]
     ]
     return "; ".join(changed) or "of another version of imageshards"
+
+
+def _default(option: str) -> Any:
+    """What a build of an earlier version did, which had no such option."""
+    return getattr(Config, option, None)
 
 
 def _option_text(value: object) -> str:
@@ -172,8 +177,11 @@ def clear(layout: Layout) -> None:
         storage.delete([storage.join(layout.root, name) for name in _unplanned(layout)])
         storage.delete([layout.plan])
         return
+    compression: Literal["", "gzip"] = (
+        "gzip" if (plan.get("options") or {}).get("compression") == "gzip" else ""
+    )
     shards = [
-        ShardId(split, index, counts["shards"])
+        ShardId(split, index, counts["shards"], compression)
         for split, counts in (plan.get("splits") or {}).items()
         for index in range(counts["shards"])
     ]

@@ -32,6 +32,7 @@ def build(root: beam.Pipeline, config: Config, workers: int | None = 1) -> None:
         exclude=config.layout.root,
         scratch=config.layout.state,
         keys=config.record_keys,
+        unit=config.unit,
     )  # (bucket, references); tallies
     if config.dedupe == "pixels":
         batches = listed.batches | "Dedupe" >> TakePixelsOnce(config.encoder)
@@ -90,6 +91,7 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, config: 
             config.layout,
             config.schema,
             conversions,
+            config.compression_of_shards,
         )
         for split, part in zip(splits, examples, strict=True)
     ]

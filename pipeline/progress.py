@@ -60,9 +60,10 @@ def observe(layout: Layout, since_ns: int) -> State | None:
     shards = 0
     images = 0.0
     for name in storage.names_in(layout.state):
-        if name.endswith(SUFFIX + ".json"):
+        done = parse_shard_name(name.removesuffix(".json")) if name.endswith(".json") else None
+        if done:
             shards += 1
-            images += images_of(parse_shard_name(name.removesuffix(".json")))
+            images += images_of(done)
         elif name.endswith(storage.TEMP_SUFFIX) and f"{SUFFIX}." in name:
             shard = parse_shard_name(name[: name.rindex(SUFFIX) + len(SUFFIX)])
             if shard and (whole := splits.get(shard.split, {}).get("bytes")):

@@ -12,8 +12,8 @@ from typing import Any
 from PIL import Image
 
 from imageshards.transforms import scan
-from imageshards.transforms.schemas import Schema
 from imageshards.transforms.layout import Layout
+from imageshards.transforms.schemas import Schema
 from imageshards.transforms.stats import SIZE_CLASSES
 from imageshards.transforms.tfrecord import parse_shard_name
 

@@ -22,11 +22,11 @@ from imageshards.pipeline.report import by_count, human_bytes
 from imageshards.transforms import storage
 from imageshards.transforms.convert import EXIF_KEPT
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.schemas import SCHEMAS
 from imageshards.transforms.features import columns_of
 from imageshards.transforms.records import sample
+from imageshards.transforms.schemas import IMAGENET, SCHEMAS, SLIM
 from imageshards.transforms.sources import check_source, first_records, identify
-from imageshards.transforms.tfrecord import SUFFIX
+from imageshards.transforms.tfrecord import parse_shard_name
 
 
 class JobError(Exception):
@@ -152,8 +152,8 @@ def run(
     check_output(config)
     config.planner  # noqa: B018 - reads the class names
     for text in config.input:
-        source = identify(text)
-        if storage.is_local(source.uri):
+        source = identify(text, config.unit)
+        if not config.unit and storage.is_local(source.uri):
             annotator = config.annotator
             check_source(
                 source,
@@ -180,7 +180,7 @@ def _with_other_features(config: Config) -> Config:
     Raises:
       UsageError: TFRecord inputs have not what --features_from names, or what cannot be a feature.
     """
-    if not config.features_from:
+    if not config.features_from or config.unit:
         return config
     files = [file for text in config.input if (file := first_records(identify(text)))]
     all_records = len(files) == len(config.input)
@@ -192,11 +192,17 @@ def _with_other_features(config: Config) -> Config:
     if not all_records:
         return replace(config, features_from=())
     keys = config.record_keys
-    ours = {feature.key for feature in SCHEMAS[config.features].features}
+    schema = SCHEMAS[config.features]
+    # What is told of the image in the record need not be true of what is written.
+    told = [*schema.features, *(SLIM.features if schema is SLIM else IMAGENET.features)]
+    ours = {feature.key for feature in told if not feature.is_open}
     left_out = {*ours, keys.image, keys.label, keys.name}
     columns = columns_of(
-        {key: values for key, values in row.items() if key not in left_out}
-        for row in chain.from_iterable(rows)
+        (
+            {key: values for key, values in row.items() if key not in left_out}
+            for row in chain.from_iterable(rows)
+        ),
+        lists={feature.key for feature in schema.features if feature.is_open},
     )
     try:
         return replace(config, features_from=tuple(columns))
@@ -218,7 +224,12 @@ def _resumed(config: Config) -> int:
     """Shards that an earlier run had finished: older than the plan, which every run writes."""
     stamps = dict(storage.stamps_in(config.layout.state))
     plan = stamps.get(config.layout.plan.rpartition("/")[2], 0)
-    return sum(name.endswith(SUFFIX + ".json") and stamp < plan for name, stamp in stamps.items())
+    return sum(
+        name.endswith(".json")
+        and parse_shard_name(name.removesuffix(".json")) is not None
+        and stamp < plan
+        for name, stamp in stamps.items()
+    )
 
 
 def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float) -> Summary:

@@ -11,7 +11,7 @@ from imageshards.reader.dataset import Dataset, open_dataset
 from imageshards.transforms import scan, storage
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.example import CorruptExample
-from imageshards.transforms.tfrecord import SUFFIX, CorruptRecord
+from imageshards.transforms.tfrecord import GZIP_SUFFIX, SUFFIX, CorruptRecord
 
 _CLASSES_SHOWN = 12
 _TEXT_SHOWN = 60
@@ -28,7 +28,7 @@ def inspect(place: str, records: int = 3) -> str:
       BuildError: there is neither.
     """
     uri = storage.normalize(place) if place else ""
-    if os.path.isfile(uri) or uri.endswith(SUFFIX):
+    if os.path.isfile(uri) or uri.endswith((SUFFIX, SUFFIX + GZIP_SUFFIX)):
         lines = _shard_lines(uri, records)
     else:
         lines = _dataset_lines(open_dataset(place), records)

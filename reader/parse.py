@@ -147,10 +147,18 @@ def decode_numpy(data: bytes, schema: str | Schema) -> dict[str, Any]:
       schema does not have are left out.
 
     Raises:
-      CorruptExample: data is no such message, or lacks a feature.
+      CorruptExample: data is no such message, lacks a feature, or has too many or few pixels.
+    """
+    return decode_record(example.decode(data), schema)
+
+
+def decode_record(found: Mapping[str, list[Any]], schema: str | Schema) -> dict[str, Any]:
+    """The same of a record that is parsed: key -> list of its values, as `example.decode` has it.
+
+    Raises:
+      CorruptExample: it lacks a feature, or has too many or few pixels.
     """
     schema = schema_of(schema)
-    found = example.decode(data)
     values: dict[str, Any] = {}
     for feature in schema.features:
         items = found.get(feature.key)

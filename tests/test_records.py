@@ -5,10 +5,10 @@ import pytest
 
 from imageshards.transforms import example, ranges, records, sources
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.schemas import Feature, Kind, Schema
 from imageshards.transforms.records import RecordKeys
 from imageshards.transforms.references import Annotator
 from imageshards.transforms.rules import GroupRule, LabelRule, SplitRule
+from imageshards.transforms.schemas import Feature, Kind, Schema
 from imageshards.transforms.tfrecord import frame
 
 ANNOTATOR = Annotator(0, LabelRule("none"), SplitRule.parse("train=1"), GroupRule.parse("uri"))

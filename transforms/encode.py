@@ -30,7 +30,7 @@ from imageshards.transforms.layout import Layout
 from imageshards.transforms.plan import Plan
 from imageshards.transforms.schemas import Schema
 from imageshards.transforms.shard import write_rejects
-from imageshards.transforms.tfrecord import SUFFIX, CorruptRecord, parse_shard_name
+from imageshards.transforms.tfrecord import CorruptRecord, parse_shard_name, suffix_of
 
 
 @dataclass
@@ -108,6 +108,7 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
       schema: of the records, to read the files again.
       conversions: side input, ((split, kinds), records), which the files do not tell. Which shard
         has them is not known: the report of the first counts those of the whole split.
+      compression: of the files, "gzip" or empty.
     """
 
     split: str
@@ -115,6 +116,7 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
     layout: Layout
     schema: Schema
     conversions: beam.pvalue.AsIter
+    compression: str = ""
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -126,9 +128,11 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
             | "WriteToTFRecord"
             >> WriteToTFRecord(
                 f"{self.layout.root}/{self.split}",
-                file_name_suffix=SUFFIX,
+                file_name_suffix=suffix_of(self.compression),
                 num_shards=self.num_shards,
-                compression_type=CompressionTypes.UNCOMPRESSED,
+                compression_type=CompressionTypes.GZIP
+                if self.compression
+                else CompressionTypes.UNCOMPRESSED,
             )  # file name
             | "Distribute" >> beam.Reshuffle()
             | "ReadBack" >> beam.ParDo(_ReadBack(self.layout, self.schema), self.conversions)
@@ -155,7 +159,8 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
             report, index, digests = scan.scan_shard(file_name, shard, self._schema, of_split)
         except CorruptRecord as error:
             raise BuildError(f"{file_name}: {error}") from error
-        self._layout.write(self._layout.index(shard), index.encode())
+        if not shard.compression:
+            self._layout.write(self._layout.index(shard), index.encode())
         self._layout.write(self._layout.digests(shard), digests)
         yield report
 

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -189,11 +189,14 @@ def _shape(options: Mapping[str, Any]) -> tuple[int, int, int]:
     return resize.height, resize.width, channels_of(options)
 
 
-def columns_of(rows: Iterable[Mapping[str, Sequence[Any]]]) -> list[str]:
+def columns_of(
+    rows: Iterable[Mapping[str, Sequence[Any]]], lists: Collection[str] = ()
+) -> list[str]:
     """The columns, as `FeatureColumn.parse` takes them, that hold all features of some records.
 
     Args:
       rows: key -> values of each record. A key that has one value in each is a single value.
+      lists: keys that are lists whatever they have.
     """
     kinds: dict[str, Kind] = {}
     single: Counter[str] = Counter()
@@ -205,7 +208,7 @@ def columns_of(rows: Iterable[Mapping[str, Sequence[Any]]]) -> list[str]:
                 kinds.setdefault(key, _kind(values[0]))
     names = {"int64": "int", "float": "float", "bytes": "bytes"}
     return [
-        f"{key}:{names[kind]}{'' if single[key] == records else '_list'}"
+        f"{key}:{names[kind]}{'' if single[key] == records and key not in lists else '_list'}"
         for key, kind in sorted(kinds.items())
     ]
 

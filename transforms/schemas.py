@@ -1,4 +1,4 @@
-"""Feature schemas: which keys a record has, of which type, and what fills and what reads them. Pure.
+"""Feature schemas: which keys a record has, of which types, what fills and what reads them. Pure.
 
 A schema is declared once, below, and everything else follows it: the encoder, features.json,
 `verify`, `imageshards features` and `imageshards.reader.parse`.

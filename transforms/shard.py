@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
@@ -31,7 +32,7 @@ from imageshards.transforms.encoder import Encoded, Rejected
 from imageshards.transforms.layout import Layout
 from imageshards.transforms.plan import digest_of, problems_text
 from imageshards.transforms.stats import ShardStats
-from imageshards.transforms.tfrecord import frame, index_line
+from imageshards.transforms.tfrecord import Gzip, frame, index_line
 
 Encode = Callable[[ImageRef], Encoded]
 
@@ -76,6 +77,7 @@ def write_shard(
     settings: str,
     *,
     digests: bool = False,
+    coded: bool = True,
 ) -> ShardResult:
     """Writes a shard, or finds that an earlier run has.
 
@@ -88,11 +90,12 @@ def write_shard(
         not decoded: they hold the interpreter's lock most of the time.
       settings: digest of all options that decide bytes.
       digests: note those of the images, since there are splits to compare.
+      coded: whether records hold image files.
 
     Returns:
       The report. A shard of which no image is left is not written: its report has 0 records.
     """
-    fingerprint = _fingerprint(refs, settings)
+    fingerprint = _fingerprint(refs, settings + (_ZLIB if shard.compression else ""))
     if done := _finished(shard, layout, fingerprint, digests):
         return done
     # From here on the data set is not complete, whatever it was before.
@@ -101,22 +104,30 @@ def write_shard(
     rejects: list[Reject] = []
     index: list[str] = []
     noted: list[bytes] = []
+    gzip = Gzip() if shard.compression else None
     with storage.open_sink(layout.shard(shard), layout.state) as sink:
         for ref, encoded in _encode_all(refs, encode, ahead):
             if isinstance(encoded, Rejected):
                 rejects.append(Reject(ref.uri, shard.split, encoded.problem))
                 continue
             head, tail = frame(encoded.parts)
-            start = sink.size
-            sink.write([head, *encoded.parts, tail])
-            index.append(index_line(start, sink.size - start))
+            record = [head, *encoded.parts, tail]
+            if gzip:
+                sink.write(gzip.add(record))
+            else:
+                start = sink.size
+                sink.write(record)
+                index.append(index_line(start, sink.size - start))
             stats.add(encoded.info, encoded.label, encoded.conversions)
             if digests:
-                noted.append(image_digest(encoded.image))
+                noted.append(image_digest(encoded.content, coded))
+        if gzip:
+            sink.write(gzip.end())
         sink.keep = stats.records > 0
     report = stats.report(shard, sink.size, sink.crc32c)
     part = write_rejects(layout, shard.split, f"{shard.split}-{shard.index:05d}", rejects)
-    layout.write(layout.index(shard), "".join(index).encode())
+    if not gzip:
+        layout.write(layout.index(shard), "".join(index).encode())
     if digests:
         layout.write(layout.digests(shard), b"".join(noted))
     result = ShardResult(report, part)
@@ -206,6 +217,10 @@ def decoders() -> str:
     return ",".join(found)
 
 
+_ZLIB = f"zlib={zlib.ZLIB_RUNTIME_VERSION}"
+"""Another version of it may compress to other bytes."""
+
+
 def _fingerprint(refs: RefBatch, settings: str) -> str:
     """Of all that decides the bytes of a shard: options, references, and their stamps."""
     state = blake2b(settings.encode() + digest_of(refs), digest_size=16)
@@ -244,7 +259,7 @@ def _finished(
     there = storage.size(layout.shard(shard))
     if there != (report.bytes if report.records else -1):
         return None
-    if not storage.exists(layout.index(shard)):
+    if not shard.compression and not storage.exists(layout.index(shard)):
         return None
     if digests and not storage.exists(layout.digests(shard)):
         return None
