@@ -233,7 +233,8 @@ def finish(
     _judge(plan, shards, errors, config)
     leaks = 0
     if len(plan.splits) > 1:
-        leaks = write_leaks(layout, shards, config.schema.key_of("filename") or "")
+        named = config.schema.key_of("filename") or config.schema.key_of("source") or ""
+        leaks = write_leaks(layout, shards, named)
     build = metadata.build_json(plan, shards, errors, leaks, config)
     layout.write(layout.build, metadata.to_json(build))
     features = features_json(config.schema, len(plan.classes))
@@ -306,23 +307,24 @@ def _verdict(
             f"{errors[LOST]:,} {break_off} off, and what came behind is not known: mend it, or "
             "write --max_reject_fraction 1 to take what is there"
         )
+    noun = config.schema.noun
     # Those are not faults of the images.
     rejects = errors.total() - errors[DUPLICATE_PIXELS]
     if rejects > config.max_reject_fraction * plan.images:
         faults = [line for line in errors.most_common() if line[0] != DUPLICATE_PIXELS]
         kinds = ", ".join(f"{count:,} {error}" for error, count in faults)
         return (
-            f"{rejects:,} of {plan.images:,} images ({rejects / plan.images:.1%}) were rejected, "
+            f"{rejects:,} of {plan.images:,} {noun}s ({rejects / plan.images:.1%}) were rejected, "
             f"more than --max_reject_fraction {config.max_reject_fraction:g}: {kinds}"
             f"{_example(config.layout)}"
         )
     for name in plan.splits:
         if not any(report.records for report in shards if report.shard.split == name):
-            return f"every image of the split {name!r} was rejected"
+            return f"every {noun} of the split {name!r} was rejected"
     empty = [report.shard for report in shards if not report.records]
     if empty and config.writer == "shard":
         return (
-            f"{len(empty):,} of {empty[0].num_shards:,} shards of {empty[0].split!r} have no image "
-            "left after rejects: write fewer --num_shards"
+            f"{len(empty):,} of {empty[0].num_shards:,} shards of {empty[0].split!r} have no {noun} left "
+            "after rejects: write fewer --num_shards"
         )
     return ""

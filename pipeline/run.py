@@ -57,6 +57,7 @@ class Summary:
       splits: name -> (records, shards).
       notes: what the build decided by itself, and why.
       seconds: wall time, start-up included.
+      noun: what a record is: "image" or "text".
     """
 
     output: str
@@ -74,6 +75,7 @@ class Summary:
     splits: dict[str, tuple[int, int]]
     notes: tuple[str, ...]
     seconds: float
+    noun: str = "image"
 
     def to_json(self) -> str:
         """One line for machines."""
@@ -88,7 +90,7 @@ class Summary:
         )
         lines = [
             f"{self.output}",
-            f"  {_count(self.records, 'image')} in {_count(self.shards, 'shard')}, "
+            f"  {_count(self.records, self.noun)} in {_count(self.shards, 'shard')}, "
             f"{human_bytes(self.bytes)}"
             + (f"  ({splits})" if len(self.splits) > 1 else f"  ({next(iter(self.splits))})"),
             f"  {_count(self.rejects, 'reject')}"
@@ -97,10 +99,11 @@ class Summary:
             f"{_count(self.passed_over, 'file')} passed over",
         ]
         if self.leaks:
-            are = "1 image is" if self.leaks == 1 else f"{self.leaks:,} images are"
+            are = "is" if self.leaks == 1 else "are"
+            remedy = "; --dedupe pixels takes each once" if self.noun == "image" else ""
             lines.append(
-                f"  LEAK: {are} in more than one split (metadata/leaks.jsonl); "
-                "--dedupe pixels takes each once"
+                f"  LEAK: {_count(self.leaks, self.noun)} {are} in more than one split "
+                f"(metadata/leaks.jsonl){remedy}"
             )
         kinds = dict(self.conversions)
         kept = kinds.pop(EXIF_KEPT, 0)
@@ -115,7 +118,9 @@ class Summary:
         else:
             done = f"{self.resumed:,} shards were there already; the rest " if self.resumed else ""
             rate = (
-                "" if self.resumed else f", {self.records / max(self.seconds, 1e-9):,.0f} images/s"
+                ""
+                if self.resumed
+                else f", {self.records / max(self.seconds, 1e-9):,.0f} {self.noun}s/s"
             )
             lines.append(f"  {done}in {self.seconds:.1f} s{rate}; look at metadata/report.html")
         return "\n".join(lines)
@@ -252,6 +257,7 @@ def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float
         },
         notes=tuple(build["notes"]),
         seconds=seconds,
+        noun=config.schema.noun,
     )
 
 

@@ -194,9 +194,10 @@ _SHAPE = struct.Struct("<3i")
 
 
 @cache
-def _levels(unit: bool) -> npt.NDArray[np.float32]:
-    levels = np.arange(256, dtype="<f4")
-    return levels / np.float32(255) if unit else levels
+def _levels(unit: bool) -> npt.NDArray[Any]:
+    """Grey level -> float32, little-endian."""
+    levels = np.arange(256, dtype=np.float32)
+    return np.divide(levels, np.float32(255 if unit else 1)).astype("<f4")
 
 
 def _as_floats(pixels: bytes, unit: bool) -> bytes:

@@ -50,7 +50,7 @@ def identify(text: str, unit: TextUnit | None = None) -> Source:
     if storage.is_local(uri):
         if os.path.isdir(uri):
             return Source(text, uri, "folder")
-        if uri.lower().endswith(".json"):
+        if uri.lower().endswith(".json") and not unit:
             raise BuildError(f"--input {text}: write it as JSONL, an object a line (.jsonl)")
         if os.path.lexists(uri):
             return Source(text, uri, kind)

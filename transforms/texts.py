@@ -1,7 +1,7 @@
-"""Text files as inputs (`--features text`): every line or paragraph is a reference. Pure.
+r"""Text files as inputs (`--features text`): every line or paragraph is a reference. Pure.
 
 A text is a byte range of its file, and is called FILE:NUMBER by the number of its first line. It
-keeps its own bytes: what ends it is left out (`\\n` or `\\r\\n`), and a byte order mark before it.
+keeps its own bytes: what ends it is left out (`\n` or `\r\n`), and a byte order mark before it.
 """
 
 from __future__ import annotations
