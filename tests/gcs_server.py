@@ -47,13 +47,15 @@ class Fault:
     Attributes:
       send: what is sent instead of the response.
       requests: matches `METHOD path?query` of those that meet it.
-      times: how many of them, the first ones.
+      after: so many of them meet nothing.
+      times: how many of the others do.
       before: the server does not do what it was asked for; else the answer alone is lost.
-      met: how many have.
+      met: requests that matched.
     """
 
     send: Send
     requests: str = ""
+    after: int = 0
     times: int = 1 << 60
     before: bool = True
     met: int = 0
@@ -120,6 +122,7 @@ class GcsServer:
       failed: how many of them met a fault.
       delay: seconds before each answer.
       most_at_a_time: requests that were served together.
+      uploaded: upload -> object, of the resumable uploads that are completed.
     """
 
     url: str = ""
@@ -131,6 +134,7 @@ class GcsServer:
     most_at_a_time: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     now: int = 0
+    uploaded: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def put(self, name: str, data: bytes, bucket: str = "bucket") -> None:
         """Makes an object, without a request."""
@@ -192,9 +196,10 @@ class GcsServer:
         """The fault that a request meets, if any."""
         with self.lock:
             for fault in self.faults:
-                open_still = fault.before == before and fault.met < fault.times
-                if open_still and re.search(fault.requests, request):
-                    fault.met += 1
+                if fault.before != before or not re.search(fault.requests, request):
+                    continue
+                fault.met += 1
+                if fault.after < fault.met <= fault.after + fault.times:
                     self.failed += 1
                     return fault
         return None
@@ -278,6 +283,18 @@ class _Handler(emulator.RequestHandler):
 
         if method == "GET" and (found := _LIST.fullmatch(path)):
             self._list(unquote(found[1]), first)
+            return True
+        upload = first("upload_id")
+        if method == "PUT" and upload in self.gcs.uploaded:
+            # The answer to its last request was lost.
+            self._say(200, self.gcs.uploaded[upload])
+            return True
+        if method == "PUT" and upload:
+            resource = self.storage.get_resumable_file_obj(upload)
+            emulator.Router(self).handle(method)
+            there = self.storage.objects.get(resource["bucket"], {}).get(resource["name"])
+            if there and there["id"] == resource["id"]:
+                self.gcs.uploaded[upload] = there
             return True
         if method == "POST" and path.startswith("/upload/") and "ifGenerationMatch" in query:
             there = first("name") in self.storage.objects.get(path.split("/")[5], {})

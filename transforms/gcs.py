@@ -325,14 +325,15 @@ def _writing(uri: str) -> Iterator[Any]:
     except PreconditionFailed:
         raise
     except (GoogleAPIError, GoogleAuthError, InvalidResponse, RequestException) as error:
-        response = getattr(error, "response", None)
-        code = getattr(error, "code", None) or getattr(response, "status_code", None)
+        cause: Any = getattr(error, "cause", None) or error  # of a RetryError, the last failure
+        response = getattr(cause, "response", None)
+        code = getattr(cause, "code", None) or getattr(response, "status_code", None)
         if code in (401, 403):
             raise refused(uri, "storage.objects.create") from error
         if code == 404:
             raise BuildError(f"{SCHEME}{bucket}: there is no such bucket") from error
-        cause = f"status {int(code)}" if code else gcs_api.connection_cause(error)
-        raise BuildError(f"{uri}: cannot be written: {cause}; {FINISH_LATER}") from error
+        reason = f"status {int(code)}" if code else gcs_api.connection_cause(cause)
+        raise BuildError(f"{uri}: cannot be written: {reason}; {FINISH_LATER}") from error
 
 
 @contextmanager

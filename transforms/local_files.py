@@ -8,9 +8,9 @@ import stat as modes
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import IO
 
+from imageshards.transforms.elements import BuildError
 from imageshards.transforms.store import UNKNOWN, BatchSink, ReadError
 
 TEMP_SUFFIX = ".tmp"
@@ -98,25 +98,49 @@ def _temp(uri: str, scratch: str) -> str:
 
 
 @contextmanager
+def _writing(uri: str) -> Iterator[None]:
+    """What goes wrong with a write becomes one line.
+
+    Raises:
+      BuildError: no space, no permission.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(
+            f"{uri}: cannot be written: {error.strerror or error}; mend that, and the same "
+            "command again does the rest"
+        ) from error
+
+
+@contextmanager
 def open_sink(uri: str, scratch: str) -> Iterator[BatchSink]:
     """Opens a file that grows in `scratch`, a folder of the same filesystem."""
     temp = _temp(uri, scratch)
-    file = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    with _writing(uri):
+        file = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def write_all(parts: list[bytes]) -> None:
+        with _writing(uri):
+            _write_all(file, parts)
+
     try:
-        sink = BatchSink(partial(_write_all, file))
+        sink = BatchSink(write_all)
         try:
             yield sink
             sink.finish()
         finally:
             sink.close()
             os.close(file)
-        if sink.keep:
-            os.replace(temp, uri)
-        else:
-            delete(uri)
-            delete(temp)
+        with _writing(uri):
+            if sink.keep:
+                os.replace(temp, uri)
+            else:
+                delete(uri)
+                delete(temp)
     except BaseException:
-        delete(temp)
+        with suppress(OSError):
+            delete(temp)
         raise
 
 
@@ -130,5 +154,5 @@ def create(uri: str, data: bytes, scratch: str) -> bool:
     except FileExistsError:
         return False
     finally:
-        os.unlink(temp)
+        delete(temp)
     return True
