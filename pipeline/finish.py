@@ -324,7 +324,7 @@ def _verdict(
     empty = [report.shard for report in shards if not report.records]
     if empty and config.writer == "shard":
         return (
-            f"{len(empty):,} of {empty[0].num_shards:,} shards of {empty[0].split!r} have no {noun} left "
-            "after rejects: write fewer --num_shards"
+            f"{len(empty):,} of {empty[0].num_shards:,} shards of {empty[0].split!r} have no "
+            f"{noun} left after rejects: write fewer --num_shards"
         )
     return ""

@@ -146,6 +146,9 @@ def pixel_digest(data: bytes, rules: Rules) -> bytes:
       ImageError: it does not go into the data set.
     """
     written = convert(data, replace(rules, check="header", resize=None))
+    if rules.convert == "pixels":
+        shape = f"{written.info.height} {written.info.width} {written.channels} "
+        return digests.file_digest(shape.encode() + written.data)
     if written.data is data:
         if written.info.format == "GIF" or headers.is_deep_png(data):
             return digests.file_digest(data)

@@ -23,11 +23,17 @@ from imageshards.transforms.schemas import COLUMN, Schema, Value
 
 
 class Rejected(Exception):
-    """An image that does not go into the data set, with its problem."""
+    """An image that does not go into the data set.
 
-    def __init__(self, problem: Problem) -> None:
+    Attributes:
+      problem: why.
+      stamp: of the file, as it was read, or 0.
+    """
+
+    def __init__(self, problem: Problem, stamp: int = 0) -> None:
         super().__init__(problem.reason)
         self.problem = problem
+        self.stamp = stamp
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class Encoded:
       content: the bytes of the image, the pixels or the text in it.
       label: label number, or None.
       conversions: kinds of what was done to the image.
+      stamp: of the file that is the image, as it was read, or 0.
     """
 
     parts: list[bytes]
@@ -47,6 +54,7 @@ class Encoded:
     content: bytes
     label: int | None
     conversions: tuple[str, ...] = ()
+    stamp: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,13 +128,17 @@ class ImageEncoder:
             raise Rejected(ref.problem)
         try:
             self.rules.limit_bytes(ref.size)
-            data, record = self.reader.read_with_features(ref, self.rules.max_bytes)
-            content = self._content(ref, data)
+            read = self.reader.read_all(ref, self.rules.max_bytes)
         except storage.ReadError as error:
             raise Rejected(Problem("read", error.kind, str(error))) from error
         except images.ImageError as error:
             raise Rejected(Problem("check", error.kind, str(error))) from error
+        try:
+            content = self._content(ref, read.image)
+        except images.ImageError as error:
+            raise Rejected(Problem("check", error.kind, str(error)), read.stamp) from error
         values = content.values
+        record = read.features
         values.update(ref.features or {} if record is None else self._features_of(record))
         label = None
         if ref.label is not None:
@@ -136,7 +148,7 @@ class ImageEncoder:
         for source in self._open_sources:
             values.setdefault(source, _without_column(source, values, label))
         parts = example.encode(self.schema, values)
-        return Encoded(parts, content.info, content.data, label, content.kinds)
+        return Encoded(parts, content.info, content.data, label, content.kinds, read.stamp)
 
     @cached_property
     def _open_sources(self) -> tuple[str, ...]:
