@@ -1,4 +1,4 @@
-"""load(...): a data set as a tf.data.Dataset of (image, label). Only the call imports TensorFlow."""
+"""load(...): a data set as a tf.data.Dataset. Only the call imports TensorFlow."""
 
 from __future__ import annotations
 
