@@ -12,7 +12,7 @@ import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import IO, Any, cast
 
 import numpy as np
@@ -20,10 +20,19 @@ import numpy.typing as npt
 
 from imageshards.reader.dataset import Dataset, open_dataset
 from imageshards.reader.splits import Span, spans_of
-from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.example import SLIM, Schema
-from imageshards.transforms.tfrecord import FRAME_BYTES, SUFFIX, masked_crc32c
+from imageshards.transforms import ranges, storage
+from imageshards.transforms.elements import BuildError, ByteRange, UsageError
+from imageshards.transforms.scan import uncompressed
+from imageshards.transforms.schemas import SLIM, Schema
+from imageshards.transforms.tfrecord import (
+    FRAME_BYTES,
+    GZIP_SUFFIX,
+    SUFFIX,
+    CorruptRecord,
+    masked_crc32c,
+    read_records,
+    scan_records,
+)
 
 _INDEX_SUFFIXES = (".idx", ".index")
 _HEAD = struct.Struct("<QI")
@@ -45,13 +54,20 @@ class RecordFile:
     index_uri: str = ""
     known: int = -1
 
+    @property
+    def compression(self) -> str:
+        """As TensorFlow names it: `GZIP`, or empty."""
+        return "GZIP" if self.uri.endswith(GZIP_SUFFIX) else ""
+
     @cached_property
     def index(self) -> Index:
-        """Where its records are.
+        """Where its records are; of a compressed file, where they are when it is unpacked.
 
         Raises:
           BuildError: it is no TFRecord file, breaks off, or its index is damaged.
         """
+        if self.compression:
+            return _unpack(self.uri)
         if not self.index_uri:
             return _walk(self.uri)
         try:
@@ -75,6 +91,30 @@ class RecordFile:
     def records(self) -> int:
         """How many it has."""
         return self.known if self.known >= 0 else len(self.index)
+
+    def framed(self, begin: int, end: int) -> bytes:
+        """Records [begin, end) with their frames, as they stand in the file.
+
+        Raises:
+          CorruptRecord: the file ends before them, or is not there.
+        """
+        if begin == end:
+            return b""
+        first = int(self.index[begin, 0])
+        size = int(self.index[end - 1].sum()) - first
+        if self.compression:
+            return _unpacked(self.uri)[first : first + size]
+        try:
+            return ranges.read(ByteRange(self.uri, first, size, "stored"), 0, limit=size)
+        except storage.ReadError as error:
+            raise CorruptRecord(f"{self.uri}: record at byte {first}: {error}") from error
+
+    def problem(self, record: int) -> str:
+        """What is wrong with a record, or nothing."""
+        try:
+            return next(scan_records(io.BytesIO(self.framed(record, record + 1)))).problem
+        except CorruptRecord as error:
+            return str(error)
 
 
 @dataclass(frozen=True)
@@ -122,7 +162,8 @@ def find(place: str | os.PathLike[str]) -> Source:
     """
     name = os.fspath(place)
     uri = storage.normalize(name)
-    if any(letter in name for letter in "*?[") or name.endswith(SUFFIX) or os.path.isfile(uri):
+    is_file = name.endswith((SUFFIX, GZIP_SUFFIX)) or os.path.isfile(uri)
+    if is_file or any(letter in name for letter in "*?["):
         return _of_pattern(uri)
     return _of_dataset(open_dataset(name))
 
@@ -132,7 +173,8 @@ def _of_dataset(dataset: Dataset) -> Source:
     files = []
     for place, shard in enumerate(dataset.shards):
         splits.setdefault(shard.id.split, []).append(place)
-        files.append(RecordFile(shard.uri, dataset.layout.index(shard.id), shard.records))
+        index = "" if shard.id.compression else dataset.layout.index(shard.id)
+        files.append(RecordFile(shard.uri, index, shard.records))
     return Source(dataset.layout.root, files, splits, dataset.schema, dataset.classes)
 
 
@@ -174,6 +216,29 @@ def _walk(uri: str) -> Index:
     except FileNotFoundError as error:
         raise BuildError(f"{uri}: there is no such file") from error
     return np.array(rows, dtype=np.int64).reshape(-1, 2)
+
+
+def _unpack(uri: str) -> Index:
+    """The index of what a compressed file holds, which is read for it."""
+    rows = []
+    try:
+        with storage.open_read(uri) as file:
+            for offset, data in read_records(uncompressed(file, uri), check=False):
+                rows.append((offset, len(data) + FRAME_BYTES))
+    except FileNotFoundError as error:
+        raise BuildError(f"{uri}: there is no such file") from error
+    except CorruptRecord as error:
+        raise BuildError(f"{uri}: {error}") from error
+    return np.array(rows, dtype=np.int64).reshape(-1, 2)
+
+
+@lru_cache(maxsize=2)
+def _unpacked(uri: str) -> bytes:
+    try:
+        with storage.open_read(uri) as file:
+            return uncompressed(file, uri).read()
+    except FileNotFoundError as error:
+        raise CorruptRecord(f"{uri}: there is no such file") from error
 
 
 def _open_seekable(uri: str) -> Any:

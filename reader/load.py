@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from imageshards.reader.files import find
 from imageshards.reader.order import make_blocks
 from imageshards.reader.splits import share_of
 from imageshards.transforms.elements import UsageError
+from imageshards.transforms.schemas import Feature, Schema
 
 if TYPE_CHECKING:
     from imageshards.reader.stream import ImageDataset
@@ -50,13 +52,15 @@ def load(
       batch_size: records in a batch of this host; None: no batches.
       image_size: to which images are resized, a number or (height, width); None: as they are,
         which makes batches only of images of one size.
-      dtype: of the images: uint8, or float32 or bfloat16 from 0 to 1.
+      dtype: of the images: uint8, or float32 or bfloat16 from 0 to 1; of images that the data set
+        has as float32, as they are.
       channels: 3 or 1.
       crop_fraction: images are cut to the largest centred part that has the aspect ratio of
         `image_size`, times this: 0.875 is usual for evaluation on ImageNet.
       augment: cut a random part of 8 to 100 % of an image, with an aspect ratio of 3/4 to 4/3,
         and mirror every other one: what is usual for training on ImageNet.
-      decode: False gives encoded images, as scalar strings.
+      decode: False gives encoded images, or the bytes of pixels, as scalar strings; texts are
+        strings in any case.
       features: what to parse instead, key -> tf.io.FixedLenFeature or its kin: the elements are
         then dicts of these, parsed and no more.
       image_key: the feature that is the encoded image; None: that of the data set, for patterns
@@ -104,13 +108,12 @@ def load(
 
     window = None if isinstance(shuffle, bool) else shuffle or None
     blocks = make_blocks(source.files, shares[host], window)
-    if image_key is None:
-        image_key = source.schema.key_of("encoded") or ""
-    if label_key is None:
-        label_key = source.schema.key_of("label") or ""
+    schema = _schema(source.schema, image_key, label_key)
+    content = schema.content
+    if dtype == "uint8" and content and content.array and content.array.dtype != "uint8":
+        raise UsageError(f"dtype uint8: the images of {source.place} are {content.array.dtype}")
     elements = Elements(
-        image_key=image_key,
-        label_key=label_key,
+        schema=schema,
         features=features,
         image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
         dtype=dtype,
@@ -135,3 +138,16 @@ def load(
         least=least,
     )
     return ImageDataset(recipe, start)
+
+
+def _schema(schema: Schema, image_key: str | None, label_key: str | None) -> Schema:
+    """What is read of records, with the keys that were named instead of its own."""
+    if label_key is not None:
+        schema = schema.without_labels()
+        if label_key:
+            schema = schema.with_features([Feature(label_key, "int64", "label", "ClassLabel")])
+    if image_key is not None:
+        mine = tuple(f for f in schema.features if f.source == "label")
+        image = Feature(image_key, "bytes", "encoded", "Image")
+        schema = replace(schema, features=(image, *mine), holds="encoded")
+    return schema

@@ -14,13 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from imageshards.reader.files import RecordFile
 from imageshards.reader.order import Blocks
-from imageshards.transforms import storage
+from imageshards.reader.parse import decode, parse_spec
 from imageshards.transforms.elements import UsageError
-from imageshards.transforms.tfrecord import CorruptRecord, scan_records
+from imageshards.transforms.schemas import Schema
+from imageshards.transforms.tfrecord import CorruptRecord
 
 _READ_BUFFER_BYTES = 1 << 18
 _STRING = tf.TensorSpec([], tf.string)
@@ -30,10 +32,13 @@ _as_is = tf.autograph.experimental.do_not_convert
 
 @dataclass(frozen=True)
 class Elements:
-    """What is made of a record; the arguments of `load` of the same names."""
+    """What is made of a record; the arguments of `load` of the same names.
 
-    image_key: str
-    label_key: str
+    Attributes:
+      schema: of the records; of others' files, of what is read of them.
+    """
+
+    schema: Schema
     features: Mapping[str, Any] | None
     image_size: tuple[int, int] | None
     dtype: str
@@ -45,54 +50,77 @@ class Elements:
 
     @property
     def whole_batches(self) -> bool:
-        """Whether batches are parsed as a whole."""
-        return self.features is not None or not self.decode
+        """Whether a batch is parsed at once, since nothing in it has a size of its own."""
+        content = self.schema.content
+        if self.features is not None or not self.decode or content is None:
+            return True
+        shape = content.array.shape if content.array else None
+        fits = self.image_size in (None, shape[:2] if shape else None)
+        return self.schema.holds == "text" or bool(shape and fits and not self.augment)
 
     def spec(self) -> dict[str, Any]:
         """What is parsed."""
         if self.features is not None:
             return dict(self.features)
-        spec = {self.image_key: tf.io.FixedLenFeature([], tf.string)}
-        if self.label_key:
-            spec[self.label_key] = tf.io.FixedLenFeature([], tf.int64)
-        return spec
+        schema = self.schema
+        wanted = {schema.key_of(source) for source in (schema.holds, "label", "shape")}
+        return {key: value for key, value in parse_spec(schema).items() if key in wanted}
 
-    def arrange(self, parsed: Mapping[str, tf.Tensor], image: tf.Tensor) -> Any:
-        """(image, label), or the image alone where there are no labels."""
-        if not self.label_key:
-            return image
-        return image, tf.cast(parsed[self.label_key], tf.int32)
-
-    def parse(self, serialized: tf.Tensor) -> Any:
-        """A record, or a batch of them, of which nothing is decoded."""
-        if serialized.shape.rank:
-            parsed = tf.io.parse_example(serialized, self.spec())
-        else:
-            parsed = tf.io.parse_single_example(serialized, self.spec())
+    def batch(self, serialized: tf.Tensor) -> Any:
+        """A batch of records, or one, in which no image has a size of its own."""
+        parse = tf.io.parse_example if serialized.shape.rank else tf.io.parse_single_example
+        parsed = parse(serialized, self.spec())
         if self.features is not None:
             return parsed
-        return self.arrange(parsed, parsed[self.image_key])
+        if self.decode and self.schema.holds == "pixels":
+            parsed = decode(parsed, self.schema)
+            content = self._content(parsed)
+            return self._arrange(parsed, self._numbers(content, content.dtype))
+        return self._arrange(parsed, self._content(parsed))
 
     def element(self, place: tf.Tensor, serialized: tf.Tensor) -> Any:
-        """One record with its image decoded; `place` is how many came before."""
+        """One record with its image; `place` is how many came before."""
         parsed = tf.io.parse_single_example(serialized, self.spec())
-        image = self.image(parsed[self.image_key], place)
-        return self.arrange(parsed, image)
-
-    def image(self, data: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
-        """An image of the size and dtype that were asked for."""
-        if self.image_size is None:
-            image = tf.io.decode_image(data, channels=self.channels, expand_animations=False)
-            image.set_shape([None, None, self.channels])
+        if self.schema.holds == "pixels":
+            parsed = decode(parsed, self.schema)
+        data = self._content(parsed)
+        if self.image_size is not None:
+            image = self._resized(data, place)
+        elif data.dtype == tf.string:
+            image = self._decoded(data)
         else:
-            image = self._cropped(data, place)
-            image = tf.image.resize(image, self.image_size)
-            image = tf.ensure_shape(image, [*self.image_size, self.channels])
-            if self.augment:
-                image = tf.image.stateless_random_flip_left_right(image, self._seed(place, 1))
-        if self.dtype == "uint8":
+            image = data
+        dtype = tf.uint8 if data.dtype == tf.string else data.dtype
+        return self._arrange(parsed, self._numbers(image, dtype))
+
+    def _content(self, parsed: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        return parsed[self.schema.key_of(self.schema.holds) or ""]
+
+    def _arrange(self, parsed: Mapping[str, tf.Tensor], content: tf.Tensor) -> Any:
+        if not self.schema.label_key:
+            return content
+        return content, tf.cast(parsed[self.schema.label_key], tf.int32)
+
+    def _numbers(self, image: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        """An image as it was asked for; `dtype` is that of the record, which tells its range."""
+        wanted = tf.dtypes.as_dtype(self.dtype)
+        if dtype != tf.uint8:
+            return tf.cast(image, wanted)
+        if wanted == tf.uint8:
             return image if image.dtype == tf.uint8 else tf.cast(tf.round(image), tf.uint8)
-        return tf.cast(tf.cast(image, tf.float32) / 255.0, tf.dtypes.as_dtype(self.dtype))
+        return tf.cast(tf.cast(image, tf.float32) / 255.0, wanted)
+
+    def _decoded(self, data: tf.Tensor) -> tf.Tensor:
+        image = tf.io.decode_image(data, channels=self.channels, expand_animations=False)
+        return tf.ensure_shape(image, [None, None, self.channels])
+
+    def _resized(self, data: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+        assert self.image_size is not None
+        image = tf.image.resize(self._cropped(data, place), self.image_size)
+        image = tf.ensure_shape(image, [*self.image_size, image.shape[-1] or self.channels])
+        if self.augment:
+            image = tf.image.stateless_random_flip_left_right(image, self._seed(place, 1))
+        return image
 
     def _seed(self, place: tf.Tensor, use: int) -> tf.Tensor:
         # A function of the record's place in the run: the same after a restart, another each epoch.
@@ -100,24 +128,24 @@ class Elements:
 
     def _cropped(self, data: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
         def jpeg() -> tf.Tensor:
-            # Rows and columns outside are not decoded to colours.
+            # Rows and columns outside are not made to colours.
             window = self._window(tf.io.extract_jpeg_shape(data), place)
             return tf.io.decode_and_crop_jpeg(data, window, channels=self.channels)
 
-        def other() -> tf.Tensor:
-            image = tf.io.decode_image(data, channels=self.channels, expand_animations=False)
+        def other(image: tf.Tensor) -> tf.Tensor:
             top, left, height, width = tf.unstack(self._window(tf.shape(image), place))
             return image[top : top + height, left : left + width]
 
-        image = tf.cond(tf.io.is_jpeg(data), jpeg, other)
-        image.set_shape([None, None, self.channels])
-        return image
+        if data.dtype != tf.string:
+            return other(data)
+        image = tf.cond(tf.io.is_jpeg(data), jpeg, lambda: other(self._decoded(data)))
+        return tf.ensure_shape(image, [None, None, self.channels])
 
     def _window(self, shape: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
         """(top, left, height, width) of what is cut out of an image."""
         if self.augment:
             begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
-                [shape[0], shape[1], self.channels],
+                tf.stack([shape[0], shape[1], 3]),
                 tf.zeros([1, 0, 4]),
                 self._seed(place, 0),
                 min_object_covered=0.0,
@@ -186,12 +214,13 @@ class Recipe:
             first_window, skipped = blocks.seek(self.permutation(first_epoch).numpy(), record)
         used, places = tf.unique(blocks.table[:, 0])
         uris = tf.constant([self.files[int(place)].uri for place in used.numpy()])
+        compression = next(iter({self.files[int(place)].compression for place in used.numpy()}))
         table = tf.concat([tf.cast(places, tf.int64)[:, None], blocks.table[:, 1:]], 1)
 
         def read(row: tf.Tensor) -> tf.data.Dataset:
             variant = tf.raw_ops.TFRecordDatasetV2(
                 filenames=tf.gather(uris, row[:1]),
-                compression_type="",
+                compression_type=compression,
                 buffer_size=tf.constant(_READ_BUFFER_BYTES, tf.int64),
                 byte_offsets=row[1:2],
             )
@@ -246,7 +275,7 @@ class Recipe:
         if self.elements.whole_batches:
             if self.batch_size:
                 data = data.batch(self.batch_size, self.drop_remainder)
-            data = data.map(_as_is(self.elements.parse), auto, deterministic=self.deterministic)
+            data = data.map(_as_is(self.elements.batch), auto, deterministic=self.deterministic)
         else:
             data = data.enumerate(start).map(
                 _as_is(self.elements.element), auto, deterministic=self.deterministic
@@ -264,28 +293,16 @@ class Recipe:
         match = re.search(r"record at (\d+)", str(error))
         if not match:
             return None
-        offset = int(match[1])
         for place in sorted(set(self.blocks.table[:, 0].tolist())):
             file = self.files[place]
-            for begin, size in file.index:
-                if begin <= offset < begin + size:
-                    problem = _problem(file.uri, int(begin), int(size))
-                    if problem:
-                        return CorruptRecord(
-                            f"{file.uri}: record at byte {begin}: {problem} (imageshards verify "
-                            "tells all that is wrong with a data set)"
-                        )
+            row = int(np.searchsorted(file.index[:, 0], int(match[1]), side="right")) - 1
+            problem = file.problem(row)
+            if problem:
+                return CorruptRecord(
+                    f"{file.uri}: record at byte {file.index[row, 0]}: {problem} (imageshards "
+                    "verify tells all that is wrong with a data set)"
+                )
         return None
-
-
-def _problem(uri: str, offset: int, size: int) -> str:
-    import io
-
-    with storage.open_read(uri) as file:
-        file.seek(offset)
-        data = file.read(size)
-    found = list(scan_records(io.BytesIO(data)))
-    return found[0].problem if found else "the file ends before it"
 
 
 class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
