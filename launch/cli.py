@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -99,6 +100,35 @@ def _dispatch(arguments: list[str]) -> int:
     inspect.add_argument(
         "--records", type=_count, default=3, metavar="N", help="records to show (default 3)"
     )
+    inspect.add_argument(
+        "--contact_sheet", default="", metavar="FILE", help="write images: FILE.png or FILE.html"
+    )
+    inspect.add_argument(
+        "--images", type=_count, default=24, metavar="N",
+        help="images of each split on a contact sheet (default 24)",
+    )  # fmt: skip
+    reshard = commands.add_parser(
+        "reshard",
+        help="write a data set anew with another number of shards",
+        description="Moves records as they are: nothing is decoded, order and bytes stay.",
+        allow_abbrev=False,
+    )
+    reshard.add_argument("source", metavar="DIR", help="a data set")
+    reshard.add_argument("output", metavar="NEW", help="the folder of the new one")
+    reshard.add_argument(
+        "--num_shards", required=True, metavar="N", help="16, or for each split train=8,test=2"
+    )
+    reshard.add_argument("--verbose", action="store_true", help="show tracebacks")
+    reshard.add_argument("--json", action="store_true", help="print the result as JSON")
+    advise = commands.add_parser(
+        "advise", help="how many shards are best for some hosts", allow_abbrev=False
+    )
+    advise.add_argument("source", metavar="DIR", help="a data set")
+    advise.add_argument(
+        "--hosts", type=_count, required=True, metavar="N", help="that read it together"
+    )
+    advise.add_argument("--verbose", action="store_true", help="show tracebacks")
+    advise.add_argument("--json", action="store_true", help="print the result as JSON")
     features = commands.add_parser(
         "features", help="list the schemas of records, or print one", allow_abbrev=False
     )
@@ -121,7 +151,10 @@ def _dispatch(arguments: list[str]) -> int:
     if rest:
         what = "unknown option" if rest[0].startswith("-") else "one place at a time, not also"
         raise UsageError(f"{what} {rest[0]} (imageshards {args.command} --help lists the options)")
-    commands_of = {"verify": _verify, "inspect": _inspect, "features": _features}
+    commands_of = {
+        "advise": _advise, "features": _features, "inspect": _inspect, "reshard": _reshard,
+        "verify": _verify,
+    }  # fmt: skip
     return commands_of[args.command](args)
 
 
@@ -179,7 +212,49 @@ def _verify(args: argparse.Namespace) -> int:
 def _inspect(args: argparse.Namespace) -> int:
     from imageshards.reader.inspect import inspect
 
+    in_terminal = sys.stdout.isatty() and not args.contact_sheet
+    if args.contact_sheet:
+        from imageshards.reader.sheet import check_path
+
+        check_path(args.contact_sheet)
     print(inspect(args.place, args.records))
+    if (args.contact_sheet or in_terminal) and args.images:
+        _show_images(args)
+    return 0
+
+
+def _show_images(args: argparse.Namespace) -> None:
+    from imageshards.reader.sheet import make_sheet, shows_colours
+
+    if not args.contact_sheet and not shows_colours(sys.stdout, os.environ):
+        return
+    sheet = make_sheet(args.place, args.images)
+    if sheet is None:
+        if args.contact_sheet:
+            raise UsageError(f"--contact_sheet: {args.place} holds texts, and no images")
+    elif args.contact_sheet:
+        sheet.save(args.contact_sheet)
+        print(f"\n  contact sheet: {args.contact_sheet}")
+    else:
+        print()
+        for line in sheet.blocks(shutil.get_terminal_size().columns):
+            print(line)
+
+
+def _reshard(args: argparse.Namespace) -> int:
+    from imageshards.pipeline.report import report_html
+    from imageshards.reader.reshard import reshard
+
+    done = reshard(args.source, args.output, args.num_shards, report_html)
+    print(done.to_json() if args.json else done)
+    return 0
+
+
+def _advise(args: argparse.Namespace) -> int:
+    from imageshards.reader.advise import advise
+
+    advice = advise(args.source, args.hosts)
+    print(advice.to_json() if args.json else advice)
     return 0
 
 

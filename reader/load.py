@@ -100,6 +100,8 @@ def load(
     if shuffle < 0:
         raise UsageError(f"shuffle {shuffle}: take True, False or a number of records")
     source = find(place)
+    if len({file.compression for file in source.files}) > 1:
+        raise UsageError(f"{place}: some files are compressed and some are not: load them apart")
     spans = source.spans(split)
     shares = [share_of(spans, num_hosts, each) for each in range(num_hosts)]
     if not 0 <= host < num_hosts:
@@ -108,7 +110,7 @@ def load(
 
     window = None if isinstance(shuffle, bool) else shuffle or None
     blocks = make_blocks(source.files, shares[host], window)
-    schema = _schema(source.schema, image_key, label_key)
+    schema = schema_with(source.schema, image_key, label_key)
     content = schema.content
     if dtype == "uint8" and content and content.array and content.array.dtype != "uint8":
         raise UsageError(f"dtype uint8: the images of {source.place} are {content.array.dtype}")
@@ -140,8 +142,8 @@ def load(
     return ImageDataset(recipe, start)
 
 
-def _schema(schema: Schema, image_key: str | None, label_key: str | None) -> Schema:
-    """What is read of records, with the keys that were named instead of its own."""
+def schema_with(schema: Schema, image_key: str | None, label_key: str | None) -> Schema:
+    """A schema with the keys that were named instead of its own; empty: none."""
     if label_key is not None:
         schema = schema.without_labels()
         if label_key:

@@ -33,11 +33,13 @@ class Blocks:
       table: int64 [blocks, 3]: place of the file, offset of the first record, records.
       largest: records of the largest block.
       per_window: blocks that are shuffled together.
+      spans: the same as records of files.
     """
 
     table: npt.NDArray[np.int64]
     largest: int
     per_window: int
+    spans: Sequence[Span]
 
     @property
     def records(self) -> int:
@@ -87,9 +89,11 @@ def make_blocks(
         # To begin in the middle of a compressed file takes unpacking all that is before.
         per_block = max(span.records for span in spans)
     rows = []
+    cut: list[Span] = []
     for span in spans:
         offsets = files[span.file].index[:, 0]
         begins = np.arange(span.begin, span.end, per_block, dtype=np.int64)
         ends = np.minimum(begins + per_block, span.end)
         rows.append(np.stack([np.full_like(begins, span.file), offsets[begins], ends - begins], 1))
-    return Blocks(np.concatenate(rows), per_block, max(1, window // per_block))
+        cut += [Span(span.file, *ends) for ends in zip(begins.tolist(), ends.tolist(), strict=True)]
+    return Blocks(np.concatenate(rows), per_block, max(1, window // per_block), cut)

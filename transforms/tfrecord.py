@@ -139,6 +139,29 @@ def read_records(file: BinaryIO, *, check: bool = True) -> Iterator[tuple[int, b
         yield record.offset, record.data
 
 
+def unframe(framed: memoryview, *, check: bool = True) -> bytes:
+    """The data of one record with its frame.
+
+    Args:
+      framed: from the length to the CRC of the data, and no more.
+      check: compare the CRC of the data; that of the length always is.
+
+    Raises:
+      CorruptRecord: it is cut off, or a CRC is wrong.
+    """
+    if len(framed) < FRAME_BYTES:
+        raise CorruptRecord("breaks off")
+    length, length_crc = _HEAD.unpack_from(framed)
+    if masked_crc32c(bytes(framed[:8])) != length_crc:
+        raise CorruptRecord("the CRC of its length is wrong")
+    if length != len(framed) - FRAME_BYTES:
+        raise CorruptRecord("is not as long as its index says")
+    data = bytes(framed[_HEAD.size : -_TAIL.size])
+    if check and masked_crc32c(data) != _TAIL.unpack_from(framed, len(framed) - _TAIL.size)[0]:
+        raise CorruptRecord("the CRC of its data is wrong")
+    return data
+
+
 class Gzip:
     """Compresses what is written to a file, as TensorFlow's compression_type="GZIP" reads it.
 

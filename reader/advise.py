@@ -1,0 +1,169 @@
+"""How many shards for so many hosts.
+
+Three things pull at the number. Hosts that divide it read whole files. TensorFlow's guide to
+TFRecord files (tensorflow.org/tutorials/load_data/tfrecord) wants ten times as many files as hosts,
+for reads beside each other, and 10 MB a file at least, better 100 MB or more: below, opening files
+takes as long as reading them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from imageshards.reader.dataset import Dataset, open_dataset
+from imageshards.transforms.elements import UsageError
+from imageshards.transforms.plan import TARGET_SHARD_BYTES
+
+_FILES_PER_HOST = 10
+_LEAST_BYTES = 10_000_000
+_SMALL_BYTES = 100_000_000
+_LARGE_BYTES = 1_000_000_000
+_LOPSIDED = 0.05
+
+
+@dataclass(frozen=True)
+class SplitAdvice:
+    """For one split.
+
+    Attributes:
+      split: its name.
+      records: in it.
+      bytes: of its files.
+      shards: as it is.
+      advised: as it would be best, which may be what it is.
+      reasons: for that number.
+      warnings: what is wrong as it is.
+    """
+
+    split: str
+    records: int
+    bytes: int
+    shards: int
+    advised: int
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """For a data set and a number of hosts."""
+
+    output: str
+    hosts: int
+    splits: tuple[SplitAdvice, ...]
+
+    @property
+    def num_shards(self) -> str:
+        """What `reshard` is to be given; empty where all is well."""
+        if all(split.shards == split.advised for split in self.splits):
+            return ""
+        return ",".join(f"{split.split}={split.advised}" for split in self.splits)
+
+    def to_json(self) -> str:
+        """One line for machines."""
+        return json.dumps({**asdict(self), "num_shards": self.num_shards})
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"{self.output} for {_count(self.hosts, 'host')}"
+        for split in self.splits:
+            change = f" -> {split.advised:,}" if split.advised != split.shards else ", as they are"
+            yield (
+                f"  {split.split}: {_count(split.shards, 'shard')}{change}  "
+                f"({split.records:,} records, {_megabytes(split.bytes)})"
+            )
+            for warning in split.warnings:
+                yield f"    WARNING: {warning}"
+            for reason in split.reasons:
+                yield f"    {reason}"
+        if self.num_shards:
+            yield f"  imageshards reshard {self.output} NEW --num_shards {self.num_shards}"
+
+
+def advise(folder: str, hosts: int) -> Advice:
+    """Says how many shards are best.
+
+    Args:
+      folder: a data set that imageshards built.
+      hosts: that read each split together, such as 32 of a TPU v4-256.
+
+    Raises:
+      UsageError: there are no hosts.
+      BuildError: there is no such data set.
+    """
+    if hosts < 1:
+        raise UsageError(f"--hosts {hosts}: write 1 or more")
+    dataset = open_dataset(folder)
+    splits = tuple(_split(dataset, name, hosts) for name in dataset.lengths)
+    return Advice(dataset.layout.root, hosts, splits)
+
+
+def _split(dataset: Dataset, name: str, hosts: int) -> SplitAdvice:
+    lengths = dataset.lengths[name]
+    records, shards = sum(lengths), len(lengths)
+    size = sum(shard.bytes for shard in dataset.shards if shard.id.split == name)
+    warnings = list(_warnings(lengths, size, hosts))
+    advised, reasons = advised_shards(records, size, hosts)
+    if not warnings and (size / shards >= _LEAST_BYTES or shards == advised):
+        advised, reasons = shards, (f"{_per_host(shards, hosts)}, {_each(size, shards)}",)
+    return SplitAdvice(name, records, size, shards, advised, tuple(reasons), tuple(warnings))
+
+
+def advised_shards(records: int, size: int, hosts: int) -> tuple[int, tuple[str, ...]]:
+    """(number of shards, why) for a split of so many records and bytes."""
+    if records < hosts:
+        return records, (f"{records:,} records are fewer than the hosts: read it on fewer",)
+    each = max(
+        round(size / hosts / TARGET_SHARD_BYTES),
+        min(_FILES_PER_HOST, size // (hosts * _SMALL_BYTES)),
+        1,
+    )
+    advised = min(each, records // hosts) * hosts
+    reasons = [f"{_per_host(advised, hosts)}, {_each(size, advised)}"]
+    if size / advised < _LEAST_BYTES and each == 1:
+        reasons.append(
+            f"less than {_megabytes(_LEAST_BYTES)} is little for a file, but each host wants one"
+        )
+    return advised, tuple(reasons)
+
+
+def _warnings(lengths: list[int], size: int, hosts: int) -> Iterator[str]:
+    shards = len(lengths)
+    if shards < hosts:
+        yield (
+            f"{_count(shards, 'shard')} for {hosts:,} hosts: hosts share files, and readers that "
+            "deal whole files leave some hosts without any"
+        )
+    elif shards % hosts:
+        most = -(-shards // hosts)
+        yield (
+            f"{hosts:,} hosts do not divide {shards:,} shards: readers that deal whole files give "
+            f"some hosts {most:,} and some {most - 1:,}; reader.load cuts files instead"
+        )
+    if size / shards < _LEAST_BYTES and shards > hosts:
+        yield f"{_each(size, shards)}: opening files takes as long as reading them"
+    if max(lengths) - min(lengths) > max(1, _LOPSIDED * max(lengths)):
+        yield f"shards have from {min(lengths):,} to {max(lengths):,} records"
+    if size / shards > _LARGE_BYTES:
+        yield f"{_each(size, shards)}: few can be read beside each other"
+
+
+def _per_host(shards: int, hosts: int) -> str:
+    each = shards // hosts
+    return f"{_count(each, 'whole file')} for each of {hosts:,} hosts" if hosts > 1 else "one host"
+
+
+def _each(size: int, shards: int) -> str:
+    return f"{_megabytes(size / max(shards, 1))} each"
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e6:,.1f} MB" if size < 1e10 else f"{size / 1e9:,.1f} GB"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

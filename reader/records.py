@@ -1,0 +1,210 @@
+"""open(...): records by their number, without TensorFlow.
+
+What comes is a sequence of (image, label): what NumPy and JAX want, a data source of Grain, and a
+map-style data set of PyTorch, all at once. `reader.torch` has the iterable one.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, overload
+
+import numpy as np
+
+from imageshards.reader.files import Source, find
+from imageshards.reader.load import schema_with
+from imageshards.reader.order import make_blocks
+from imageshards.reader.parse import decode_image, decode_numpy
+from imageshards.reader.splits import Span, share_of, take
+from imageshards.transforms.elements import UsageError
+from imageshards.transforms.example import CorruptExample
+from imageshards.transforms.schemas import Schema
+from imageshards.transforms.tfrecord import CorruptRecord, unframe
+
+_CHUNK_BYTES = 1 << 20
+
+
+def open(
+    place: str | os.PathLike[str],
+    split: str | None = None,
+    *,
+    decode: bool = True,
+    channels: int = 3,
+    image_key: str | None = None,
+    label_key: str | None = None,
+    check: bool = True,
+) -> Records:
+    """The records of a split, by number. TensorFlow is not imported.
+
+    Args:
+      place: the folder of a data set that imageshards built, or a pattern of TFRecord files.
+      split: as `load` has it.
+      decode: False leaves encoded images as bytes.
+      channels: of decoded images: 3 or 1, or 0 for what each has.
+      image_key: as `load` has it.
+      label_key: as `load` has it.
+      check: compare the CRC of every record that is read.
+
+    Raises:
+      BuildError: there is no such data set, or it is damaged.
+      UsageError: an argument has a bad value.
+    """
+    source = find(place)
+    schema = schema_with(source.schema, image_key, label_key)
+    return Records(source, source.spans(split), schema, decode, channels, check)
+
+
+class Records(Sequence[Any]):
+    """A sequence of (image, label), or of images where there are no labels; made by `open`.
+
+    An image is uint8 [height, width, channels], or what its schema says; a text is bytes. Records
+    can be pickled, sliced, and read by many threads and processes at a time.
+
+    Attributes:
+      classes: names in label order, where they are known.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        spans: Sequence[Span],
+        schema: Schema,
+        decode: bool,
+        channels: int,
+        check: bool,
+    ) -> None:
+        self.classes = list(source.classes)
+        self._source = source
+        self._spans = tuple(spans)
+        self._schema = schema
+        self._decode = decode
+        self._channels = channels
+        self._check = check
+        wanted = (schema.holds, "label", "shape")
+        kept = tuple(f for f in schema.features if f.source in wanted)
+        self._read = replace(schema, features=kept)
+        self._ends = np.cumsum([span.records for span in self._spans])
+
+    def __repr__(self) -> str:
+        spans = ", ".join(f"{s.file}:{s.begin}-{s.end}" for s in self._spans)
+        return f"<{len(self):,} records of {self._source.place}, {spans}>"
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if self._spans else 0
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Records: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        """A record, or some consecutive ones as a sequence of their own.
+
+        Raises:
+          CorruptRecord: its CRC is wrong, or it is no tf.train.Example; says where.
+        """
+        if isinstance(index, slice):
+            begin, end, step = index.indices(len(self))
+            if step != 1:
+                raise UsageError(f"records[::{step}]: slices are of consecutive records")
+            return self._with(take(self._spans, begin, end))
+        return self._element(*self._raw(index))
+
+    def __iter__(self) -> Iterator[Any]:
+        """All in order, a few megabytes at a time."""
+        for data, where in self._in_order(self._spans):
+            yield self._element(data, where)
+
+    def serialized(self, index: int) -> bytes:
+        """The bytes of a record: a serialized tf.train.Example."""
+        return self._raw(index)[0]
+
+    def features(self, index: int) -> dict[str, Any]:
+        """All that is in a record: key -> int, float, bytes, list or array; nothing is decoded."""
+        data, where = self._raw(index)
+        return self._parsed(data, where, self._source.schema)
+
+    def share(self, num_hosts: int, host: int) -> Records:
+        """What one of some hosts, or worker processes, reads: disjoint, and complete."""
+        return self._with(share_of(self._spans, num_hosts, host))
+
+    def shuffled(self, seed: int = 0, epoch: int = 0, window: int | None = None) -> Iterator[Any]:
+        """All in another order, which is a function of seed and epoch.
+
+        Args:
+          seed: of the order.
+          epoch: of the order.
+          window: records to shuffle together, which are held in memory; None: 128 MB of them, from
+            1,024 to 65,536. Files are read a block at a time, not a record.
+        """
+        if not len(self):
+            return
+        rng = np.random.default_rng([seed, epoch])
+        blocks = make_blocks(self._source.files, self._spans, window)
+        order = rng.permutation(len(blocks.spans))
+        for begin in range(0, len(order), blocks.per_window):
+            mine = [blocks.spans[at] for at in order[begin : begin + blocks.per_window]]
+            held = list(self._in_order(mine))
+            for at in rng.permutation(len(held)):
+                yield self._element(*held[at])
+
+    def _with(self, spans: Sequence[Span]) -> Records:
+        return Records(self._source, spans, self._schema, self._decode, self._channels, self._check)
+
+    def _raw(self, index: int) -> tuple[bytes, tuple[int, int]]:
+        number = operator.index(index)
+        if number < 0:
+            number += len(self)
+        if not 0 <= number < len(self):
+            raise IndexError(f"record {index} of {len(self):,}")
+        place = int(np.searchsorted(self._ends, number, side="right"))
+        span = self._spans[place]
+        row = span.end - int(self._ends[place]) + number
+        return next(self._in_order([Span(span.file, row, row + 1)]))
+
+    def _in_order(self, spans: Sequence[Span]) -> Iterator[tuple[bytes, tuple[int, int]]]:
+        """Yields the data of every record, and (file, record)."""
+        for span in spans:
+            file = self._source.files[span.file]
+            sizes = file.index[:, 1]
+            begin = span.begin
+            while begin < span.end:
+                end = begin + 1
+                size = int(sizes[begin])
+                while end < span.end and size + sizes[end] <= _CHUNK_BYTES:
+                    size += int(sizes[end])
+                    end += 1
+                chunk = memoryview(file.framed(begin, end))
+                at = 0
+                for row in range(begin, end):
+                    framed = chunk[at : at + int(sizes[row])]
+                    try:
+                        data = unframe(framed, check=self._check)
+                    except CorruptRecord as error:
+                        raise CorruptRecord(self._message((span.file, row), error)) from error
+                    yield data, (span.file, row)
+                    at += len(framed)
+                begin = end
+
+    def _message(self, where: tuple[int, int], error: Exception) -> str:
+        file = self._source.files[where[0]]
+        return f"{file.uri}: record at byte {file.index[where[1], 0]}: {error}"
+
+    def _parsed(self, data: bytes, where: tuple[int, int], schema: Schema) -> dict[str, Any]:
+        try:
+            return decode_numpy(data, schema)
+        except CorruptExample as error:
+            raise CorruptRecord(self._message(where, error)) from error
+
+    def _element(self, data: bytes, where: tuple[int, int]) -> Any:
+        values = self._parsed(data, where, self._read)
+        schema = self._read
+        content = values[schema.key_of(schema.holds) or ""]
+        if self._decode and schema.holds == "encoded":
+            try:
+                content = decode_image(content, self._channels)
+            except OSError as error:
+                raise CorruptRecord(self._message(where, error)) from error
+        return (content, values[schema.label_key]) if schema.label_key else content

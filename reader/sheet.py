@@ -1,0 +1,240 @@
+"""A contact sheet: the first images of each split, which the shuffle has made a random draw.
+
+As a PNG or an HTML file, or as half blocks in a terminal that shows 24-bit colours.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any, TextIO
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from imageshards.reader.files import find
+from imageshards.reader.records import open as open_records
+from imageshards.transforms import storage
+from imageshards.transforms.elements import BuildError, UsageError
+
+_SIDE = 128
+_MARGIN = 10
+_CAPTION = 18
+_COLUMNS = 8
+_INK, _SOFT, _PAPER = "#1d2430", "#667085", "#ffffff"
+_BLOCK_SIDE = 16
+_SUFFIXES = (".png", ".html")
+
+_STYLE = """
+:root { --ink: #1d2430; --soft: #667085; --page: #fff; color-scheme: light dark }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8eaf0; --soft: #98a2b3; --page: #101319 } }
+body { margin: 0 auto; padding: 32px 24px; max-width: 1120px; background: var(--page);
+  color: var(--ink); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif }
+h1 { font-size: 24px; margin: 0 } h2 { font-size: 16px; margin: 24px 0 8px }
+.soft { color: var(--soft); font-weight: 400 }
+.sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(112px, 1fr)); gap: 10px }
+figure { margin: 0; min-width: 0 } img { width: 100%; aspect-ratio: 1; object-fit: cover;
+  border-radius: 8px; display: block }
+figcaption { font-size: 12px; color: var(--soft); white-space: nowrap; overflow: hidden;
+  text-overflow: ellipsis }
+"""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image and what stands below it."""
+
+    image: Image.Image
+    caption: str
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Some images of each split of a place."""
+
+    place: str
+    splits: Mapping[str, list[Picture]]
+    records: Mapping[str, int]
+
+    def save(self, path: str) -> None:
+        """Writes a PNG or an HTML file, as the name ends.
+
+        Raises:
+          BuildError: it cannot be written.
+        """
+        try:
+            if path.endswith(".png"):
+                self.image().save(path)
+            else:
+                with open(path, "w", encoding="utf-8", errors="replace") as file:
+                    file.write(self.html())
+        except OSError as error:
+            raise BuildError(f"--contact_sheet {path}: {error.strerror or error}") from error
+
+    def image(self) -> Image.Image:
+        """RGB, 8 images to a row."""
+        columns = min(_COLUMNS, max(map(len, self.splits.values())))
+        cell = _SIDE + _MARGIN
+        heights = {
+            name: _CAPTION + -(-len(pictures) // columns) * (cell + _CAPTION) + _MARGIN
+            for name, pictures in self.splits.items()
+        }
+        width = max(columns * cell + _MARGIN, 3 * cell)
+        sheet = Image.new("RGB", (width, _MARGIN + sum(heights.values())), _PAPER)
+        draw = ImageDraw.Draw(sheet)
+        font = ImageFont.load_default(12)
+        top = _MARGIN
+        for name, pictures in self.splits.items():
+            draw.text((_MARGIN, top), self._title(name), fill=_INK, font=font)
+            for number, picture in enumerate(pictures):
+                x = _MARGIN + number % columns * cell
+                y = top + _CAPTION + number // columns * (cell + _CAPTION)
+                sheet.paste(_square(picture.image, _SIDE), (x, y))
+                text = _fit(picture.caption, draw, font)
+                draw.text((x, y + _SIDE + 1), text, fill=_SOFT, font=font)
+            top += heights[name]
+        return sheet
+
+    def html(self) -> str:
+        """A page without a network."""
+        body = []
+        for name, pictures in self.splits.items():
+            figures = "".join(
+                f'<figure><img alt="" src="data:image/jpeg;base64,{_jpeg(picture.image)}">'
+                f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
+                for picture in pictures
+            )
+            body.append(f"<h2>{escape(self._title(name))}</h2><div class=sheet>{figures}</div>")
+        name = os.path.basename(self.place.rstrip("/"))
+        return (
+            "<!doctype html>\n<html lang=en><meta charset=utf-8>"
+            '<meta name=viewport content="width=device-width, initial-scale=1">'
+            f"<title>{escape(name)}: contact sheet</title><style>{_STYLE}</style>"
+            f"<h1>{escape(name)}</h1>{''.join(body)}</html>\n"
+        )
+
+    def blocks(self, columns: int) -> Iterator[str]:
+        """Lines for a terminal of so many columns: two rows of images for each split."""
+        each = max(1, (columns - 2) // (_BLOCK_SIDE + 1))
+        for name, pictures in self.splits.items():
+            yield f"  {self._title(name)}"
+            for begin in range(0, min(len(pictures), 2 * each), each):
+                row = pictures[begin : begin + each]
+                pixels = [
+                    np.asarray(_square(picture.image, _BLOCK_SIDE), dtype=np.int64)
+                    for picture in row
+                ]
+                for y in range(0, _BLOCK_SIDE, 2):
+                    yield "  " + " ".join(_line(image[y], image[y + 1]) for image in pixels)
+                yield "  " + " ".join(
+                    f"{_printable(picture.caption)[:_BLOCK_SIDE]:<{_BLOCK_SIDE}}" for picture in row
+                )
+
+    def _title(self, split: str) -> str:
+        count = len(self.splits[split])
+        return f"{split or 'all'}: {count:,} of {self.records[split]:,}"
+
+
+def shows_colours(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Whether a stream is a terminal that says of itself that it shows 24-bit colours."""
+    return (
+        stream.isatty()
+        and environment.get("COLORTERM") in ("truecolor", "24bit")
+        and not environment.get("NO_COLOR")
+    )
+
+
+def check_path(path: str) -> None:
+    """What can be told before anything is read.
+
+    Raises:
+      UsageError: it is neither a PNG nor an HTML file.
+    """
+    if not path.endswith(_SUFFIXES):
+        raise UsageError(f"--contact_sheet {path}: write FILE.png or FILE.html")
+
+
+def make_sheet(place: str, images: int) -> Sheet | None:
+    """The first images of each split; None where records are texts.
+
+    Args:
+      place: the folder of a data set, or a TFRecord file.
+      images: how many of each split.
+
+    Raises:
+      BuildError: there is no such data set, or it is damaged.
+    """
+    source = find(place)
+    if source.schema.holds == "text":
+        return None
+    splits, counts = {}, {}
+    for name in source.splits:
+        records = open_records(place, name)
+        counts[name] = len(records)
+        splits[name] = [
+            Picture(_picture(content), _caption(label, records.classes))
+            for content, label in map(_pair, records[:images])
+        ]
+    return Sheet(storage.normalize(place), splits, counts)
+
+
+def _pair(element: Any) -> tuple[Any, int | None]:
+    return element if isinstance(element, tuple) else (element, None)
+
+
+def _caption(label: int | None, classes: list[str]) -> str:
+    if label is None:
+        return ""
+    return classes[label] if 0 <= label < len(classes) else str(label)
+
+
+def _picture(pixels: npt.NDArray[Any]) -> Image.Image:
+    if pixels.dtype != np.uint8:
+        top = 255.0 if pixels.max(initial=0) <= 1 else 1.0
+        pixels = np.clip(pixels * top, 0, 255).astype(np.uint8)
+    if pixels.shape[2] == 1:
+        pixels = pixels[..., 0]
+    return Image.fromarray(np.ascontiguousarray(pixels)).convert("RGB")
+
+
+def _square(image: Image.Image, side: int) -> Image.Image:
+    """The middle of an image, as a square."""
+    width, height = image.size
+    cut = min(width, height)
+    left, top = (width - cut) // 2, (height - cut) // 2
+    # Few pixels look better as they are than blurred.
+    how = Image.Resampling.NEAREST if cut < side else Image.Resampling.LANCZOS
+    return image.resize((side, side), how, (left, top, left + cut, top + cut))
+
+
+def _jpeg(image: Image.Image) -> str:
+    out = io.BytesIO()
+    _square(image, _SIDE).save(out, "JPEG", quality=80)
+    return base64.b64encode(out.getvalue()).decode()
+
+
+def _line(above: npt.NDArray[np.int64], below: npt.NDArray[np.int64]) -> str:
+    """A row of half blocks, each an upper pixel on the colour of the lower one."""
+    cells = (
+        f"\x1b[38;2;{r};{g};{b};48;2;{s};{h};{c}m\N{UPPER HALF BLOCK}"
+        for (r, g, b), (s, h, c) in zip(above.tolist(), below.tolist(), strict=True)
+    )
+    return "".join(cells) + "\x1b[0m"
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _fit(text: str, draw: ImageDraw.ImageDraw, font: Any) -> str:
+    text = _printable(text)
+    if draw.textlength(text, font) <= _SIDE:
+        return text
+    while text and draw.textlength(text + "...", font) > _SIDE:
+        text = text[:-1]
+    return text + "..."
