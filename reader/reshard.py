@@ -20,6 +20,7 @@ from imageshards.reader.files import RecordFile, Source, find
 from imageshards.reader.splits import Span, take
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ShardId, UsageError
+from imageshards.transforms.keys import first_rank
 from imageshards.transforms.layout import Layout
 from imageshards.transforms.rules import ShardCounts
 from imageshards.transforms.schemas import Schema
@@ -175,10 +176,9 @@ def _move(dataset: Dataset, layout: Layout, counts: dict[str, int]) -> list[Shar
         spans = source.spans(name)
         records = sum(span.records for span in spans)
         for index in range(count):
-            # As a build deals: record r of n is in shard r * count // n.
-            mine = take(spans, -(-index * records // count), -(-(index + 1) * records // count))
+            begin, end = (first_rank(place, count, records) for place in (index, index + 1))
             shard = ShardId(name, index, count, compression)
-            rows.append(_write_shard(layout, shard, source, mine, checks))
+            rows.append(_write_shard(layout, shard, source, take(spans, begin, end), checks))
     return rows
 
 

@@ -1,0 +1,195 @@
+"""reader.open: records by number, beside what others read of the same files."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import grain
+import numpy as np
+import pytest
+from conftest import Build
+from helpers import names, records, shards
+from PIL import Image
+
+from imageshards import reader
+from imageshards.transforms.elements import UsageError
+from imageshards.transforms.tfrecord import CorruptRecord
+
+
+@pytest.fixture
+def dataset(build: Build, photos: Path, tmp_path: Path) -> Path:
+    build(photos, num_shards="train=5,test=2", splits="train=0.8,test=0.2", base_uri=str(photos))
+    return tmp_path / "out"
+
+
+def labels(found) -> list[int]:
+    return [label for _, label in found]
+
+
+def test_records_by_number(dataset: Path, photos: Path):
+    found = reader.open(dataset, "train")
+    order = names(dataset, "train")
+    assert len(found) == len(order) > 80
+    for number in (0, 1, len(order) // 2, len(order) - 1, -1, -len(order), np.int64(3)):
+        image, label = found[number]
+        path = photos / order[number]
+        np.testing.assert_array_equal(image, np.asarray(Image.open(path)))
+        assert found.classes[label] == path.parent.name
+        assert found.features(number)["image/filename"].decode() == order[number]
+    for number in (len(order), -len(order) - 1):
+        with pytest.raises(IndexError):
+            found[number]
+    first = records(dataset, "train")[0]
+    assert reader.open(dataset, "train", decode=False)[0] == (
+        first.first("image/encoded"), first.first("image/class/label"),
+    )  # fmt: skip
+
+
+def test_iteration_slices_and_sub_splits(dataset: Path):
+    found = reader.open(dataset, "train")
+    whole = [record.first("image/class/label") for record in records(dataset, "train")]
+    assert labels(found) == whole
+    assert labels(found[10:-7]) == whole[10:-7]
+    assert labels(found[10:50][5:9]) == whole[15:19]
+    assert len(found[7:3]) == 0
+    assert list(found[7:3]) == []
+    assert (
+        labels(reader.open(dataset, "train[25%:75%]"))
+        == whole[round(len(whole) / 4) : round(3 * len(whole) / 4)]
+    )
+    both = reader.open(dataset, "train+test")
+    assert len(both) == 120
+    with pytest.raises(UsageError, match="consecutive"):
+        found[::2]
+    with pytest.raises(UsageError, match="which split"):
+        reader.open(dataset)
+
+
+def test_shares_of_workers_are_disjoint_and_complete(dataset: Path):
+    found = reader.open(dataset, "train", decode=False)
+    images = sorted(image for image, _ in found)
+    shared = [image for host in range(3) for image, _ in found.share(3, host)]
+    assert sorted(shared) == images
+
+
+def test_shuffled_is_a_function_of_seed_and_epoch(dataset: Path):
+    found = reader.open(dataset, "train", decode=False)
+    first = list(found.shuffled(seed=1, window=16))
+    assert first == list(found.shuffled(seed=1, window=16))
+    assert first != list(found.shuffled(seed=1, epoch=1, window=16))
+    assert sorted(first) == sorted(found)
+    assert first != list(found)
+    assert list(found[3:3].shuffled()) == []
+
+
+def test_it_can_be_sent_to_another_process(dataset: Path):
+    found = reader.open(dataset, "train")
+    again = pickle.loads(pickle.dumps(found))
+    assert labels(again) == labels(found)
+    assert repr(again) == repr(found) != repr(found[1:])
+
+
+def test_grain_takes_it_for_a_data_source(dataset: Path):
+    found = reader.open(dataset, "train")
+    assert isinstance(found, grain.sources.RandomAccessDataSource)
+    data = grain.MapDataset.source(found).shuffle(seed=3).to_iter_dataset().batch(8)
+    iterator = iter(data)
+    images, batch_labels = next(iterator)
+    assert images.shape == (8, 16, 24, 3)
+    assert images.dtype == np.uint8
+    state = iterator.get_state()
+    expected = [list(batch[1]) for batch in iterator]
+    again = iter(data)
+    again.set_state(state)
+    assert [list(batch[1]) for batch in again] == expected
+    seen = [*batch_labels, *(label for batch in expected for label in batch)]
+    assert len(seen) == len(found)
+    assert sorted(seen) == sorted(labels(found))
+    loader = grain.DataLoader(
+        data_source=found,
+        sampler=grain.samplers.IndexSampler(len(found), num_epochs=1, shuffle=True, seed=0),
+        worker_count=0,
+    )
+    assert sorted(labels(loader)) == sorted(labels(found))
+
+
+# Its protocol buffers and TensorFlow's do not live in one process.
+OF_TFRECORD = """
+import pickle, sys
+from pathlib import Path
+from tfrecord import tfrecord_loader
+from tfrecord.tools.tfrecord2idx import create_index
+
+folder, scratch = map(Path, sys.argv[1:])
+found = []
+for path in sorted(folder.glob("train-*.tfrecord")):
+    index = folder / "metadata" / "index" / f"{path.stem}.idx"
+    create_index(str(path), str(scratch / index.name))
+    for part in range(3):  # it seeks by the index
+        for record in tfrecord_loader(
+            str(path), str(index), {"image/encoded": "byte", "image/class/label": "int"},
+            shard=(part, 3),
+        ):
+            found.append((bytes(record["image/encoded"]), int(record["image/class/label"][0])))
+(scratch / "found.pickle").write_bytes(pickle.dumps(found))
+"""
+
+
+def test_the_tfrecord_package_reads_our_files_by_our_index(dataset: Path, tmp_path: Path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    subprocess.run([sys.executable, "-c", OF_TFRECORD, dataset, scratch], check=True)
+    found = pickle.loads((scratch / "found.pickle").read_bytes())
+    assert found == list(reader.open(dataset, "train", decode=False))
+    # Its tfrecord2idx is NVIDIA's: a line "offset size" a record, of the record and its frame.
+    for path in shards(dataset, "train"):
+        index = dataset / "metadata" / "index" / f"{path.stem}.idx"
+        assert index.read_text() == (scratch / index.name).read_text()
+        assert index.read_text().count("\n") == len(records(dataset, path.stem[:11]))
+
+
+def test_files_without_an_index_are_walked(dataset: Path, tmp_path: Path):
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    for path in shards(dataset, "train"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    found = reader.open(folder / "*.tfrecord")
+    assert labels(found) == labels(reader.open(dataset, "train"))
+    assert labels(reader.open(folder / "*.tfrecord", "[:50%]")) == labels(found[: len(found) // 2])
+
+
+def test_a_corrupt_record_is_one_error_with_file_and_offset(dataset: Path):
+    path = shards(dataset, "train")[1]
+    data = bytearray(path.read_bytes())
+    index = (dataset / "metadata/index" / f"{path.stem}.idx").read_text().splitlines()
+    offset = int(index[3].split()[0])
+    data[offset + 400] ^= 1
+    path.write_bytes(data)
+    found = reader.open(dataset, "train")
+    with pytest.raises(CorruptRecord) as caught:
+        list(found)
+    message = f"{path}: record at byte {offset}: the CRC of its data is wrong"
+    assert str(caught.value) == message
+    bad = []
+    for number in range(len(found)):
+        try:
+            found[number]
+        except CorruptRecord as error:
+            bad.append(str(error))
+    assert bad == [message]
+    unchecked = reader.open(dataset, "train", check=False, decode=False)
+    assert len(list(unchecked)) == len(found)
+
+
+def test_an_index_of_other_files_is_told(dataset: Path):
+    path = shards(dataset, "train")[0]
+    index = dataset / "metadata/index" / f"{path.stem}.idx"
+    lines = index.read_text().splitlines()
+    offset, size = lines[2].split()
+    lines[2] = f"{int(offset) + 1} {size}"
+    index.write_text("\n".join(lines) + "\n")
+    with pytest.raises(CorruptRecord, match="the CRC of its length"):
+        reader.open(dataset, "train")[2]

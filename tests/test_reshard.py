@@ -1,0 +1,182 @@
+"""reshard and advise."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from conftest import Build, Command
+from helpers import build_json, every_file, records, shards
+
+from imageshards import reader
+from imageshards.reader.advise import advised_shards
+from imageshards.reader.verify import verify
+from imageshards.transforms.keys import first_rank
+from imageshards.transforms.scan import read_shard
+
+
+@pytest.fixture
+def dataset(build: Build, photos: Path, tmp_path: Path) -> Path:
+    build(photos, num_shards="train=5,test=2", splits="train=0.8,test=0.2", base_uri=str(photos))
+    return tmp_path / "out"
+
+
+def frames(folder: Path, split: str) -> bytes:
+    return b"".join(path.read_bytes() for path in shards(folder, split))
+
+
+@pytest.mark.parametrize(
+    ("num_shards", "train", "test"), [("3", 3, 3), ("train=8", 8, 2), ("train=1,test=7", 1, 7)]
+)
+def test_records_keep_their_order_and_bytes(
+    dataset: Path, tmp_path: Path, command: Command, num_shards: str, train: int, test: int
+):
+    new = tmp_path / "new"
+    code, out, _ = command("reshard", dataset, new, "--num_shards", num_shards)
+    assert code == 0
+    assert f"train 5 -> {train:,}, test 2 -> {test:,}" in out
+    for split, count in (("train", train), ("test", test)):
+        assert frames(new, split) == frames(dataset, split)
+        found = shards(new, split)
+        assert len(found) == count
+        total = len(records(new, split))
+        firsts = [first_rank(shard, count, total) for shard in range(count + 1)]
+        dealt = [len(list(read_shard(str(path)))) for path in found]
+        assert dealt == [b - a for a, b in pairwise(firsts)]
+        assert tfds.builder_from_directory(str(new)).info.splits[split].num_examples == total
+    verdict = verify(str(new))
+    assert not verdict.problems
+    assert build_json(new)["resharded"] == {
+        "from": str(dataset), "num_shards": "train=5,test=2",
+    }  # fmt: skip
+    assert build_json(new)["counts"] == build_json(dataset)["counts"]
+    assert "train-00000" in (new / "metadata/report.html").read_text()
+    assert list(reader.open(new, "train", decode=False)) == list(
+        reader.open(dataset, "train", decode=False)
+    )
+
+
+def test_the_same_again_does_nothing_and_another_is_refused(
+    dataset: Path, tmp_path: Path, command: Command
+):
+    new = tmp_path / "new"
+    assert command("reshard", dataset, new, "--num_shards", 3)[0] == 0
+    before = every_file(new)
+    code, out, _ = command("reshard", dataset, new, "--num_shards", 3, "--json")
+    assert code == 0
+    assert json.loads(out)["seconds"] == 0
+    code, _, err = command("reshard", dataset, new, "--num_shards", 4)
+    assert code == 2
+    assert "holds another data set" in err
+    assert err.count("\n") == 1
+    assert every_file(new) == before
+    code, _, err = command("build", "--input", tmp_path, "--output", new)
+    assert code == 2
+    assert "holds files of another build" in err
+
+
+def test_one_that_broke_off_is_finished_by_the_same_command(
+    dataset: Path, tmp_path: Path, command: Command
+):
+    whole, new = tmp_path / "whole", tmp_path / "new"
+    assert command("reshard", dataset, whole, "--num_shards", 3)[0] == 0
+    shutil.copytree(whole, new)
+    (new / "dataset_info.json").unlink()
+    shards(new)[2].unlink()
+    assert command("reshard", dataset, new, "--num_shards", 3)[0] == 0
+    assert every_file(new).keys() == {
+        path.replace(str(whole), str(new)) for path in every_file(whole)
+    }
+    assert frames(new, "train") == frames(whole, "train")
+    assert not verify(str(new)).problems
+
+
+def test_a_damaged_shard_is_not_passed_on(dataset: Path, tmp_path: Path, command: Command):
+    path = shards(dataset, "train")[1]
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(data)
+    code, _, err = command("reshard", dataset, tmp_path / "new", "--num_shards", 3)
+    assert code == 2
+    assert f"{path}: its CRC32C is not that of its build" in err
+    assert not (tmp_path / "new" / "dataset_info.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("num_shards", "message"),
+    [
+        ("auto", "write numbers"),
+        ("0", "write a number from 1"),
+        ("500", "write fewer"),
+        ("valid=3", "names the split 'valid'; the splits are train, test"),
+    ],
+)
+def test_wrong_numbers_are_one_line(
+    dataset: Path, tmp_path: Path, command: Command, num_shards: str, message: str
+):
+    code, _, err = command("reshard", dataset, tmp_path / "new", "--num_shards", num_shards)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_data_set_itself_is_no_output(dataset: Path, command: Command):
+    code, _, err = command("reshard", dataset, dataset, "--num_shards", 3)
+    assert code == 2
+    assert "is the data set itself" in err
+
+
+def test_compressed_shards(build: Build, photos: Path, tmp_path: Path, command: Command):
+    build(photos, num_shards="4", features="pixels", resize="8x8", compression="gzip")
+    new = tmp_path / "new"
+    code, _, err = command("reshard", tmp_path / "out", new, "--num_shards", 3)
+    assert (code, err) == (0, "")
+    assert not verify(str(new)).problems
+    old = reader.open(tmp_path / "out", "train")
+    found = reader.open(new, "train")
+    assert [label for _, label in found] == [label for _, label in old]
+    assert all((a == b).all() for (a, _), (b, _) in zip(found, old, strict=True))
+    data = reader.load(new, batch_size=40, dtype="uint8", repeat=False)
+    images = {image.tobytes() for batch, _ in data.as_numpy_iterator() for image in batch}
+    assert images == {image.tobytes() for image, _ in old}
+    assert data.element_spec[0] == tf.TensorSpec((None, 8, 8, 3), tf.uint8)
+
+
+@pytest.mark.parametrize(
+    ("records", "size", "hosts", "expected"),
+    [
+        (1_281_167, 140_000_000_000, 32, 928),  # ImageNet: 150 MB a file, 29 a host
+        (50_000_000, 5_000_000_000_000, 128, 33_280),
+        (10_000, 1_100_000_000, 8, 8),
+        (100_000, 40_000_000_000, 8, 264),
+        (10_000, 10_000_000, 32, 32),
+        (100, 10_000_000, 32, 32),
+        (20, 1000, 32, 20),
+        (1797, 400_000, 1, 1),
+    ],
+)
+def test_advised_shards(records: int, size: int, hosts: int, expected: int):
+    assert advised_shards(records, size, hosts)[0] == expected
+
+
+def test_advise_says_what_is_wrong_and_what_to_do(dataset: Path, tmp_path: Path, command: Command):
+    code, out, _ = command("advise", dataset, "--hosts", 3)
+    assert code == 0
+    assert "WARNING: 3 hosts do not divide 5 shards" in out
+    assert "WARNING: 2 shards for 3 hosts" in out
+    line = out.splitlines()[-1].strip()
+    assert line == f"imageshards reshard {dataset} NEW --num_shards train=3,test=3"
+    new = tmp_path / "new"
+    assert command(*line.replace("NEW", str(new)).split()[1:])[0] == 0
+    code, out, _ = command("advise", new, "--hosts", 3)
+    assert "WARNING" not in out
+    assert "reshard" not in out
+    code, out, _ = command("advise", new, "--hosts", 3, "--json")
+    assert json.loads(out)["num_shards"] == ""
+    assert command("advise", new, "--hosts", 0)[0] == 2

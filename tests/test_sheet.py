@@ -1,0 +1,108 @@
+"""Contact sheets: PNG, HTML and half blocks."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Build, Command
+from PIL import Image
+
+from imageshards.reader.sheet import make_sheet, shows_colours
+
+COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250)}
+
+
+@pytest.fixture
+def dataset(build: Build, tmp_path: Path) -> Path:
+    for name, colour in COLOURS.items():
+        folder = tmp_path / "in" / name
+        folder.mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (40 + number, 30), colour).save(folder / f"{number}.png")
+    build(tmp_path / "in", num_shards="2")
+    return tmp_path / "out"
+
+
+def test_a_png_shows_the_first_images_and_their_classes(
+    dataset: Path, tmp_path: Path, command: Command
+):
+    path = tmp_path / "sheet.png"
+    code, out, _ = command("inspect", dataset, "--contact_sheet", path, "--images", 10)
+    assert code == 0
+    assert f"contact sheet: {path}" in out
+    sheet = make_sheet(str(dataset), 10)
+    assert sheet is not None
+    pixels = np.asarray(Image.open(path))
+    for number, picture in enumerate(sheet.splits["train"]):
+        x, y = 10 + number % 8 * 138, 10 + 18 + number // 8 * 156
+        middle = tuple(int(value) for value in pixels[y + 64, x + 64])
+        assert middle == COLOURS[picture.caption]
+    assert len(sheet.splits["train"]) == 10
+
+
+def test_html_is_one_file(dataset: Path, tmp_path: Path, command: Command):
+    path = tmp_path / "sheet.html"
+    assert command("inspect", dataset, "--contact_sheet", path)[0] == 0
+    page = path.read_text()
+    assert page.count("<figure>") == 12
+    assert "<figcaption>green</figcaption>" in page
+    assert "http" not in page
+
+
+def test_half_blocks_have_the_colours(dataset: Path):
+    sheet = make_sheet(str(dataset), 4)
+    assert sheet is not None
+    lines = list(sheet.blocks(80))
+    assert lines[0].strip() == "train: 4 of 12"
+    assert len(lines) == 1 + 8 + 1
+    found = re.findall(r"38;2;(\d+);(\d+);(\d+);48;2;(\d+);(\d+);(\d+)m", lines[1])
+    assert len(found) == 4 * 16
+    for number, picture in enumerate(sheet.splits["train"]):
+        colour = tuple(map(int, found[number * 16 + 8]))
+        assert colour == COLOURS[picture.caption] * 2
+    assert all(len(re.sub(r"\x1b\[[\d;]*m", "", line)) <= 80 for line in lines)
+
+
+def test_only_a_terminal_that_says_so_gets_colours(dataset: Path, command: Command):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    assert shows_colours(Terminal(), {"COLORTERM": "truecolor"})
+    assert not shows_colours(Terminal(), {})
+    assert not shows_colours(Terminal(), {"COLORTERM": "truecolor", "NO_COLOR": "1"})
+    assert not shows_colours(io.StringIO(), {"COLORTERM": "truecolor"})
+    assert "\x1b" not in command("inspect", dataset)[1]
+
+
+def test_pixels_of_every_kind(build: Build, dataset: Path, tmp_path: Path):
+    for name, options in {
+        "pixels": {"resize": "8x8"}, "raw": {"resize": "8x8"}, "shape": {},
+    }.items():  # fmt: skip
+        build(tmp_path / "in", num_shards="1", features=name, output=tmp_path / name, **options)
+        sheet = make_sheet(str(tmp_path / name), 3)
+        assert sheet is not None
+        for picture in sheet.splits["train"]:
+            found = picture.image.getpixel((4, 4))
+            assert np.abs(np.subtract(found, COLOURS[picture.caption])).max() <= 1
+
+
+def test_a_text_has_no_images(build: Build, tmp_path: Path, command: Command):
+    (tmp_path / "a.txt").write_text("one\ntwo\nthree\n")
+    build(tmp_path / "a.txt", num_shards="1", features="text", labels="none")
+    code, _, err = command("inspect", tmp_path / "out", "--contact_sheet", tmp_path / "a.png")
+    assert code == 2
+    assert "holds texts" in err
+
+
+def test_another_ending_is_one_line(dataset: Path, command: Command):
+    code, out, err = command("inspect", dataset, "--contact_sheet", "a.gif")
+    assert (code, out) == (2, "")
+    assert "write FILE.png or FILE.html" in err
+    code, _, err = command("inspect", dataset, "--contact_sheet", "/none/a.png")
+    assert code == 2
+    assert "/none/a.png: No such file" in err
