@@ -1,0 +1,261 @@
+"""Reading beside other readers, in alternation: python -m benchmarks.reading DIR [--rounds 5].
+
+DIR is a data set of JPEGs that imageshards built, uncompressed. Every contender reads all of its
+first split, or as many records as it is told, in batches of 128, its files shuffled; the medians
+are printed, and what they are to TensorFlow Datasets and to the best pipeline written by hand.
+Without TensorFlow it reads beside the tfrecord package, and reshards beside `cp -r`.
+
+Runs in the environment of imageshards (extra `dev`). DIR on a tmpfs measures readers, not a disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from benchmarks.scratch import scratch_folder
+from imageshards import reader
+from imageshards.pipeline.report import report_html
+from imageshards.reader.dataset import open_dataset
+from imageshards.reader.reshard import reshard
+
+_BATCH = 128
+_SIDE = 224
+_WINDOW = 1024
+_AUTO = tf.data.AUTOTUNE
+_SPEC = {
+    "image/encoded": tf.io.FixedLenFeature([], tf.string),
+    "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+}
+_PEER = Path(__file__).resolve().parent / "peers" / "read_without_tensorflow.py"
+_HAND = "by hand"
+_TFDS = "tensorflow_datasets"
+
+Make = Callable[[], tf.data.Dataset]
+
+
+def _files(folder: Path, split: str) -> list[str]:
+    return sorted(map(str, folder.glob(f"{split}-*.tfrecord")))
+
+
+def _interleaved(files: list[str]) -> tf.data.Dataset:
+    """Records of files as TensorFlow's guide reads them: in parallel, and in no fixed order."""
+    return (
+        tf.data.Dataset.from_tensor_slices(files)
+        .shuffle(len(files))
+        .interleave(
+            tf.data.TFRecordDataset,
+            cycle_length=16,
+            num_parallel_calls=_AUTO,
+            deterministic=False,
+        )
+    )
+
+
+def _label(parsed: dict[str, tf.Tensor]) -> tf.Tensor:
+    return tf.cast(parsed["image/class/label"], tf.int32)
+
+
+def _parsed_batch(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    parsed = tf.io.parse_example(data, _SPEC)
+    return parsed["image/encoded"], _label(parsed)
+
+
+def _parsed_one(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    parsed = tf.io.parse_single_example(data, _SPEC)
+    return parsed["image/encoded"], _label(parsed)
+
+
+def _resized(image: tf.Tensor) -> tf.Tensor:
+    image = tf.image.resize(image, (_SIDE, _SIDE)) / 255.0
+    return tf.ensure_shape(image, (_SIDE, _SIDE, 3))
+
+
+def _decoded(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The obvious way: decode all, then resize."""
+    image, label = _parsed_one(data)
+    return _resized(tf.io.decode_image(image, channels=3, expand_animations=False)), label
+
+
+def _cropped(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The centred square of a JPEG, decoded and no more."""
+    image, label = _parsed_one(data)
+    shape = tf.io.extract_jpeg_shape(image)
+    side = tf.minimum(shape[0], shape[1])
+    window = tf.stack([(shape[0] - side) // 2, (shape[1] - side) // 2, side, side])
+    return _resized(tf.io.decode_and_crop_jpeg(image, window, channels=3)), label
+
+
+def undecoded(folder: Path, split: str) -> dict[str, Make]:
+    """Contenders that give batches of (encoded image, label)."""
+    files = _files(folder, split)
+
+    def from_tfds() -> tf.data.Dataset:
+        data = tfds.builder_from_directory(str(folder)).as_dataset(
+            split=split,
+            shuffle_files=True,
+            decoders={"image/encoded": tfds.decode.SkipDecoding()},
+        )
+        data = data.map(
+            lambda one: (one["image/encoded"], tf.cast(one["image/class/label"], tf.int32)), _AUTO
+        )
+        return data.shuffle(_WINDOW).batch(_BATCH).prefetch(_AUTO)
+
+    def load(**options: Any) -> tf.data.Dataset:
+        return reader.load(folder, split, batch_size=_BATCH, decode=False, repeat=False, **options)
+
+    return {
+        "raw records": lambda: _interleaved(files).batch(_BATCH).prefetch(_AUTO),
+        "plain map": lambda: tf.data.TFRecordDataset(files).map(_parsed_one).batch(_BATCH),
+        _TFDS: from_tfds,
+        _HAND: lambda: (
+            _interleaved(files).shuffle(_WINDOW).batch(_BATCH).map(_parsed_batch, _AUTO)
+            .prefetch(_AUTO)
+        ),
+        "reader.load": lambda: load(shuffle=_WINDOW),
+        "reader.load, not deterministic": lambda: load(shuffle=_WINDOW, deterministic=False),
+        "reader.load, in order": lambda: load(shuffle=False),
+    }  # fmt: skip
+
+
+def decoded(folder: Path, split: str) -> dict[str, Make]:
+    """Contenders that give batches of float32 images of 224 x 224."""
+    files = _files(folder, split)
+
+    def from_tfds() -> tf.data.Dataset:
+        data = tfds.builder_from_directory(str(folder)).as_dataset(split=split, shuffle_files=True)
+        data = data.shuffle(_WINDOW).map(
+            lambda one: (
+                _resized(one["image/encoded"]),
+                tf.cast(one["image/class/label"], tf.int32),
+            ),
+            _AUTO,
+        )
+        return data.batch(_BATCH).prefetch(_AUTO)
+
+    def by_hand() -> tf.data.Dataset:
+        data = _interleaved(files).shuffle(_WINDOW).map(_cropped, _AUTO, deterministic=False)
+        return data.batch(_BATCH).prefetch(_AUTO)
+
+    def load(**options: Any) -> tf.data.Dataset:
+        return reader.load(
+            folder, split, batch_size=_BATCH, image_size=_SIDE, repeat=False, shuffle=_WINDOW,
+            **options,
+        )  # fmt: skip
+
+    return {
+        "plain map": lambda: tf.data.TFRecordDataset(files).map(_decoded).batch(_BATCH),
+        _TFDS: from_tfds,
+        _HAND: by_hand,
+        "reader.load": load,
+        "reader.load, not deterministic": lambda: load(deterministic=False),
+        "reader.load, augmented": lambda: load(augment=True),
+    }
+
+
+def rate(make: Make, records: int) -> float:
+    """Records a second, from the making of the pipeline to its last batch."""
+    begin = time.perf_counter()
+    seen = 0
+    for batch in make():
+        seen += int(tf.nest.flatten(batch)[0].shape[0])
+        if seen >= records:
+            break
+    return seen / (time.perf_counter() - begin)
+
+
+def compare(title: str, contenders: dict[str, Make], records: int, rounds: int) -> None:
+    """Measures in alternation, and prints."""
+    runs: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds + 1):
+        for name, make in contenders.items():
+            found = rate(make, records)
+            if number:  # the first round warms up
+                runs[name].append(found)
+    medians = {name: median(rates) for name, rates in runs.items()}
+    print(f"\n{title}: {records:,} records, medians of {rounds}")
+    print(f"{'':34}{'records/s':>11}{'to TFDS':>10}{'to by hand':>12}")
+    for name, value in medians.items():
+        print(
+            f"{name:34}{value:11,.0f}{value / medians[_TFDS]:10.2f}{value / medians[_HAND]:12.2f}"
+        )
+
+
+def without_tensorflow(folder: Path, split: str, rounds: int) -> None:
+    """Sequential and random reading beside the tfrecord package, each in a process of its own."""
+    runs: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for name in ("open", "open-unchecked", "open-random", "tfrecord", "tfrecord-random"):
+            done = subprocess.run(
+                [sys.executable, _PEER, name, folder, split],
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            runs.setdefault(name, []).append(json.loads(done.stdout)["rate"])
+    print(f"\nWithout TensorFlow, encoded image and label: medians of {rounds}")
+    for name, rates in runs.items():
+        print(f"{name:34}{median(rates):11,.0f}")
+
+
+def resharding(folder: Path, rounds: int) -> None:
+    """Seconds of `reshard` and of `cp -r`, into the file system of the data set."""
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    taken: dict[str, list[float]] = {"reshard --num_shards 24": [], "cp -r": []}
+    with scratch_folder(folder.resolve().parent) as scratch:
+        for _ in range(rounds):
+            for name, times in taken.items():
+                target = scratch / "target"
+                begin = time.perf_counter()
+                if name == "cp -r":
+                    subprocess.run(["cp", "-r", folder, target], check=True)
+                else:
+                    reshard(str(folder), str(target), "24", report_html)
+                times.append(time.perf_counter() - begin)
+                shutil.rmtree(target)
+    print(f"\n{size / 1e9:.2f} GB: medians of {rounds}")
+    for name, times in taken.items():
+        print(f"{name:34}{median(times):10.2f} s{size / 1e9 / median(times):8.2f} GB/s")
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.reading", description=__doc__)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N")
+    parser.add_argument(
+        "--decoded", type=int, default=4096, metavar="N", help="records to decode (default 4096)"
+    )
+    parser.add_argument(
+        "--only", choices=("undecoded", "decoded", "open", "reshard"), help="one part alone"
+    )
+    args = parser.parse_args()
+    dataset = open_dataset(str(args.folder))
+    split, lengths = next(iter(dataset.lengths.items()))
+    records = sum(lengths)
+    if args.only in (None, "undecoded"):
+        compare("Not decoded", undecoded(args.folder, split), records, args.rounds)
+    if args.only in (None, "decoded"):
+        count = min(args.decoded, records)
+        title = f"Decoded to {_SIDE} x {_SIDE}"
+        compare(title, decoded(args.folder, split), count, args.rounds)
+    if args.only in (None, "open"):
+        without_tensorflow(args.folder, split, args.rounds)
+    if args.only in (None, "reshard"):
+        resharding(args.folder, args.rounds)
+
+
+if __name__ == "__main__":
+    main()
