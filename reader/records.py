@@ -207,4 +207,6 @@ class Records(Sequence[Any]):
                 content = decode_image(content, self._channels)
             except OSError as error:
                 raise CorruptRecord(self._message(where, error)) from error
+        if isinstance(content, np.ndarray) and not content.flags.writeable:
+            content = content.copy()  # PyTorch wants to own what it gets
         return (content, values[schema.label_key]) if schema.label_key else content

@@ -193,3 +193,30 @@ def test_an_index_of_other_files_is_told(dataset: Path):
     index.write_text("\n".join(lines) + "\n")
     with pytest.raises(CorruptRecord, match="the CRC of its length"):
         reader.open(dataset, "train")[2]
+
+
+def test_what_the_readme_says_of_reading_runs(
+    build: Build, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    section = text.partition("\n## Reading\n")[2].partition("\n## ")[0]
+    code = "\n".join(line[4:] for line in section.splitlines() if line.startswith("    "))
+    assert code.count("reader.load(") > 5
+    ratios = "train=0.7,validation=0.15,test=0.15"
+    build(photos, num_shards="2", splits=ratios, output=tmp_path / "dataset")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(reader, "load", smaller(reader.load))
+    found: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), found)
+    assert found["image"].shape == (16, 24, 3)
+    assert found["iterator"].records == 32
+    assert len(found["half"]) == len(found["records"]) // 2
+
+
+def smaller(load):
+    """load as it is, but for the 100 records of which the README speaks."""
+
+    def do(place, split=None, **options):
+        return load(place, "train[-50:]" if split == "train[-100:]" else split, **options)
+
+    return do

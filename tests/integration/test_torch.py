@@ -1,0 +1,60 @@
+"""PyTorch's DataLoader, where torch is installed: it is too large to come with the tests."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import LOCAL
+from helpers import write_images
+
+from imageshards import reader
+from imageshards.pipeline.config import Config
+from imageshards.pipeline.run import run
+
+torch_data = pytest.importorskip("torch.utils.data", reason="pip install torch, 3 GB, to run it")
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> reader.Records:
+    folder = tmp_path_factory.mktemp("torch")
+    write_images(folder / "in", 6, 20)
+    run(
+        Config(input=(str(folder / "in"),), output=str(folder / "out"), num_shards="7"),
+        LOCAL,
+        show_progress=False,
+    )
+    return reader.open(folder / "out", "train")
+
+
+def images(loader) -> list[bytes]:
+    return [image.numpy().tobytes() for batch, _ in loader for image in batch]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_map_style_data_set(records: reader.Records, workers: int):
+    loader = torch_data.DataLoader(records, batch_size=8, shuffle=True, num_workers=workers)
+    batch, labels = next(iter(loader))
+    assert tuple(batch.shape) == (8, 16, 24, 3)
+    assert tuple(labels.shape) == (8,)
+    assert sorted(images(loader)) == sorted(image.tobytes() for image, _ in records)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_an_iterable_data_set(records: reader.Records, workers: int):
+    from imageshards.reader.torch import IterableRecords
+
+    data = IterableRecords(records, seed=1, window=32)
+    loader = torch_data.DataLoader(data, batch_size=8, num_workers=workers)
+    first = images(loader)
+    assert sorted(first) == sorted(image.tobytes() for image, _ in records)
+    assert images(loader) == first
+    data.epoch = 1
+    assert images(loader) != first
+    assert sorted(images(loader)) == sorted(first)
+    assert len(data) == 120
+
+
+def test_in_order(records: reader.Records):
+    from imageshards.reader.torch import IterableRecords
+
+    loader = torch_data.DataLoader(IterableRecords(records, shuffle=False), batch_size=7)
+    assert images(loader) == [image.tobytes() for image, _ in records]
