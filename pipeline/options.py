@@ -193,6 +193,18 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     work.add_argument("--verbose", action="store_true", help="show Beam's log and tracebacks")
 
 
+def build_actions() -> list[argparse.Action]:
+    """The options of `imageshards build`, as argparse has them."""
+    parser = Parser(add_help=False)
+    add_build_options(parser)
+    return parser._actions
+
+
+def flags() -> frozenset[str]:
+    """The names of those that are there or not, and take no value."""
+    return frozenset(action.dest for action in build_actions() if action.nargs == 0)
+
+
 def _workers(text: str) -> int | None:
     if text == "auto":
         return None
