@@ -157,7 +157,7 @@ def _run(args: argparse.Namespace, config: Config, beam_options: list[str], begi
     logging.basicConfig(stream=sys.stderr, level=logging.INFO if args.verbose else logging.WARNING)
     if not args.verbose:
         # Beam logs the traceback of what we tell in one line.
-        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+        logging.getLogger("apache_beam").setLevel(logging.CRITICAL + 1)
     if config.writer == "beam" and is_local_runner(beam_options):
         print(
             "imageshards: --writer beam on the local runner holds some 6.5 times the data set in "
@@ -172,7 +172,13 @@ def _run(args: argparse.Namespace, config: Config, beam_options: list[str], begi
 
     try:
         result = (
-            run(config, beam_options, workers=workers, begin=begin, announce=announce)
+            run(
+                config,
+                beam_options,
+                workers=workers,
+                begin=begin,
+                announce=announce if is_dataflow(beam_options) else None,
+            )
             if wait
             else submit(config, beam_options)
         )

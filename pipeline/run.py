@@ -13,6 +13,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineState
 
 from imageshards.pipeline import graph
 from imageshards.pipeline.config import AUTO, Config
@@ -144,7 +145,7 @@ def run(
         their start. More than one need a `if __name__ == "__main__"` in the script that calls this.
       show_progress: on stderr.
       begin: `time.perf_counter()` at the start of what is timed; now, if None.
-      announce: is told of the job as soon as a service has taken it.
+      announce: for a runner that hands the job to a service: is told of it when that has taken it.
 
     Raises:
       BuildError: it could not begin.
@@ -155,16 +156,18 @@ def run(
     options = _pipeline_options(beam_arguments)
     job = None
     try:
-        with Progress(config.layout, enabled=show_progress):
+        if announce:
             result = _start(config, options, workers)
             job = submission_of(result, options, config.layout.root)
-            if not job:
-                result.wait_until_finish()
-        if job:
-            if announce:
+            if job:
                 announce(job)
             with Progress(config.layout, enabled=show_progress):
-                result.wait_until_finish()
+                state = result.wait_until_finish()
+            if state != PipelineState.DONE:
+                raise JobEnded(state)
+        else:
+            with Progress(config.layout, enabled=show_progress):
+                _start(config, options, workers).wait_until_finish()
     except Exception as error:
         raise _job_error(error, job) from error
     with storage.open_read(config.layout.build) as file:
@@ -307,6 +310,10 @@ _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.DOTALL)
 _CAUSE = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
 
 
+class JobEnded(Exception):
+    """A service says that the job came to another end than its own."""
+
+
 _AT_DATAFLOW = re.compile(r"Dataflow pipeline failed\. State: (\w+), Error:\n(.*)", re.DOTALL)
 
 
@@ -319,11 +326,10 @@ def _job_error(error: Exception, job: Submission | None = None) -> JobError:
     where = f"; {job.link}" if job and job.link else ""
     if isinstance(error, BuildError):
         return JobError(_WHILE_RUNNING.sub("", str(error)), details)
-    at_dataflow = _AT_DATAFLOW.match(str(error))
-    if at_dataflow and at_dataflow[1] != "FAILED":
-        return JobError(f"the job was {at_dataflow[1].lower()}{where}", details)
-    told = at_dataflow[2] if at_dataflow else details
-    lines = [line.strip() for line in told.splitlines()]
+    state, told = _told(error)
+    if state != PipelineState.FAILED:
+        return JobError(f"the job was {state.lower()}{where}", details)
+    lines = [line.strip() for line in (told or details).splitlines()]
     for line in lines:
         name, _, message = line.partition(": ")
         if name.endswith(f"elements.{BuildError.__name__}") and message:
@@ -331,5 +337,17 @@ def _job_error(error: Exception, job: Submission | None = None) -> JobError:
     causes = [line for line in lines if _CAUSE.match(line)]
     if causes and "KeyboardInterrupt" in causes[-1]:
         raise KeyboardInterrupt
-    cause = _WHILE_RUNNING.sub("", causes[-1]) if causes else (" ".join(lines) or repr(error))
+    if causes:
+        cause = _WHILE_RUNNING.sub("", causes[-1])
+    else:
+        cause = " ".join((told or f"{type(error).__name__}: {error}").split())
     return JobError(f"the job failed: {cause}{where} (--verbose shows where)", details)
+
+
+def _told(error: Exception) -> tuple[str, str]:
+    """What a service says of a job's end: its state, and the text of its last error."""
+    if isinstance(error, JobEnded):
+        return str(error), ""
+    if found := _AT_DATAFLOW.match(str(error)):
+        return found[1], "no reason is given" if found[2] == "None" else found[2]
+    return PipelineState.FAILED, ""

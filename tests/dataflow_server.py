@@ -46,8 +46,9 @@ class Service:
             if self.refuse:
                 return self.refuse, {"error": {"code": self.refuse, "message": "not you"}}
             self.job = json.loads(body)
+            known = self._known()
             threading.Thread(target=self._run, daemon=True).start()
-            return 200, self._known()
+            return 200, known
         if (method, path) == ("GET", f"{jobs}/{JOB_ID}"):
             return 200, self._known()
         if (method, path) == ("GET", f"{jobs}/{JOB_ID}/messages"):
