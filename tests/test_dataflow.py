@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from base64 import urlsafe_b64encode
+from importlib import metadata
 from pathlib import Path
 
 import apache_beam
@@ -196,6 +197,12 @@ def test_the_wheel_holds_the_code_that_runs(tmp_path: Path):
     for name, digest, size in rows[:-1]:
         found = urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=").decode()
         assert (digest, int(size)) == (f"sha256={found}", len(files[name]))
+
+
+def test_without_metadata_there_is_no_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(metadata, "distributions", lambda **_: [])
+    with pytest.raises(UsageError, match="--setup_file"):
+        write_wheel(tmp_path)
 
 
 PARAMETERS = {parameter["name"]: parameter for parameter in template()["parameters"]}
