@@ -27,7 +27,7 @@ _MARGIN = 10
 _CAPTION = 18
 _COLUMNS = 8
 _INK, _SOFT, _PAPER = "#1d2430", "#667085", "#ffffff"
-_BLOCK_SIDE = 16
+_BLOCK_SIDE = 24
 _SUFFIXES = (".png", ".html")
 
 _STYLE = """

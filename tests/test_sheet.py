@@ -56,15 +56,15 @@ def test_html_is_one_file(dataset: Path, tmp_path: Path, command: Command):
 def test_half_blocks_have_the_colours(dataset: Path):
     sheet = make_sheet(str(dataset), 4)
     assert sheet is not None
-    lines = list(sheet.blocks(80))
+    lines = list(sheet.blocks(102))
     assert lines[0].strip() == "train: 4 of 12"
-    assert len(lines) == 1 + 8 + 1
+    assert len(lines) == 1 + 12 + 1
     found = re.findall(r"38;2;(\d+);(\d+);(\d+);48;2;(\d+);(\d+);(\d+)m", lines[1])
-    assert len(found) == 4 * 16
+    assert len(found) == 4 * 24
     for number, picture in enumerate(sheet.splits["train"]):
-        colour = tuple(map(int, found[number * 16 + 8]))
+        colour = tuple(map(int, found[number * 24 + 12]))
         assert colour == COLOURS[picture.caption] * 2
-    assert all(len(re.sub(r"\x1b\[[\d;]*m", "", line)) <= 80 for line in lines)
+    assert all(len(re.sub(r"\x1b\[[\d;]*m", "", line)) <= 102 for line in lines)
 
 
 def test_only_a_terminal_that_says_so_gets_colours(dataset: Path, command: Command):
