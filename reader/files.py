@@ -10,7 +10,8 @@ import glob
 import io
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import IO, Any, cast
@@ -34,6 +35,7 @@ from imageshards.transforms.tfrecord import (
     scan_records,
 )
 
+_REQUESTS = 16
 _INDEX_SUFFIXES = (".idx", ".index")
 _HEAD = struct.Struct("<QI")
 Index = npt.NDArray[np.int64]
@@ -148,6 +150,15 @@ class Source:
             for name, places in self.splits.items()
         }
         return spans_of(next(iter(self.splits)) if split is None else split, lengths)
+
+
+def read_indexes(files: Iterable[RecordFile]) -> None:
+    """Reads the indexes of some files, which are then at hand."""
+    files = list(files)
+    if all(storage.is_local(file.uri) for file in files):
+        return  # they are read as they are used
+    with ThreadPoolExecutor(_REQUESTS) as executor:  # a request each
+        list(executor.map(lambda file: file.index, files))
 
 
 def find(place: str | os.PathLike[str]) -> Source:

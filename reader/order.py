@@ -16,7 +16,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from imageshards.reader.files import RecordFile
+from imageshards.reader.files import RecordFile, read_indexes
 from imageshards.reader.splits import Span
 
 _BLOCK_BYTES = 8 << 20
@@ -77,6 +77,7 @@ def make_blocks(
       spans: of this host.
       window: records to shuffle together; None: as many as take 128 MB, from 1,024 to 65,536.
     """
+    read_indexes(files[place] for place in sorted({span.file for span in spans}))
     records = sum(span.records for span in spans)
     size = 0
     for span in spans:

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -330,6 +331,13 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
         """Shapes and dtypes of the elements."""
         return self._data.element_spec
 
+    def __iter__(self) -> Iterator[Any]:
+        """TensorFlow's own iterator; outside of a tf.function it names the file of a bad record."""
+        iterator: Any = super().__iter__()
+        iterator.__class__ = _naming(type(iterator))
+        iterator.recipe = self._recipe
+        return iterator  # type: ignore[no-any-return]
+
     def starting_at(self, records: int) -> ImageDataset:
         """The same behind so many delivered records, counted from the beginning of the run."""
         if records < 0:
@@ -338,7 +346,23 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
 
     def iterator(self) -> StatefulIterator:
         """An iterator that knows how far it is."""
-        return StatefulIterator(self._recipe, self._start, self._data)
+        return StatefulIterator(self._recipe, self._start, self)
+
+
+@cache
+def _naming(base: type) -> type:
+    """A class of iterators whose errors are those of `Recipe.culprit`."""
+
+    class NamingIterator(base):  # type: ignore[misc]
+        recipe: Recipe
+
+        def __next__(self) -> Any:
+            try:
+                return super().__next__()
+            except tf.errors.DataLossError as error:
+                raise self.recipe.culprit(error) or error from None
+
+    return NamingIterator
 
 
 class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
@@ -351,7 +375,7 @@ class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
       records: delivered since the beginning of the run.
     """
 
-    def __init__(self, recipe: Recipe, start: int, data: tf.data.Dataset) -> None:
+    def __init__(self, recipe: Recipe, start: int, data: ImageDataset) -> None:
         self._recipe = recipe
         self.records = start
         self._data = data
@@ -373,10 +397,7 @@ class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         """
         if self._iterator is None:
             self._iterator = iter(self._data)
-        try:
-            element = next(self._iterator)
-        except tf.errors.DataLossError as error:
-            raise self._recipe.culprit(error) or error from None
+        element = next(self._iterator)
         self.records += int(tf.nest.flatten(element)[0].shape[0]) if self._recipe.batch_size else 1
         return element
 
@@ -398,7 +419,7 @@ class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
                 "host must be those with which it was saved"
             )
         self.records = int(state["records"])
-        self._data, self._iterator = self._recipe.dataset(self.records), None
+        self._data, self._iterator = ImageDataset(self._recipe, self.records), None
 
     def serialize(self) -> str:
         """For tf.train.Checkpoint."""

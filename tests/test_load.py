@@ -70,6 +70,13 @@ def test_without_shuffling_the_order_is_that_of_the_files(sets):
     assert read_names(sets[7], "train[10:50]", shuffle=False) == names(sets[7])[10:50]
 
 
+def test_sub_splits_are_disjoint_and_complete(sets):
+    parts = ["train[:33.3%]", "train[33.3%:70%]", "train[70%:]"]
+    found = [name for part in parts for name in read_names(sets[7], part, num_hosts=1)]
+    assert sorted(found) == sorted(names(sets[7]))
+    assert sorted(read_names(sets[7], "+".join(parts))) == sorted(found)
+
+
 def test_the_order_is_a_function_of_seed_and_epoch(sets):
     two = read_names(sets[16], shuffle=32)
     assert two == read_names(sets[16], shuffle=32)
@@ -305,7 +312,10 @@ def test_a_corrupt_shard_is_one_error_with_file_and_offset(sets, tmp_path: Path)
     iterator = reader.load(folder, batch_size=8, image_size=8).iterator()
     with pytest.raises(CorruptRecord) as caught:
         list(islice(iterator, 30))
+    with pytest.raises(CorruptRecord) as in_a_loop:
+        list(reader.load(folder, batch_size=8, image_size=8, repeat=False))
     text = str(caught.value)
+    assert text == str(in_a_loop.value)
     assert text.startswith(f"{path}: record at byte {offset}: the CRC of its data is wrong")
     assert "\n" not in text
 
