@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from imageshards.reader.files import find
 from imageshards.reader.order import make_blocks
 from imageshards.reader.splits import share_of
+from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.schemas import Feature, Schema
 
@@ -40,7 +41,7 @@ def load(
     repeat: bool = True,
     drop_remainder: bool | None = None,
     deterministic: bool = True,
-    parallel_reads: int = 4,
+    parallel_reads: int | None = None,
     start: int = 0,
 ) -> ImageDataset:
     """Reads a data set for training or evaluation.
@@ -77,7 +78,7 @@ def load(
       drop_remainder: leave out the last batch if it is not full; None: where `repeat` is on, since
         then there is no last one.
       deterministic: False lets whatever is ready come first. It may be faster, and has no state.
-      parallel_reads: files that are read at the same time.
+      parallel_reads: blocks that are read at the same time; None: 4 from a disk, 16 from elsewhere.
       start: how many records were delivered before; these are skipped, without being decoded.
 
     Returns:
@@ -136,7 +137,7 @@ def load(
         repeat=repeat,
         drop_remainder=repeat if drop_remainder is None else drop_remainder,
         deterministic=deterministic,
-        parallel_reads=parallel_reads,
+        parallel_reads=parallel_reads or (4 if storage.is_local(source.files[0].uri) else 16),
         least=least,
     )
     return ImageDataset(recipe, start)

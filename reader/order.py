@@ -30,7 +30,7 @@ class Blocks:
     """What is read at one go.
 
     Attributes:
-      table: int64 [blocks, 3]: place of the file, offset of the first record, records.
+      table: int64 [blocks, 4]: place of the file, offset of the first record, records, bytes.
       largest: records of the largest block.
       per_window: blocks that are shuffled together.
       spans: the same as records of files.
@@ -92,9 +92,12 @@ def make_blocks(
     rows = []
     cut: list[Span] = []
     for span in spans:
-        offsets = files[span.file].index[:, 0]
+        offsets, framed = files[span.file].index.T
         begins = np.arange(span.begin, span.end, per_block, dtype=np.int64)
         ends = np.minimum(begins + per_block, span.end)
-        rows.append(np.stack([np.full_like(begins, span.file), offsets[begins], ends - begins], 1))
+        lasts = ends - 1
+        sizes = offsets[lasts] + framed[lasts] - offsets[begins]
+        places = np.full_like(begins, span.file)
+        rows.append(np.stack([places, offsets[begins], ends - begins, sizes], 1))
         cut += [Span(span.file, *ends) for ends in zip(begins.tolist(), ends.tolist(), strict=True)]
     return Blocks(np.concatenate(rows), per_block, max(1, window // per_block), cut)

@@ -21,6 +21,7 @@ import tensorflow as tf
 from imageshards.reader.files import RecordFile
 from imageshards.reader.order import Blocks
 from imageshards.reader.parse import decode, parse_spec
+from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.schemas import Schema
 from imageshards.transforms.tfrecord import CorruptRecord
@@ -218,11 +219,14 @@ class Recipe:
         compression = next(iter({self.files[int(place)].compression for place in used.numpy()}))
         table = tf.concat([tf.cast(places, tf.int64)[:, None], blocks.table[:, 1:]], 1)
 
+        remote = not storage.is_local(uris[0].numpy().decode())
+
         def read(row: tf.Tensor) -> tf.data.Dataset:
             variant = tf.raw_ops.TFRecordDatasetV2(
                 filenames=tf.gather(uris, row[:1]),
                 compression_type=compression,
-                buffer_size=tf.constant(_READ_BUFFER_BYTES, tf.int64),
+                # Elsewhere than on a disk, a read of a buffer is a request: one for each block.
+                buffer_size=row[3] if remote else tf.constant(_READ_BUFFER_BYTES, tf.int64),
                 byte_offsets=row[1:2],
             )
             return tf.data.experimental.from_variant(variant, _STRING).take(row[2])

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from helpers import image_bytes, names, shards, write_images
 from imageshards import reader
 from imageshards.pipeline.config import Config
 from imageshards.pipeline.run import run
+from imageshards.reader.files import find
 from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.tfrecord import CorruptRecord
 
@@ -296,6 +298,17 @@ def test_files_of_others_by_a_pattern(tmp_path: Path):
     images = reader.load(place, image_key="png", label_key="", image_size=8, repeat=False)
     assert len(list(images)) == 30
     assert images.element_spec.shape == (8, 8, 3)
+
+
+def test_elsewhere_than_on_a_disk_a_block_is_one_read(sets, monkeypatch: pytest.MonkeyPatch):
+    expected = read_names(sets[7], shuffle=32)
+    source = find(sets[7])
+    # TensorFlow's name of a file, which is no path.
+    files = [replace(file, uri=f"file://{file.uri}") for file in source.files]
+    monkeypatch.setattr(sys.modules["imageshards.reader.load"], "find", lambda _: replace(
+        source, files=files
+    ))  # fmt: skip
+    assert read_names(sets[7], shuffle=32) == expected
 
 
 def test_a_corrupt_shard_is_one_error_with_file_and_offset(sets, tmp_path: Path):

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -70,6 +72,37 @@ def test_the_bytes_are_those_of_a_manifest_to_a_disk(bucket: dict[str, str], tmp
         a, b = ((tmp_path / place / name).read_bytes() for place in "ab")
         assert len(a) > 0
         assert a == b
+
+
+READ = """
+import sys
+from imageshards import reader
+
+records = reader.open(sys.argv[1], "train")
+print(*(label for _, label in records))
+print(*(records[number][1] for number in range(len(records))))
+assert "tensorflow" not in sys.modules
+"""
+
+
+def test_records_are_read_by_number_and_resharded_in_a_bucket(bucket: dict[str, str]):
+    options = ["--output", "gs://bucket/read", "--num_shards", 3]
+    done = imageshards("build", "--input", "gs://bucket/photos", *options, **bucket)
+    assert done.returncode == 0, done.stderr
+    done = imageshards("reshard", "gs://bucket/read", "gs://bucket/new", "--num_shards=2", **bucket)
+    assert done.returncode == 0, done.stderr
+    assert imageshards("verify", "gs://bucket/new", **bucket).returncode == 0
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", READ, place], env={**os.environ, **bucket}, check=True,
+            capture_output=True, text=True, timeout=120,
+        ).stdout.splitlines()
+        for place in ("gs://bucket/read", "gs://bucket/new")
+    ]  # fmt: skip
+    in_order, by_number = found[0]
+    assert in_order == by_number
+    assert sorted(in_order.split()) == ["0"] * 9 + ["1"] * 5
+    assert found[1] == found[0]
 
 
 def test_a_missing_object_is_a_reject(bucket: dict[str, str], tmp_path: Path):
