@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 from conftest import LOCAL
 from helpers import image_bytes, names, shards, write_images
+from PIL import Image
 
 from imageshards import reader
 from imageshards.pipeline.config import Config
@@ -262,6 +263,22 @@ def test_pixels_and_labels_are_those_of_the_files(tmp_path: Path, build):
         np.testing.assert_allclose(image, expected, atol=0.1)
     grey = reader.load(tmp_path / "out", image_size=9, channels=1, batch_size=5)
     assert next(iter(grey))[0].shape == (5, 9, 9, 1)
+
+
+@pytest.mark.parametrize("side", [16, 40, 75, 100, 200])
+def test_a_large_jpeg_is_decoded_at_a_reduced_size(tmp_path: Path, build, side: int):
+    (tmp_path / "in").mkdir()
+    rng = np.random.default_rng(0)
+    rough = Image.fromarray(rng.integers(0, 255, (5, 7, 3), dtype=np.uint8))
+    whole = rough.resize((420, 300), Image.Resampling.BICUBIC)
+    whole.save(tmp_path / "in" / "a.jpg", quality=95)
+    build(tmp_path / "in", num_shards="1", labels="none")
+    image = next(iter(reader.load(tmp_path / "out", image_size=side, dtype="uint8")))
+    middle = whole.crop((60, 0, 360, 300))
+    expected = np.asarray(middle.resize((side, side), Image.Resampling.BOX), np.float64)
+    from_all = tf.image.resize(np.asarray(middle), (side, side))
+    assert image.shape == (side, side, 3)
+    assert np.abs(image - expected).mean() < np.abs(from_all - expected).mean() + 1
 
 
 def test_augmentation_differs_each_epoch_and_not_each_run(sets):
