@@ -133,18 +133,25 @@ def _build(args: argparse.Namespace, rest: list[str]) -> int:
     begin = time.perf_counter()
     config = config_from(args)
     beam_options = with_runner([*rest, *beam_labels(args)])
-    if not is_dataflow(beam_options):
-        return _run(args, config, beam_options, begin)
-    from imageshards.launch.dataflow.arguments import check_credentials, completed
-
-    with completed(beam_options, config) as complete:
-        check_credentials(complete)
-        return _run(args, config, complete, begin)
-
-
-def _run(args: argparse.Namespace, config: Config, beam_options: list[str], begin: float) -> int:
     workers = workers_from(args, beam_options)
     wait = waits(args, beam_options)
+    if not is_dataflow(beam_options):
+        return _run(args, config, beam_options, workers, wait, begin)
+    from imageshards.launch.dataflow.arguments import check_access, completed
+
+    with completed(beam_options, config) as complete:
+        check_access(complete)
+        return _run(args, config, complete, workers, wait, begin)
+
+
+def _run(
+    args: argparse.Namespace,
+    config: Config,
+    beam_options: list[str],
+    workers: int | None,
+    wait: bool,
+    begin: float,
+) -> int:
     if workers != 1 and config.writer == "shard":
         from imageshards.transforms.workers import start_server
 

@@ -149,6 +149,7 @@ def run(
 
     Raises:
       BuildError: it could not begin.
+      UsageError: Beam refuses its options.
       JobError: it had begun, and failed.
     """
     begin = time.perf_counter() if begin is None else begin
@@ -168,6 +169,8 @@ def run(
         else:
             with Progress(config.layout, enabled=show_progress):
                 _start(config, options, workers).wait_until_finish()
+    except UsageError:
+        raise
     except Exception as error:
         raise _job_error(error, job) from error
     with storage.open_read(config.layout.build) as file:
@@ -184,12 +187,15 @@ def submit(config: Config, beam_arguments: Sequence[str]) -> Submission:
 
     Raises:
       BuildError: it could not begin.
+      UsageError: Beam refuses its options.
       JobError: the service did not take it.
     """
     config = _checked(config)
     options = _pipeline_options(beam_arguments)
     try:
         job = submission_of(_start(config, options, 1), options, config.layout.root)
+    except UsageError:
+        raise
     except Exception as error:
         raise _job_error(error) from error
     if not job:
@@ -230,7 +236,7 @@ def _start(config: Config, options: PipelineOptions, workers: int | None) -> Any
     except ValueError as error:
         if str(error).startswith(_INVALID):
             problems = str(error).removeprefix(_INVALID).split("\n")
-            raise BuildError("; ".join(filter(None, problems))) from error
+            raise UsageError("; ".join(filter(None, problems))) from error
         raise
     graph.build(pipeline, config, workers)
     return pipeline.run()

@@ -61,6 +61,7 @@ WRONG = [
     ([*NEEDED, "--input=gs://bucket/a", "--output=out"], "--output out: Dataflow's workers"),
     ([*REMOTE, *NEEDED, "--workers=2"], "--workers is for the local runner"),
     ([*REMOTE, *NEEDED, "--project="], "--project is missing"),
+    ([*REMOTE, *NEEDED, "--setup_file=/none/setup.py"], "--setup_file /none/setup.py: there is no"),
     ([*REMOTE, "--runner=dataflow"], "--project is missing"),
 ]
 
@@ -136,7 +137,7 @@ def test_what_is_given_stays():
 
 @pytest.mark.parametrize(
     "option",
-    ["--setup_file=setup.py", "--extra_package=dist/imageshards-1.tar.gz",
+    [f"--setup_file={ROOT}/setup.py", "--extra_package=dist/imageshards-1.tar.gz",
      "--extra_packages=a/imageshards-1-py3-none-any.whl", "--worker_harness_container_image=x"],
 )  # fmt: skip
 def test_who_brings_the_package_gets_no_wheel(option: str):
