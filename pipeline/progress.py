@@ -42,7 +42,7 @@ def observe(layout: Layout, since_ns: int) -> State | None:
       layout: its folder.
       since_ns: a plan that is older belongs to an earlier run.
     """
-    if storage.is_local(layout.root) and storage.stamp(layout.plan)[1] < since_ns:
+    if storage.is_local(layout.root) and storage.stat(layout.plan)[1] < since_ns:
         return None
     try:
         with storage.open_read(layout.plan) as file:
@@ -66,7 +66,7 @@ def observe(layout: Layout, since_ns: int) -> State | None:
         elif name.endswith(storage.TEMP_SUFFIX) and f"{SUFFIX}." in name:
             shard = parse_shard_name(name[: name.rindex(SUFFIX) + len(SUFFIX)])
             if shard and (whole := splits.get(shard.split, {}).get("bytes")):
-                written = storage.stamp(storage.join(layout.state, name))[0]
+                written = storage.size(storage.join(layout.state, name))
                 share = written * shard.num_shards / whole
                 images += images_of(shard) * min(max(share, 0.0), 1.0)
     return State(
@@ -103,7 +103,8 @@ class Progress:
     ) -> None:
         self._stop.set()
         if self._thread:
-            self._thread.join()
+            # It may be waiting for a remote store that does not answer.
+            self._thread.join(1.0)
 
     def _look(self) -> State | None:
         try:
@@ -125,6 +126,8 @@ class Progress:
     def _lines(self) -> None:
         while not self._stop.wait(_LINE_SECONDS):
             state = self._look()
+            if self._stop.is_set():
+                return
             print(f"imageshards: {self._text(state)}", file=sys.stderr, flush=True)
 
     def _text(self, state: State | None) -> str:
