@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -39,6 +40,8 @@ def entry() -> NoReturn:
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
+    if "apache_beam.runners.portability.portable_runner" in sys.modules:
+        sys.exit(code)  # it may have started servers, which end with this process
     # Taking Beam's modules apart would cost 0.3 s; nothing is left that needs it.
     os._exit(code)
 
@@ -141,6 +144,8 @@ def _build(args: argparse.Namespace, rest: list[str]) -> int:
     if not args.verbose:
         # Beam logs the traceback of what we tell in one line.
         logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(_not_of_runners)
     if config.writer == "beam" and is_local_runner(beam_options):
         print(
             "imageshards: --writer beam on the local runner holds some 6.5 times the data set in "
@@ -155,6 +160,14 @@ def _build(args: argparse.Namespace, rest: list[str]) -> int:
         return _complain(str(error), 1)
     print(summary.to_json() if args.json else summary)
     return 0
+
+
+# Under these names Beam passes on what job servers and workers log, the errors that we tell too.
+_OF_RUNNERS = re.compile(r"root$|PrismRunner|SdkWorker|\w+JobServer$")
+
+
+def _not_of_runners(record: logging.LogRecord) -> bool:
+    return not _OF_RUNNERS.match(record.name)
 
 
 def _verify(args: argparse.Namespace) -> int:
