@@ -2,7 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 FOLDERS := pipeline transforms reader launch
 
-.PHONY: env demo test check integration bench clean
+.PHONY: env demo test check integration bench engines flink flink-stop clean
 
 env: .venv/made
 
@@ -27,6 +27,25 @@ check: env
 integration: env
 	$(BIN)/pytest tests/integration
 
+# Engines to try builds on: Java, Maven and Go fetch them, once.
+engines: .engines/flink.made .engines/bin/prism
+
+.engines/flink.made: launch/flink/pom.xml
+	mvn -q -B -f $< -P cluster package
+	mvn -q -B -f $< -P job-server package
+	touch $@
+
+.engines/bin/prism: | env
+	GOBIN=$(CURDIR)/.engines/bin go install github.com/apache/beam/sdks/v2/go/cmd/prism@v$$( \
+	    $(BIN)/python -c 'from importlib.metadata import version; print(version("apache-beam"))')
+
+# make flink [FLINK='--rest_port 0 --task_managers 3 ...']
+flink: env .engines/flink.made
+	$(BIN)/python launch/flink/cluster.py start $(FLINK)
+
+flink-stop:
+	$(BIN)/python launch/flink/cluster.py stop
+
 # make bench IMAGES=DIR [COPIES=10] [ROUNDS=3] [BENCH='--only tar ...']
 COPIES ?= 10
 ROUNDS ?= 3
@@ -35,4 +54,4 @@ bench: env
 	$(BIN)/python -m benchmarks.run "$(IMAGES)" --copies $(COPIES) --rounds $(ROUNDS) $(BENCH)
 
 clean:
-	rm -rf .venv build demo benchmarks/.venv *.egg-info
+	rm -rf .venv .engines build demo benchmarks/.venv *.egg-info

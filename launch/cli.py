@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import NoReturn
@@ -25,6 +26,7 @@ from imageshards.pipeline.options import (
     in_one_process,
     is_local_runner,
     with_runner,
+    without_effect,
     workers_from,
 )
 from imageshards.transforms.elements import BuildError, UsageError
@@ -139,6 +141,8 @@ def _build(args: argparse.Namespace, rest: list[str]) -> int:
     load_beam(local=in_one_process(beam_options))
     from imageshards.pipeline.run import JobError, run
 
+    from apache_beam.runners.worker import sdk_worker
+
     check_beam_arguments(beam_options)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO if args.verbose else logging.WARNING)
     if not args.verbose:
@@ -146,12 +150,17 @@ def _build(args: argparse.Namespace, rest: list[str]) -> int:
         logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
         for handler in logging.getLogger().handlers:
             handler.addFilter(_not_of_runners)
+        # So does a worker in this process, and prints it; its threads end with one of their own.
+        sdk_worker.print = lambda *_, **__: None
+        threading.excepthook = lambda _: None
     if config.writer == "beam" and is_local_runner(beam_options):
         print(
             "imageshards: --writer beam on the local runner holds some 6.5 times the data set in "
             "memory; --writer shard does not",
             file=sys.stderr,
         )
+    if ignored := without_effect(beam_options):
+        print(f"imageshards: {ignored}", file=sys.stderr)
     try:
         summary = run(config, beam_options, workers=workers, begin=begin)
     except JobError as error:

@@ -330,12 +330,31 @@ def check_beam_arguments(arguments: Sequence[str]) -> None:
 
 
 _IN_PROCESS = "FnApiRunner"
+_LOCAL = (_IN_PROCESS, "DirectRunner")
+_FLINK = ("FlinkRunner", "PortableRunner")
+_DATAFLOW = ("DataflowRunner",)
+_ONLY_FOR = {
+    "--direct_running_mode": _LOCAL,
+    "--direct_num_workers": _LOCAL,
+    "--parallelism": _FLINK,
+    "--environment_cache_millis": _FLINK,
+    "--num_workers": _DATAFLOW,
+    "--max_num_workers": _DATAFLOW,
+}
+
+
+def without_effect(arguments: Sequence[str]) -> str:
+    """Tells of Beam's options that the runner does not look at; empty if there are none."""
+    words = " ".join(arguments).replace("=", " ").split()
+    runner = words[words.index("--runner") + 1].rpartition(".")[2]
+    ignored = [n for n, runners in _ONLY_FOR.items() if n in words and runner not in runners]
+    return f"{runner} ignores {', '.join(ignored)}" if ignored else ""
 
 
 def is_local_runner(arguments: Sequence[str]) -> bool:
     """Whether Beam's arguments name a runner of this machine, in this process or beside it."""
     joined = " ".join(arguments).replace("=", " ")
-    return any(f"--runner {name}" in joined for name in (_IN_PROCESS, "DirectRunner"))
+    return any(f"--runner {name}" in joined for name in _LOCAL)
 
 
 def in_one_process(arguments: Sequence[str]) -> bool:

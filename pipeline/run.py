@@ -7,12 +7,14 @@ import re
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineResult
 
 from imageshards.pipeline import graph
 from imageshards.pipeline.config import AUTO, Config
@@ -166,12 +168,22 @@ def run(
         pipeline = beam.Pipeline(options=PipelineOptions(list(beam_arguments)))
         graph.build(pipeline, config, workers)
         with Progress(config.layout, enabled=show_progress):
-            pipeline.run().wait_until_finish()
+            _wait(pipeline.run())
     except Exception as error:
         raise _job_error(error) from error
     with storage.open_read(config.layout.build) as file:
         build = json.load(file)
     return _summary(config, build, _resumed(config), time.perf_counter() - begin)
+
+
+def _wait(result: PipelineResult) -> None:
+    try:
+        result.wait_until_finish()
+    except KeyboardInterrupt:
+        # A cluster would go on with the job. A server of our own may have ended by the signal.
+        with suppress(Exception):
+            result.cancel()
+        raise
 
 
 def _with_other_features(config: Config) -> Config:
@@ -245,6 +257,8 @@ def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float
 
 
 _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.DOTALL)
+# The local runner's words, and those of Flink.
+_WORKER_DIED = re.compile(r"Channel closed prematurely|Process died with exit code")
 _CAUSE = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
 
 
@@ -261,6 +275,12 @@ def _job_error(error: Exception) -> JobError:
         name, _, message = line.partition(": ")
         if name.endswith(f"elements.{BuildError.__name__}") and message:
             return JobError(_WHILE_RUNNING.sub("", message), details)
+    if any(_WORKER_DIED.search(line) for line in lines):
+        return JobError(
+            "a worker process was killed, most likely for want of memory: the same command again "
+            "does the rest",
+            details,
+        )
     causes = [line for line in lines if _CAUSE.match(line)]
     if causes and "KeyboardInterrupt" in causes[-1]:
         raise KeyboardInterrupt

@@ -276,9 +276,6 @@ class _Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        # This process too: nobody else can end a worker that did not.
-        sys.stdout.flush()
-        sys.stderr.flush()
 
 
 def _free_port() -> int:
