@@ -204,6 +204,8 @@ def workers_from(args: argparse.Namespace, beam_options: Sequence[str]) -> int |
     """
     if args.writer == "beam" and args.workers is not None:
         raise UsageError("--workers is for --writer shard; with beam the runner's workers write")
+    if args.writer == "beam" and _runner(beam_options) == "PrismRunner":
+        raise UsageError("Prism halts in the middle of --writer beam; --writer shard works there")
     if in_one_process(beam_options):
         return args.workers  # type: ignore[no-any-return]
     if args.workers is not None:
@@ -343,10 +345,17 @@ _ONLY_FOR = {
 }
 
 
+def _runner(arguments: Sequence[str]) -> str:
+    """The name of the runner; the last counts."""
+    words = " ".join(arguments).replace("=", " ").split()
+    named = [name for word, name in zip(words, words[1:], strict=False) if word == "--runner"]
+    return named[-1].rpartition(".")[2] if named else ""
+
+
 def without_effect(arguments: Sequence[str]) -> str:
     """Tells of Beam's options that the runner does not look at; empty if there are none."""
     words = " ".join(arguments).replace("=", " ").split()
-    runner = words[words.index("--runner") + 1].rpartition(".")[2]
+    runner = _runner(arguments)
     ignored = [n for n, runners in _ONLY_FOR.items() if n in words and runner not in runners]
     return f"{runner} ignores {', '.join(ignored)}" if ignored else ""
 

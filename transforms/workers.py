@@ -74,6 +74,16 @@ class ShardJob:
 
     def run(self, threads: Threads) -> ShardResult:
         """Writes the shard, or finds that an earlier run has."""
+        while True:
+            try:
+                return self._write(threads)
+            except FileNotFoundError as error:
+                # Another run of this build, at the same time, takes unfinished files for those of
+                # a killed one. It writes what we write: look whether it has, else do it again.
+                if not str(error.filename).endswith(storage.TEMP_SUFFIX):
+                    raise
+
+    def _write(self, threads: Threads) -> ShardResult:
         local = all(map(storage.is_local, self.refs.files()))
         return write_shard(
             self.shard,

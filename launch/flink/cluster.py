@@ -60,8 +60,8 @@ taskmanager.memory.task.heap.size: 256m
 taskmanager.memory.task.off-heap.size: 0m
 taskmanager.memory.framework.heap.size: 128m
 taskmanager.memory.framework.off-heap.size: 128m
-taskmanager.memory.network.min: 64m
-taskmanager.memory.network.max: 64m
+taskmanager.memory.network.min: 192m
+taskmanager.memory.network.max: 192m
 taskmanager.memory.managed.size: 128m
 taskmanager.memory.jvm-metaspace.size: 256m
 taskmanager.memory.jvm-overhead.min: 192m
@@ -215,7 +215,7 @@ class _Cluster:
         conf = ["--configDir", str(self._folder)]
         self._spawn("jobmanager", [*flink, "-Xmx512m", _MANAGER, *conf])
         for number in range(self._args.task_managers):
-            memory = ["-Xmx384m", "-XX:MaxDirectMemorySize=192m"]
+            memory = ["-Xmx384m", "-XX:MaxDirectMemorySize=320m"]
             self._spawn(f"taskmanager-{number}", [*flink, *memory, _TASK_MANAGER, *conf])
         self._spawn(
             "jobserver",
