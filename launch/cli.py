@@ -139,9 +139,9 @@ def _build(args: argparse.Namespace, rest: list[str]) -> int:
 
         start_server()  # it loads beside Beam
     load_beam(local=in_one_process(beam_options))
-    from imageshards.pipeline.run import JobError, run
-
     from apache_beam.runners.worker import sdk_worker
+
+    from imageshards.pipeline.run import JobError, run
 
     check_beam_arguments(beam_options)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO if args.verbose else logging.WARNING)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from imageshards.transforms.elements import UsageError
@@ -348,7 +349,7 @@ _ONLY_FOR = {
 def _runner(arguments: Sequence[str]) -> str:
     """The name of the runner; the last counts."""
     words = " ".join(arguments).replace("=", " ").split()
-    named = [name for word, name in zip(words, words[1:], strict=False) if word == "--runner"]
+    named = [name for word, name in pairwise(words) if word == "--runner"]
     return named[-1].rpartition(".")[2] if named else ""
 
 

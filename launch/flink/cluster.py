@@ -4,8 +4,8 @@
     cluster.py stop
     cluster.py run      in the foreground, until it is interrupted or its standard input ends
 
-`make flink` fetches the jars first. Only Java and this Python are used: the start scripts of a Flink
-distribution are not in Maven's repository, so the two main classes are started as they start them.
+`make flink` fetches the jars first. Only Java and this Python are used: the start scripts of a
+distribution of Flink are not in Maven's repository, so its main classes are started as they do.
 """
 
 from __future__ import annotations
