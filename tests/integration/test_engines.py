@@ -21,6 +21,8 @@ import pytest
 from helpers import IMAGESHARDS, contents, image_bytes, imageshards, names, write_images
 from web_server import WebServer, reply, running
 
+from imageshards.pipeline.options import without_effect
+
 ROOT = Path(__file__).parents[2]
 FIRST_DOWNLOAD = 1200
 OPTIONS = ["--num_shards=3", "--name=x", "--splits", "train=0.8,test=0.2"]
@@ -193,6 +195,20 @@ def test_options_without_effect_are_told(prism: list[str], photos: Path, tmp_pat
     assert done.returncode == 0, done.stderr
     line = "imageshards: PrismRunner ignores --direct_running_mode, --direct_num_workers\n"
     assert line in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("runner", "option", "told"),
+    [
+        ("FlinkRunner", "--direct_num_workers=2", "FlinkRunner ignores --direct_num_workers"),
+        ("FlinkRunner", "--num_workers=2", "FlinkRunner ignores --num_workers"),
+        ("FlinkRunner", "--parallelism=2", ""),
+        ("FnApiRunner", "--parallelism=2", "FnApiRunner ignores --parallelism"),
+        ("FnApiRunner", "--direct_num_workers=2", ""),
+    ],
+)
+def test_what_a_runner_ignores(runner: str, option: str, told: str):
+    assert without_effect([f"--runner={runner}", option]) == told
 
 
 def test_workers_are_for_the_local_runner(photos: Path, tmp_path: Path):
