@@ -170,7 +170,7 @@ def run(
     try:
         pipeline = beam.Pipeline(options=PipelineOptions(list(beam_arguments)))
         graph.build(pipeline, config, workers)
-        with Progress(config.layout, enabled=show_progress):
+        with Progress(config.layout, enabled=show_progress, noun=config.schema.noun):
             pipeline.run().wait_until_finish()
     except Exception as error:
         raise _job_error(error) from error
