@@ -111,7 +111,8 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     labels.add_argument(
         "--class_names", default=None, metavar="FILE",
-        help="class names in label order, one a line (default: the labels found, sorted)",
+        help="class names in label order, one a line (default: the labels found, sorted); with "
+        "--features imagenet a tab and a text may follow",
     )  # fmt: skip
     labels.add_argument(
         "--label_offset", type=int, default=0, metavar="0|1",

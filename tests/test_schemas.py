@@ -321,6 +321,24 @@ def test_imagenet_has_boxes_and_a_background(build: Build, tmp_path: Path):
     assert raw_records(tmp_path / "again") == raw_records(tmp_path / "out")
 
 
+def test_imagenet_has_texts_of_its_synsets(build: Build, tmp_path: Path):
+    manifest = write_boxes(tmp_path)
+    names = tmp_path / "names.txt"
+    names.write_text("b\tbee, Apis\na\nc\tnone\n")
+    same = {"features": "imagenet", "class_names": str(names), "num_shards": "1"}
+    build(manifest, **same)
+    found = {
+        (values["image/class/label"], values["image/class/synset"], values["image/class/text"])
+        for data in raw_records(tmp_path / "out")
+        for values in [parse.decode_numpy(data, "imagenet")]
+    }
+    assert found == {(1, b"b", b"bee, Apis"), (2, b"a", b"a")}
+    assert not verify(str(tmp_path / "out")).problems
+    names.write_text("b\tBombus\na\nc\tnone\n")
+    with pytest.raises(JobError, match="holds a build of other inputs"):
+        build(manifest, **same)
+
+
 def test_imagenet_holds_jpegs_alone(build: Build, folder: Path, tmp_path: Path):
     build(folder, features="imagenet", num_shards="1")
     formats = build_json(tmp_path / "out")["splits"]["train"]["formats"]

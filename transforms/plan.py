@@ -215,6 +215,7 @@ class Planner:
       num_shards: how many shards.
       split_order: splits that must come out, in their order; empty: those that are found.
       class_names: given class names in label order, or None.
+      class_texts: what records say of a class beside its name.
       label_offset: 1 leaves label 0 to a background class.
       with_labels: whether there are labels at all.
       base: what URIs are taken relative to, or empty.
@@ -225,6 +226,7 @@ class Planner:
     num_shards: ShardCounts
     split_order: tuple[str, ...] = ()
     class_names: tuple[str, ...] | None = None
+    class_texts: Mapping[bytes, bytes] = field(default_factory=dict)
     label_offset: int = 0
     with_labels: bool = True
     base: str = ""
@@ -288,6 +290,8 @@ class Planner:
         shards = [(name, split.num_shards) for name, split in splits.items()]
         head = json.dumps([shards, classes.names, sorted(labels.items())])
         digest = blake2b(head.encode(), digest_size=16)
+        for texts in sorted(self.class_texts.items()):
+            digest.update(b"%b\t%b\n" % texts)
         for (split, bucket), value in sorted(tally.digests.items()):
             digest.update(f"{split}:{bucket}:".encode() + value)
         return Plan(

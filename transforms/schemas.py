@@ -16,7 +16,7 @@ Value = bytes | int | float | Sequence[bytes] | Sequence[int] | Sequence[float]
 SOURCES = {
     "bbox_labels": "number of the class, once a box; or a column of --features_from",
     "channels": "3, as TF-slim has it: what decoders are asked for",
-    "class_text": "name of the class",
+    "class_text": "name of the class, or of imagenet what --class_names says of it",
     "colorspace": "RGB, as TF-slim has it",
     "encoded": "the file as it was, or what it was converted to",
     "filename": "the URI, or what of it is below --base_uri",
