@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from dataclasses import dataclass, fields
@@ -354,6 +355,7 @@ class Config:
             base=self.base,
             compression=self.compression_of_shards,
             noun=self.schema.noun,
+            record_bytes=self._pixel_bytes,
         )
 
     @cached_property
@@ -370,6 +372,13 @@ class Config:
     @property
     def _class_texts(self) -> dict[bytes, bytes]:
         return {name.encode(): text.encode() for name, text in self._class_lines if text != name}
+
+    @property
+    def _pixel_bytes(self) -> int:
+        array = self.schema.content.array if self.schema.content else None
+        if not array or array.shape is None:
+            return 0
+        return math.prod(array.shape) * (4 if array.dtype == "float32" else 1)
 
     @property
     def compression_of_shards(self) -> Literal["", "gzip"]:

@@ -19,7 +19,7 @@ from imageshards.pipeline.config import Config
 from imageshards.pipeline.run import JobError
 from imageshards.reader import parse
 from imageshards.reader.verify import verify
-from imageshards.transforms import example
+from imageshards.transforms import example, plan
 from imageshards.transforms.convert import Rules, convert
 from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.resize import Resize
@@ -488,6 +488,17 @@ def test_what_is_no_schema_is_told(command: Command, tmp_path: Path):
     (tmp_path / "features.json").write_text('{"pythonClassName": "x.Video"}')
     with pytest.raises(BuildError, match=r"features.json is damaged: '' is a feature of the class"):
         parse.schema_of(str(tmp_path))
+
+
+def test_auto_goes_by_the_pixels(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_images(tmp_path / "in", 1, 10)
+    monkeypatch.setattr(plan, "TARGET_SHARD_BYTES", 40_000)
+    summary = build(tmp_path / "in", features="raw", resize="24x16", num_shards="auto")
+    assert summary.shards == round(10 * 24 * 16 * 3 * 4 / 40_000) == 1
+    again = build(
+        tmp_path / "in", features="raw", resize="96x64", enlarge=True, output=tmp_path / "b"
+    )
+    assert again.shards == round(10 * 96 * 64 * 3 * 4 / 40_000) != 10
 
 
 PIXEL_VALUES = st.tuples(

@@ -221,6 +221,7 @@ class Planner:
       base: what URIs are taken relative to, or empty.
       compression: of the shards.
       noun: what one reference stands for, in messages.
+      record_bytes: of each record, where all have one size; else 0, and what comes in tells.
     """
 
     num_shards: ShardCounts
@@ -232,6 +233,7 @@ class Planner:
     base: str = ""
     compression: Literal["", "gzip"] = ""
     noun: str = "image"
+    record_bytes: int = 0
 
     def plan(self, tally: Tally) -> Plan:
         """The plan of a build.
@@ -302,6 +304,8 @@ class Planner:
     def _split(self, name: str, images: int, tally: Tally, notes: list[str]) -> SplitPlan:
         sized = tally.sized.get(name, 0)
         size = tally.num_bytes.get(name, 0) * images // sized if sized else images * _GUESSED_BYTES
+        if self.record_bytes:
+            size, sized = images * self.record_bytes, images
         num_shards = self.num_shards.of(name)
         if num_shards is None:
             num_shards = max(1, min(images, round(size / TARGET_SHARD_BYTES)))
