@@ -214,8 +214,9 @@ def _content_problem(record: Record, schema: Schema) -> str | None:
         return None
     try:
         info = images.inspect(data, "full")
+        said = scan.info_of(record, schema)
     except images.ImageError as error:
         return f"does not decode: {error}"
-    if scan.info_of(record, schema) != info:
-        return f"says {scan.info_of(record, schema)}, but is {info}"
+    if said != info:
+        return f"says {said}, but is {info}"
     return None

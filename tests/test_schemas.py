@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from imageshards.pipeline import config
 from imageshards.pipeline.config import Config
 from imageshards.pipeline.run import JobError
 from imageshards.reader import parse
@@ -23,7 +24,7 @@ from imageshards.transforms import example, plan
 from imageshards.transforms.convert import Rules, convert
 from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.resize import Resize
-from imageshards.transforms.schemas import SCHEMAS, SHAPE, Schema
+from imageshards.transforms.schemas import SCHEMAS, SHAPE, Feature, Schema
 
 SIZE = (24, 16)
 
@@ -443,9 +444,8 @@ def test_options_that_make_no_sense(options: dict[str, Any], message: str):
 
 
 def test_options_of_later_versions_leave_earlier_builds_alone():
-    config = Config(("in",), "out")
     # Of a build before there were other schemas than slim.
-    assert config.settings == "20d7602229cbc05418c254b3a652fecc"
+    assert Config(("in",), "out").settings == "20d7602229cbc05418c254b3a652fecc"
     assert (
         Config(("in",), "out", features="shape", channels=1).settings
         != Config(("in",), "out", features="shape").settings
@@ -492,13 +492,40 @@ def test_what_is_no_schema_is_told(command: Command, tmp_path: Path):
 
 def test_auto_goes_by_the_pixels(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_images(tmp_path / "in", 1, 10)
-    monkeypatch.setattr(plan, "TARGET_SHARD_BYTES", 40_000)
+    monkeypatch.setattr(plan, "TARGET_SHARD_BYTES", 200_000)
     summary = build(tmp_path / "in", features="raw", resize="24x16", num_shards="auto")
-    assert summary.shards == round(10 * 24 * 16 * 3 * 4 / 40_000) == 1
+    assert summary.shards == 1
     again = build(
         tmp_path / "in", features="raw", resize="96x64", enlarge=True, output=tmp_path / "b"
     )
-    assert again.shards == round(10 * 96 * 64 * 3 * 4 / 40_000) != 10
+    assert again.shards == round(10 * 96 * 64 * 3 * 4 / 200_000) == 4
+
+
+@pytest.mark.parametrize("writer", ["shard", "beam"])
+def test_the_page_on_adding_a_schema(
+    build: Build, command: Command, folder: Path, tmp_path: Path, writer: str,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    page = (Path(__file__).parents[1] / "transforms/SCHEMAS.md").read_text()
+    scope: dict[str, Any] = {"Schema": Schema, "Feature": Feature}
+    exec(page.split("```python")[1].split("```")[0], scope)
+    monkeypatch.setitem(SCHEMAS, "web", scope["WEB"])
+    monkeypatch.setitem(config._CHOICES, "features", tuple(SCHEMAS))
+    build(folder, features="web", num_shards="2", writer=writer, base_uri=str(folder))
+    out = tmp_path / "out"
+    assert not verify(str(out)).problems
+    builder = tfds.builder_from_directory(str(out))
+    for row in tfds.as_numpy(builder.as_dataset(split="train")):
+        data = (folder / row["__key__"].decode()).read_bytes()
+        np.testing.assert_array_equal(row["jpg"], as_tensorflow_sees(data))
+    assert "16 x 24" in (out / "metadata/report.html").read_text()
+    code, printed, _ = command("features", "web")
+    assert code == 0
+    exec(printed, scope)
+    for data in raw_records(out):
+        values = parse.decode_numpy(data, "web")
+        assert scope["parse"](data)["cls"].numpy() == values["cls"]
+        assert values["jpg"] == (folder / values["__key__"].decode()).read_bytes()
 
 
 PIXEL_VALUES = st.tuples(
