@@ -518,7 +518,7 @@ def test_the_page_on_adding_a_schema(
     for row in tfds.as_numpy(builder.as_dataset(split="train")):
         data = (folder / row["__key__"].decode()).read_bytes()
         np.testing.assert_array_equal(row["jpg"], as_tensorflow_sees(data))
-    assert "16 x 24" in (out / "metadata/report.html").read_text()
+    assert "24 x 16" in (out / "metadata/report.html").read_text()
     code, printed, _ = command("features", "web")
     assert code == 0
     exec(printed, scope)
