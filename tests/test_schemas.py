@@ -510,7 +510,7 @@ def test_the_page_on_adding_a_schema(
     scope: dict[str, Any] = {"Schema": Schema, "Feature": Feature}
     exec(page.split("```python")[1].split("```")[0], scope)
     monkeypatch.setitem(SCHEMAS, "web", scope["WEB"])
-    monkeypatch.setitem(config._CHOICES, "features", tuple(SCHEMAS))
+    monkeypatch.setitem(config.CHOICES, "features", tuple(SCHEMAS))
     build(folder, features="web", num_shards="2", writer=writer, base_uri=str(folder))
     out = tmp_path / "out"
     assert not verify(str(out)).problems

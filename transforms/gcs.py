@@ -97,13 +97,14 @@ def _get(uri: str, stamp: int, span: tuple[int, int] | None = None, limit: int =
             raise ReadError("TooLarge", f"{found.meta['size']:,} bytes, more than {limit:,}")
         data = found.bytes().to_bytes()
     except BaseError as error:
-        if span and _STATUS_416.search(str(error)):
+        status = _STATUS.search(str(error))
+        if span and status and status[1] == "416":
             return _Got(b"", 0, stamp)
         _raise(uri, error)
     return _Got(data, found.meta["size"], int(found.meta["version"] or 0))
 
 
-_STATUS_416 = re.compile(r"status code: 416\b")
+_STATUS = re.compile(r"status code: (\d{3})\b")
 
 
 def _raise(uri: str, error: Exception) -> NoReturn:
@@ -111,11 +112,12 @@ def _raise(uri: str, error: Exception) -> NoReturn:
 
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         raise refused(uri, "storage.objects.get") from error
-    text = str(error).partition("\n")[0]
-    cause = text.rpartition("Server returned non-2xx ")[2].partition(": {")[0]
-    raise BuildError(
-        f"{uri}: cannot be read: {cause.removeprefix('Generic GCS error: ')}; {FINISH_LATER}"
-    ) from error
+    text = str(error).partition("\n")[0].removeprefix("Generic GCS error: ")
+    status = _STATUS.search(text)
+    cause = f"status {status[1]}" if status else text
+    if text.startswith("HTTP error"):
+        cause = "its body breaks off, or comes to a stop, each time"
+    raise BuildError(f"{uri}: cannot be read: {cause}; {FINISH_LATER}") from error
 
 
 def _get_odd(uri: str, stamp: int, span: tuple[int, int] | None) -> _Got:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping
 from datetime import UTC
 from functools import cache
@@ -26,6 +27,8 @@ CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 20.0
 PATIENCE_SECONDS = 120.0
 """After so long no further attempt is made."""
+OFFLINE_SECONDS = 10.0
+"""So long at most, where the host has no address: most likely there is no network."""
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 20.0
 _AGAIN = frozenset({408, 429, 500, 502, 503, 504})
@@ -50,6 +53,13 @@ _ROLES = {
     "storage.objects.list": "roles/storage.objectViewer",
     "storage.objects.create": "roles/storage.objectUser",
     "storage.objects.delete": "roles/storage.objectUser",
+}
+
+
+_VERBS = {
+    "storage.objects.get": "read",
+    "storage.objects.list": "listed",
+    "storage.objects.delete": "deleted",
 }
 
 
@@ -181,6 +191,8 @@ def request(
     if name:
         url += f"/{quote(name, safe='')}"
 
+    begin = time.monotonic()
+
     def attempt() -> Any:
         timeout = (CONNECT_SECONDS, SILENCE_SECONDS)
         try:
@@ -193,7 +205,10 @@ def request(
                 "auth application-default login)"
             ) from error
         except (RequestException, TransportError) as error:
-            raise _MayPass(connection_cause(error)) from error
+            reason = connection_cause(error)
+            if "Failed to resolve" in reason and time.monotonic() > begin + OFFLINE_SECONDS:
+                raise BuildError(f"{uri}: cannot be {_VERBS[permission]}: {reason}") from error
+            raise _MayPass(reason) from error
         if response.status_code in _AGAIN:
             raise _MayPass(f"status {response.status_code} {response.reason}")
         return response
@@ -205,7 +220,10 @@ def request(
     try:
         response = retry(attempt)()
     except RetryError as error:
-        raise BuildError(f"{uri}: {cause(error.cause)}; {FINISH_LATER}") from error
+        verb = _VERBS[permission]
+        raise BuildError(
+            f"{uri}: cannot be {verb}: {cause(error.cause)}; {FINISH_LATER}"
+        ) from error
     code = response.status_code
     if code == 404:
         raise FileNotFoundError(2, "no such object" if name else "no such bucket", uri)
@@ -214,7 +232,8 @@ def request(
     if code == 416:
         return None
     if code >= 300:
-        raise BuildError(f"{uri}: status {code} {response.reason}")
+        verb = _VERBS[permission]
+        raise BuildError(f"{uri}: cannot be {verb}: status {code} {response.reason}")
     return response
 
 
@@ -223,5 +242,7 @@ def connection_cause(error: Exception) -> str:
     reason: object = error
     while isinstance(reason, Exception):
         error = reason
-        reason = getattr(error, "reason", None) or (error.args[0] if error.args else None)
-    return str(error).rpartition("): ")[2] or type(error).__name__
+        inner = (arg for arg in error.args if isinstance(arg, Exception))
+        reason = getattr(error, "reason", None) or next(inner, None)
+    text = getattr(error, "strerror", None) or str(error).rpartition("): ")[2]
+    return text.rstrip(".") or type(error).__name__
