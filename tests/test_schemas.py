@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -367,8 +368,12 @@ def test_columns_go_with_every_schema(build: Build, tmp_path: Path):
 
 @pytest.mark.parametrize("writer", ["shard", "beam"])
 def test_gzip(build: Build, folder: Path, tmp_path: Path, writer: str):
-    same = {**options_of("pixels"), "writer": writer, "splits": "train=0.6,test=0.4"}
-    (folder / "class00/twin.jpg").write_bytes((folder / "class01/0000.jpg").read_bytes())
+    same = {
+        **options_of("pixels"), "writer": writer, "splits": "train=0.6,test=0.4",
+        "base_uri": str(folder),
+    }  # fmt: skip
+    for path in (folder / "class01").glob("*.jpg"):
+        (folder / f"class00/twin{path.name}").write_bytes(path.read_bytes())
     plain = build(folder, **same, output=tmp_path / "plain")
     summary = build(folder, **same, compression="gzip")
     out = tmp_path / "out"
@@ -377,10 +382,17 @@ def test_gzip(build: Build, folder: Path, tmp_path: Path, writer: str):
     ]
     assert sorted(raw_records(out)) == sorted(raw_records(tmp_path / "plain"))
     assert summary.bytes < plain.bytes
-    assert summary.leaks == plain.leaks
+    assert summary.leaks == plain.leaks > 0
+    leak = json.loads((out / "metadata/leaks.jsonl").read_text().splitlines()[0])
+    for image in leak["images"]:
+        assert re.fullmatch(rf"record \d+ of {image['split']}-\d+-of-00002.tfrecord.gz",
+                            image["filename"])  # fmt: skip
     assert any("TensorFlow Datasets does not" in note for note in summary.notes)
     assert not list(out.glob("metadata/index/*"))
     assert not verify(str(out)).problems
+    builder = tfds.builder_from_directory(str(out))
+    with pytest.raises(tf.errors.DataLossError):
+        list(builder.as_dataset(split="train"))
     shard = out / "train-00000-of-00002.tfrecord.gz"
     assert shard.read_bytes()[4:8] == bytes(4), "no time in the header"
     damaged = bytearray(shard.read_bytes())
