@@ -1,5 +1,6 @@
 """Text files: every line or paragraph is a record."""
 
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from imageshards.pipeline.run import JobError
 from imageshards.reader import parse
 from imageshards.reader.inspect import inspect
 from imageshards.reader.verify import verify
-from imageshards.transforms import texts
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms import ranges, texts
+from imageshards.transforms.elements import BuildError, ByteRange
 from imageshards.transforms.listing import Source, TextUnit
+from imageshards.transforms.storage import ReadError
 
 HAMLET = "To be, or not to be:\nthat is the question.\n\n  \nWhether 'tis nobler\n\n"
 SONNET = "Shall I compare thee\r\nto a summer's day?\r\n\r\nThou art — lovely"
@@ -268,3 +270,21 @@ def test_inputs_that_are_no_texts(command: Command, tmp_path: Path, name: str, m
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path):
     with pytest.raises(BuildError, match="cannot be read"):
         listed(tmp_path / "x.txt", "line")
+
+
+def test_a_text_file_that_changed_is_written_anew(build: Build, corpus: Path, tmp_path: Path):
+    build(corpus, features="text", num_shards="1")
+    (corpus / "plays/1.txt").write_bytes(HAMLET.replace("To be", "To do").encode())
+    again = build(corpus, features="text", num_shards="1")
+    assert again.resumed == 0
+    assert b"To do, or not to be:" in [row.first("text") for row in records(tmp_path / "out")]
+
+
+def test_a_text_file_that_changes_meanwhile_is_told(tmp_path: Path):
+    path = written(tmp_path / "a.txt", b"one\ntwo\n")
+    stamp = path.stat().st_mtime_ns
+    place = ByteRange(str(path), 4, 3, "stored")
+    assert ranges.read(place, stamp) == b"two"
+    os.utime(path, ns=(stamp, stamp + 1))
+    with pytest.raises(ReadError, match="the file that holds it has changed since it was listed"):
+        ranges.read(place, stamp)
