@@ -107,6 +107,14 @@ def _dispatch(arguments: list[str]) -> int:
     inspect.add_argument(
         "--records", type=_count, default=3, metavar="N", help="records to show (default 3)"
     )
+    features = commands.add_parser(
+        "features", help="list the schemas of records, or print one", allow_abbrev=False
+    )
+    features.add_argument(
+        "place", nargs="?", default="", metavar="NAME|DIR",
+        help="a schema, or a data set: prints its features, and Python that parses them",
+    )  # fmt: skip
+    features.add_argument("--verbose", action="store_true", help="show tracebacks")
     args, rest = parser.parse_known_args(arguments)
     if args.version:
         from imageshards.pipeline.metadata import version
@@ -121,7 +129,8 @@ def _dispatch(arguments: list[str]) -> int:
     if rest:
         what = "unknown option" if rest[0].startswith("-") else "one place at a time, not also"
         raise UsageError(f"{what} {rest[0]} (imageshards {args.command} --help lists the options)")
-    return _verify(args) if args.command == "verify" else _inspect(args)
+    commands_of = {"verify": _verify, "inspect": _inspect, "features": _features}
+    return commands_of[args.command](args)
 
 
 def _count(text: str) -> int:
@@ -217,6 +226,13 @@ def _inspect(args: argparse.Namespace) -> int:
     from imageshards.reader.inspect import inspect
 
     print(inspect(args.place, args.records))
+    return 0
+
+
+def _features(args: argparse.Namespace) -> int:
+    from imageshards.reader.features import describe, list_schemas
+
+    print(describe(args.place) if args.place else list_schemas())
     return 0
 
 

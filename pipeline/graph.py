@@ -33,6 +33,7 @@ def build(root: beam.Pipeline, config: Config, workers: int | None = 1) -> None:
         exclude=config.layout.root,
         scratch=config.layout.state,
         keys=config.record_keys,
+        unit=config.unit,
     )  # (bucket, references); tallies
     if config.dedupe == "pixels":
         batches = listed.batches | "Dedupe" >> TakePixelsOnce(config.encoder)
@@ -89,8 +90,9 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, config: 
             split,
             config.shard_counts.of(split) or 1,
             config.layout,
-            config.features,
+            config.schema,
             conversions,
+            config.compression_of_shards,
         )
         for split, part in zip(splits, examples, strict=True)
     ]

@@ -69,7 +69,31 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=0, help="fixes the order and the splits (default 0)"
     )
     out.add_argument("--name", default=None, help="of the data set (default: the output's name)")
-    out.add_argument("--features", default="slim", help="the schema of a record: slim")
+    out.add_argument(
+        "--features", default="slim", metavar="NAME",
+        help="the schema of a record: slim (default) or imagenet, with the image file; raw "
+        "(float32), pixels (uint8) or shape (uint8 of any size), with its pixels; text. "
+        "imageshards features NAME tells more",
+    )  # fmt: skip
+    out.add_argument(
+        "--channels", type=int, default=0, metavar="1|3",
+        help="of raw pixels: 1 makes all grey, 3 all RGB (default: 3 for raw and pixels, for shape "
+        "what each image has)",
+    )  # fmt: skip
+    out.add_argument(
+        "--pixel_range", default="0..1", metavar="RANGE",
+        help="of raw's floats: 0..1 (default) or 0..255",
+    )  # fmt: skip
+    out.add_argument(
+        "--text_unit", default="line", metavar="UNIT",
+        help="what of a text file is a record: line (default) or paragraph, the lines between "
+        "empty ones",
+    )  # fmt: skip
+    out.add_argument(
+        "--compression", default="none", metavar="none|gzip",
+        help="of the shards, for raw pixels and texts: gzip makes them smaller, but TensorFlow "
+        "Datasets does not read them, and there is no random access (default none)",
+    )  # fmt: skip
     out.add_argument(
         "--features_from", action="append", default=[], metavar="COLUMN:TYPE",
         help="a manifest column that becomes a feature, or KEY=COLUMN:TYPE; TYPE is int, float, "
@@ -88,7 +112,8 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     labels.add_argument(
         "--class_names", default=None, metavar="FILE",
-        help="class names in label order, one a line (default: the labels found, sorted)",
+        help="class names in label order, one a line (default: the labels found, sorted); with "
+        "--features imagenet a tab and a text may follow",
     )  # fmt: skip
     labels.add_argument(
         "--label_offset", type=int, default=0, metavar="0|1",
@@ -288,6 +313,10 @@ def config_from(args: argparse.Namespace) -> Config:
         base_uri=args.base_uri or "",
         include_all=args.include_all,
         features=args.features,
+        channels=args.channels,
+        pixel_range=args.pixel_range,
+        text_unit=args.text_unit,
+        compression=args.compression,
         features_from=_features_from(args.features_from),
         check=args.check,
         convert=args.convert,

@@ -25,11 +25,11 @@ from imageshards.pipeline.submission import Submission, submission_of
 from imageshards.transforms import storage
 from imageshards.transforms.convert import EXIF_KEPT
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.example import SCHEMAS
 from imageshards.transforms.features import columns_of
 from imageshards.transforms.records import sample
+from imageshards.transforms.schemas import IMAGENET, SCHEMAS, SLIM
 from imageshards.transforms.sources import check_source, first_records, identify
-from imageshards.transforms.tfrecord import SUFFIX
+from imageshards.transforms.tfrecord import parse_shard_name
 
 
 class JobError(Exception):
@@ -60,6 +60,7 @@ class Summary:
       splits: name -> (records, shards).
       notes: what the build decided by itself, and why.
       seconds: wall time, start-up included.
+      noun: what a record is: "image" or "text".
     """
 
     output: str
@@ -77,6 +78,7 @@ class Summary:
     splits: dict[str, tuple[int, int]]
     notes: tuple[str, ...]
     seconds: float
+    noun: str = "image"
 
     def to_json(self) -> str:
         """One line for machines."""
@@ -91,7 +93,7 @@ class Summary:
         )
         lines = [
             f"{self.output}",
-            f"  {_count(self.records, 'image')} in {_count(self.shards, 'shard')}, "
+            f"  {_count(self.records, self.noun)} in {_count(self.shards, 'shard')}, "
             f"{human_bytes(self.bytes)}"
             + (f"  ({splits})" if len(self.splits) > 1 else f"  ({next(iter(self.splits))})"),
             f"  {_count(self.rejects, 'reject')}"
@@ -100,10 +102,11 @@ class Summary:
             f"{_count(self.passed_over, 'file')} passed over",
         ]
         if self.leaks:
-            are = "1 image is" if self.leaks == 1 else f"{self.leaks:,} images are"
+            are = "is" if self.leaks == 1 else "are"
+            remedy = "; --dedupe pixels takes each once" if self.noun == "image" else ""
             lines.append(
-                f"  LEAK: {are} in more than one split (metadata/leaks.jsonl); "
-                "--dedupe pixels takes each once"
+                f"  LEAK: {_count(self.leaks, self.noun)} {are} in more than one split "
+                f"(metadata/leaks.jsonl){remedy}"
             )
         kinds = dict(self.conversions)
         kept = kinds.pop(EXIF_KEPT, 0)
@@ -118,7 +121,9 @@ class Summary:
         else:
             done = f"{self.resumed:,} shards were there already; the rest " if self.resumed else ""
             rate = (
-                "" if self.resumed else f", {self.records / max(self.seconds, 1e-9):,.0f} images/s"
+                ""
+                if self.resumed
+                else f", {self.records / max(self.seconds, 1e-9):,.0f} {self.noun}s/s"
             )
             lines.append(f"  {done}in {self.seconds:.1f} s{rate}; look at metadata/report.html")
         return "\n".join(lines)
@@ -163,12 +168,12 @@ def run(
             job = submission_of(result, options, config.layout.root)
             if job:
                 announce(job)
-            with Progress(config.layout, enabled=show_progress):
+            with Progress(config.layout, enabled=show_progress, noun=config.schema.noun):
                 state = result.wait_until_finish()
             if state != PipelineState.DONE:
                 raise JobEnded(state)
         else:
-            with Progress(config.layout, enabled=show_progress):
+            with Progress(config.layout, enabled=show_progress, noun=config.schema.noun):
                 _wait(_start(config, options, workers))
     except UsageError:
         raise
@@ -210,8 +215,8 @@ def _checked(config: Config) -> Config:
     check_output(config)
     config.planner  # noqa: B018 - reads the class names
     for text in config.input:
-        source = identify(text)
-        if storage.is_local(source.uri):
+        source = identify(text, config.unit)
+        if not config.unit and storage.is_local(source.uri):
             annotator = config.annotator
             check_source(
                 source,
@@ -259,7 +264,7 @@ def _with_other_features(config: Config) -> Config:
     Raises:
       UsageError: TFRecord inputs have not what --features_from names, or what cannot be a feature.
     """
-    if not config.features_from:
+    if not config.features_from or config.unit:
         return config
     files = [file for text in config.input if (file := first_records(identify(text)))]
     all_records = len(files) == len(config.input)
@@ -271,11 +276,17 @@ def _with_other_features(config: Config) -> Config:
     if not all_records:
         return replace(config, features_from=())
     keys = config.record_keys
-    ours = {feature.key for feature in SCHEMAS[config.features].features}
+    schema = SCHEMAS[config.features]
+    # What is told of the image in the record need not be true of what is written.
+    told = [*schema.features, *(SLIM.features if schema is SLIM else IMAGENET.features)]
+    ours = {feature.key for feature in told if not feature.is_open}
     left_out = {*ours, keys.image, keys.label, keys.name}
     columns = columns_of(
-        {key: values for key, values in row.items() if key not in left_out}
-        for row in chain.from_iterable(rows)
+        (
+            {key: values for key, values in row.items() if key not in left_out}
+            for row in chain.from_iterable(rows)
+        ),
+        lists={feature.key for feature in schema.features if feature.is_open},
     )
     try:
         return replace(config, features_from=tuple(columns))
@@ -297,7 +308,12 @@ def _resumed(config: Config) -> int:
     """Shards that an earlier run had finished: older than the plan, which every run writes."""
     stamps = dict(storage.stamps_in(config.layout.state))
     plan = stamps.get(config.layout.plan.rpartition("/")[2], 0)
-    return sum(name.endswith(SUFFIX + ".json") and stamp < plan for name, stamp in stamps.items())
+    return sum(
+        name.endswith(".json")
+        and parse_shard_name(name.removesuffix(".json")) is not None
+        and stamp < plan
+        for name, stamp in stamps.items()
+    )
 
 
 def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float) -> Summary:
@@ -320,6 +336,7 @@ def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float
         },
         notes=tuple(build["notes"]),
         seconds=seconds,
+        noun=config.schema.noun,
     )
 
 
