@@ -7,13 +7,14 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.runner import PipelineState
+from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from imageshards.pipeline import graph
 from imageshards.pipeline.config import AUTO, Config
@@ -168,7 +169,7 @@ def run(
                 raise JobEnded(state)
         else:
             with Progress(config.layout, enabled=show_progress):
-                _start(config, options, workers).wait_until_finish()
+                _wait(_start(config, options, workers))
     except UsageError:
         raise
     except Exception as error:
@@ -242,6 +243,16 @@ def _start(config: Config, options: PipelineOptions, workers: int | None) -> Any
     return pipeline.run()
 
 
+def _wait(result: PipelineResult) -> None:
+    try:
+        result.wait_until_finish()
+    except KeyboardInterrupt:
+        # A cluster would go on with the job. A server of our own may have ended by the signal.
+        with suppress(Exception):
+            result.cancel()
+        raise
+
+
 def _with_other_features(config: Config) -> Config:
     """Tells which features `auto` stands for: those of TFRecord inputs that are not ours.
 
@@ -313,6 +324,8 @@ def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float
 
 
 _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.DOTALL)
+# The local runner's words, and those of Flink.
+_WORKER_DIED = re.compile(r"Channel closed prematurely|Process died with exit code")
 _CAUSE = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
 
 
@@ -340,6 +353,12 @@ def _job_error(error: Exception, job: Submission | None = None) -> JobError:
         name, _, message = line.partition(": ")
         if name.endswith(f"elements.{BuildError.__name__}") and message:
             return JobError(_WHILE_RUNNING.sub("", message) + where, details)
+    if any(_WORKER_DIED.search(line) for line in lines):
+        return JobError(
+            "a worker process was killed, most likely for want of memory: the same command again "
+            f"does the rest{where}",
+            details,
+        )
     causes = [line for line in lines if _CAUSE.match(line)]
     if causes and "KeyboardInterrupt" in causes[-1]:
         raise KeyboardInterrupt

@@ -32,6 +32,9 @@ REMOTE_READS_IN_FLIGHT = 32
 IMAGES_PER_WORKER = 1000
 """From twice as many on, a second process pays for its start; fewer are not worth one."""
 
+_SWEEPS = 3
+"""A build sweeps unfinished files three times: when it plans, and before and after it finishes."""
+
 
 def cores() -> int:
     """Cores that this process may use."""
@@ -74,6 +77,17 @@ class ShardJob:
 
     def run(self, threads: Threads) -> ShardResult:
         """Writes the shard, or finds that an earlier run has."""
+        for _ in range(_SWEEPS):
+            try:
+                return self._write(threads)
+            except FileNotFoundError as error:
+                # Another run of this build, at the same time, takes unfinished files for those of
+                # a killed one. It writes what we write: look whether it has, else do it again.
+                if not str(error.filename).endswith(storage.TEMP_SUFFIX):
+                    raise
+        return self._write(threads)
+
+    def _write(self, threads: Threads) -> ShardResult:
         local = all(map(storage.is_local, self.refs.files()))
         return write_shard(
             self.shard,
