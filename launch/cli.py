@@ -7,7 +7,6 @@ Logs and progress go to stderr, the result alone to stdout. Exit 0: done; 1: the
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import shutil
 import sys
@@ -15,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from imageshards.launch import logs
 from imageshards.launch.load import load_beam
 from imageshards.pipeline.options import (
     Parser,
@@ -27,6 +27,7 @@ from imageshards.pipeline.options import (
     is_local_runner,
     waits,
     with_runner,
+    without_effect,
     workers_from,
 )
 from imageshards.transforms.elements import BuildError, UsageError
@@ -45,6 +46,8 @@ def entry() -> NoReturn:
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
+    if "apache_beam.runners.portability.portable_runner" in sys.modules:
+        sys.exit(code)  # it may have started servers, which end with this process
     # Taking Beam's modules apart would cost 0.3 s; nothing is left that needs it.
     os._exit(code)
 
@@ -175,18 +178,25 @@ def _build(args: argparse.Namespace, rest: list[str]) -> int:
     begin = time.perf_counter()
     config = config_from(args)
     beam_options = with_runner([*rest, *beam_labels(args)])
-    if not is_dataflow(beam_options):
-        return _run(args, config, beam_options, begin)
-    from imageshards.launch.dataflow.arguments import check_credentials, completed
-
-    with completed(beam_options, config) as complete:
-        check_credentials(complete)
-        return _run(args, config, complete, begin)
-
-
-def _run(args: argparse.Namespace, config: Config, beam_options: list[str], begin: float) -> int:
     workers = workers_from(args, beam_options)
     wait = waits(args, beam_options)
+    if not is_dataflow(beam_options):
+        return _run(args, config, beam_options, workers, wait, begin)
+    from imageshards.launch.dataflow.arguments import check_access, completed
+
+    with completed(beam_options, config) as complete:
+        check_access(complete)
+        return _run(args, config, complete, workers, wait, begin)
+
+
+def _run(
+    args: argparse.Namespace,
+    config: Config,
+    beam_options: list[str],
+    workers: int | None,
+    wait: bool,
+    begin: float,
+) -> int:
     if workers != 1 and config.writer == "shard":
         from imageshards.transforms.workers import start_server
 
@@ -196,17 +206,15 @@ def _run(args: argparse.Namespace, config: Config, beam_options: list[str], begi
     from imageshards.pipeline.submission import Submission
 
     check_beam_arguments(beam_options)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO if args.verbose else logging.WARNING)
-    if not args.verbose:
-        # Beam logs the traceback of what we tell in one line.
-        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-        logging.getLogger("apache_beam.runners.dataflow").setLevel(logging.CRITICAL + 1)
+    logs.set_up(verbose=args.verbose)
     if config.writer == "beam" and is_local_runner(beam_options):
         print(
             "imageshards: --writer beam on the local runner holds some 6.5 times the data set in "
             "memory; --writer shard does not",
             file=sys.stderr,
         )
+    if ignored := without_effect(beam_options):
+        print(f"imageshards: {ignored}", file=sys.stderr)
     submitted: list[Submission] = []
 
     def announce(job: Submission) -> None:

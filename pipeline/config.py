@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from dataclasses import dataclass, fields
@@ -79,7 +80,8 @@ class Config:
       num_shards: `16`, `train=1024,test=16` or `auto`.
       seed: 0 .. 2**64 - 1; fixes the order and the hashed splits.
       labels: `auto`, `dirname`, `column[:NAME]`, `regex:RE` or `none`.
-      class_names: a text file, one name a line in label order; empty: the sorted labels.
+      class_names: a text file, one name a line in label order; empty: the sorted labels. With the
+        schema imagenet a line may be SYNSET, a tab, and a text.
       label_offset: 1 leaves label 0 to TF-slim's background class.
       splits: `auto`, `train=0.8,test=0.2`, `column[:NAME]` or `folder`.
       split_names: which splits a column or folder may name.
@@ -346,13 +348,37 @@ class Config:
             split_order=(self.beam_splits if self.writer == "beam" else splits.names)
             if fixed
             else (),
-            class_names=_read_class_names(self.class_names) if self.class_names else None,
+            class_names=self._class_names,
+            class_texts=self._class_texts,
             label_offset=max(self.label_offset, self.schema.label_offset),
             with_labels=self.has_labels,
             base=self.base,
             compression=self.compression_of_shards,
             noun=self.schema.noun,
+            record_bytes=self._pixel_bytes,
         )
+
+    @cached_property
+    def _class_lines(self) -> tuple[tuple[str, str], ...]:
+        """Name and text of every given class."""
+        if not self.class_names:
+            return ()
+        return _read_class_names(self.class_names, with_texts=self.features == "imagenet")
+
+    @property
+    def _class_names(self) -> tuple[str, ...] | None:
+        return tuple(name for name, _ in self._class_lines) or None
+
+    @property
+    def _class_texts(self) -> dict[bytes, bytes]:
+        return {name.encode(): text.encode() for name, text in self._class_lines if text != name}
+
+    @property
+    def _pixel_bytes(self) -> int:
+        array = self.schema.content.array if self.schema.content else None
+        if not array or array.shape is None:
+            return 0
+        return math.prod(array.shape) * (4 if array.dtype == "float32" else 1)
 
     @property
     def compression_of_shards(self) -> Literal["", "gzip"]:
@@ -395,7 +421,7 @@ class Config:
         """The encoder of both writers."""
         return ImageEncoder(
             self.schema, self.rules, self.base, self.reader, self.annotator.features,
-            unit=self.pixel_range == "0..1",
+            unit=self.pixel_range == "0..1", class_texts=self._class_texts,
         )  # fmt: skip
 
     @property
@@ -457,7 +483,8 @@ class Config:
 _DEFAULTS = {field.name: field.default for field in fields(Config)}
 
 
-def _read_class_names(uri: str) -> tuple[str, ...]:
+def _read_class_names(uri: str, with_texts: bool) -> tuple[tuple[str, str], ...]:
+    """Reads the file: (name, text) of every class, which are the same without a tab between."""
     try:
         with storage.open_read(storage.normalize(uri)) as file:
             text = file.read().decode("utf-8-sig")
@@ -467,7 +494,9 @@ def _read_class_names(uri: str) -> tuple[str, ...]:
         raise BuildError(
             f"--class_names {uri}: cannot be read: {error.strerror or 'no such file'}"
         ) from error
-    names = tuple(line.rstrip("\r") for line in text.removesuffix("\n").split("\n"))
+    lines = tuple(line.rstrip("\r") for line in text.removesuffix("\n").split("\n"))
+    rows = [line.partition("\t") if with_texts else (line, "", "") for line in lines]
+    names = [name for name, _, _ in rows]
     if "" in names:
         raise BuildError(f"--class_names {uri}: line {names.index('') + 1} is empty")
     seen: set[str] = set()
@@ -475,4 +504,4 @@ def _read_class_names(uri: str) -> tuple[str, ...]:
         if name in seen:
             raise BuildError(f"--class_names {uri}:{number}: {name!r} is there twice")
         seen.add(name)
-    return names
+    return tuple((name, text or name) for name, _, text in rows)

@@ -233,8 +233,7 @@ def finish(
     _judge(plan, shards, errors, config)
     leaks = 0
     if len(plan.splits) > 1:
-        named = config.schema.key_of("filename") or config.schema.key_of("source") or ""
-        leaks = write_leaks(layout, shards, named)
+        leaks = write_leaks(layout, shards, config.schema)
     build = metadata.build_json(plan, shards, errors, leaks, config)
     layout.write(layout.build, metadata.to_json(build))
     features = features_json(config.schema, len(plan.classes))

@@ -7,6 +7,7 @@ from apache_beam.pvalue import AsIter, AsSingleton
 
 from imageshards.pipeline.config import Config
 from imageshards.pipeline.finish import claim, finish
+from imageshards.transforms import storage
 from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.dedupe import TakePixelsOnce
 from imageshards.transforms.encode import EncodeExamples, WriteRejects, WriteSplit
@@ -25,7 +26,7 @@ def build(root: beam.Pipeline, config: Config, workers: int | None = 1) -> None:
       workers: processes that write shards, beside those of the runner (see `WriteShards`).
     """
     listed = root | "Read" >> ReadReferences(
-        config.input,
+        [storage.normalize(place) for place in config.input],  # a worker may be in another folder
         config.annotator,
         config.uri_column,
         config.include_all,

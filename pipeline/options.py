@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from imageshards.transforms.elements import UsageError
@@ -111,7 +112,8 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     labels.add_argument(
         "--class_names", default=None, metavar="FILE",
-        help="class names in label order, one a line (default: the labels found, sorted)",
+        help="class names in label order, one a line (default: the labels found, sorted); with "
+        "--features imagenet a tab and a text may follow",
     )  # fmt: skip
     labels.add_argument(
         "--label_offset", type=int, default=0, metavar="0|1",
@@ -245,6 +247,8 @@ def workers_from(args: argparse.Namespace, beam_options: Sequence[str]) -> int |
     """
     if args.writer == "beam" and args.workers is not None:
         raise UsageError("--workers is for --writer shard; with beam the runner's workers write")
+    if args.writer == "beam" and _runner(beam_options) == "PrismRunner":
+        raise UsageError("Prism halts in the middle of --writer beam; --writer shard works there")
     if in_one_process(beam_options):
         return args.workers  # type: ignore[no-any-return]
     if args.workers is not None:
@@ -376,12 +380,38 @@ def check_beam_arguments(arguments: Sequence[str]) -> None:
 
 
 _IN_PROCESS = "FnApiRunner"
+_LOCAL = (_IN_PROCESS, "DirectRunner")
+_FLINK = ("FlinkRunner", "PortableRunner")
+_DATAFLOW = ("DataflowRunner",)
+_ONLY_FOR = {
+    "--direct_running_mode": _LOCAL,
+    "--direct_num_workers": _LOCAL,
+    "--parallelism": _FLINK,
+    "--environment_cache_millis": _FLINK,
+    "--num_workers": _DATAFLOW,
+    "--max_num_workers": _DATAFLOW,
+}
+
+
+def _runner(arguments: Sequence[str]) -> str:
+    """The name of the runner; the last counts."""
+    words = " ".join(arguments).replace("=", " ").split()
+    named = [name for word, name in pairwise(words) if word == "--runner"]
+    return named[-1].rpartition(".")[2] if named else ""
+
+
+def without_effect(arguments: Sequence[str]) -> str:
+    """Tells of Beam's options that the runner does not look at; empty if there are none."""
+    words = " ".join(arguments).replace("=", " ").split()
+    runner = _runner(arguments)
+    ignored = [n for n, runners in _ONLY_FOR.items() if n in words and runner not in runners]
+    return f"{runner} ignores {', '.join(ignored)}" if ignored else ""
 
 
 def is_local_runner(arguments: Sequence[str]) -> bool:
     """Whether Beam's arguments name a runner of this machine, in this process or beside it."""
     joined = " ".join(arguments).replace("=", " ")
-    return any(f"--runner {name}" in joined for name in (_IN_PROCESS, "DirectRunner"))
+    return any(f"--runner {name}" in joined for name in _LOCAL)
 
 
 def is_dataflow(arguments: Sequence[str]) -> bool:

@@ -81,8 +81,9 @@ def observe(layout: Layout, since_ns: int) -> State | None:
 class Progress:
     """Shows how far a build is on stderr: a bar on a terminal, else a line now and then."""
 
-    def __init__(self, layout: Layout, *, enabled: bool = True) -> None:
+    def __init__(self, layout: Layout, *, enabled: bool = True, noun: str = "image") -> None:
         self._layout = layout
+        self._noun = noun
         self._enabled = enabled
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -136,11 +137,11 @@ class Progress:
             return "listing"
         text = (
             f"{state.shards:,} of {state.all_shards:,} shards, "
-            f"{state.images:,} of {state.all_images:,} images"
+            f"{state.images:,} of {state.all_images:,} {self._noun}s"
         )
         if rate := self._rate(state):
             left = (state.all_images - state.images) / rate
-            text += f", {rate:,.0f} images/s, {_duration(left)} left"
+            text += f", {rate:,.0f} {self._noun}s/s, {_duration(left)} left"
         return text
 
     def _bar(self) -> None:

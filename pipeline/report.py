@@ -86,12 +86,12 @@ def report_html(
     """
     body = [_head(build)]
     if leaked:
-        body.append(_leaks(build, leaked))
+        body.append(_leaks(build, leaked, schema.noun))
     for name, split in build["splits"].items():
         body.append(_split(name, split, build, layout, schema))
     if build["conversions"]:
         body.append(_conversions(build))
-    body.append(_rejects(build, rejected))
+    body.append(_rejects(build, rejected, schema.noun))
     body.append(_options(build))
     return (
         "<!doctype html>\n<html lang=en><meta charset=utf-8>"
@@ -316,7 +316,7 @@ def _shard_bars(shards: list[dict[str, Any]]) -> str:
     return f'<svg viewBox="0 0 1000 90" preserveAspectRatio="none">{bars}</svg>'
 
 
-def _leaks(build: Mapping[str, Any], leaked: Sequence[Mapping[str, Any]]) -> str:
+def _leaks(build: Mapping[str, Any], leaked: Sequence[Mapping[str, Any]], noun: str) -> str:
     items = "".join(
         "<li>"
         + ", ".join(
@@ -326,10 +326,11 @@ def _leaks(build: Mapping[str, Any], leaked: Sequence[Mapping[str, Any]]) -> str
         )
         for line in leaked
     )
+    remedy = " <code>--dedupe pixels</code> takes each once." if noun == "image" else ""
     return (
-        "<section><h2>Leaks</h2><p class=soft>The same image is in more than one split: "
-        f"{build['counts']['leaks']:,} times. Each is a line of <code>leaks.jsonl</code>. "
-        f"<code>--dedupe pixels</code> takes each once.</p><ul>{items}</ul></section>"
+        f"<section><h2>Leaks</h2><p class=soft>The same {noun} is in more than one split: "
+        f"{build['counts']['leaks']:,} times. Each is a line of <code>leaks.jsonl</code>."
+        f"{remedy}</p><ul>{items}</ul></section>"
     )
 
 
@@ -346,9 +347,9 @@ def by_count(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _rejects(build: Mapping[str, Any], rejected: Sequence[Mapping[str, str]]) -> str:
+def _rejects(build: Mapping[str, Any], rejected: Sequence[Mapping[str, str]], noun: str) -> str:
     if not build["rejects"]:
-        return "<section><h2>Rejects</h2><p class=soft>None: every image is in.</p></section>"
+        return f"<section><h2>Rejects</h2><p class=soft>None: every {noun} is in.</p></section>"
     ordered = by_count(build["rejects"])
     items = "".join(
         f"<li><code>{escape(line['uri'])}</code> <span class=soft>{escape(line['error'])}: "

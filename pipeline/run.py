@@ -7,13 +7,14 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.runner import PipelineState
+from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from imageshards.pipeline import graph
 from imageshards.pipeline.config import AUTO, Config
@@ -154,6 +155,7 @@ def run(
 
     Raises:
       BuildError: it could not begin.
+      UsageError: Beam refuses its options.
       JobError: it had begun, and failed.
     """
     begin = time.perf_counter() if begin is None else begin
@@ -166,13 +168,15 @@ def run(
             job = submission_of(result, options, config.layout.root)
             if job:
                 announce(job)
-            with Progress(config.layout, enabled=show_progress):
+            with Progress(config.layout, enabled=show_progress, noun=config.schema.noun):
                 state = result.wait_until_finish()
             if state != PipelineState.DONE:
                 raise JobEnded(state)
         else:
-            with Progress(config.layout, enabled=show_progress):
-                _start(config, options, workers).wait_until_finish()
+            with Progress(config.layout, enabled=show_progress, noun=config.schema.noun):
+                _wait(_start(config, options, workers))
+    except UsageError:
+        raise
     except Exception as error:
         raise _job_error(error, job) from error
     with storage.open_read(config.layout.build) as file:
@@ -189,12 +193,15 @@ def submit(config: Config, beam_arguments: Sequence[str]) -> Submission:
 
     Raises:
       BuildError: it could not begin.
+      UsageError: Beam refuses its options.
       JobError: the service did not take it.
     """
     config = _checked(config)
     options = _pipeline_options(beam_arguments)
     try:
         job = submission_of(_start(config, options, 1), options, config.layout.root)
+    except UsageError:
+        raise
     except Exception as error:
         raise _job_error(error) from error
     if not job:
@@ -235,10 +242,20 @@ def _start(config: Config, options: PipelineOptions, workers: int | None) -> Any
     except ValueError as error:
         if str(error).startswith(_INVALID):
             problems = str(error).removeprefix(_INVALID).split("\n")
-            raise BuildError("; ".join(filter(None, problems))) from error
+            raise UsageError("; ".join(filter(None, problems))) from error
         raise
     graph.build(pipeline, config, workers)
     return pipeline.run()
+
+
+def _wait(result: PipelineResult) -> None:
+    try:
+        result.wait_until_finish()
+    except KeyboardInterrupt:
+        # A cluster would go on with the job. A server of our own may have ended by the signal.
+        with suppress(Exception):
+            result.cancel()
+        raise
 
 
 def _with_other_features(config: Config) -> Config:
@@ -324,6 +341,8 @@ def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float
 
 
 _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.DOTALL)
+# The local runner's words, and those of Flink.
+_WORKER_DIED = re.compile(r"Channel closed prematurely|Process died with exit code")
 _CAUSE = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
 
 
@@ -351,6 +370,12 @@ def _job_error(error: Exception, job: Submission | None = None) -> JobError:
         name, _, message = line.partition(": ")
         if name.endswith(f"elements.{BuildError.__name__}") and message:
             return JobError(_WHILE_RUNNING.sub("", message) + where, details)
+    if any(_WORKER_DIED.search(line) for line in lines):
+        return JobError(
+            "a worker process was killed, most likely for want of memory: the same command again "
+            f"does the rest{where}",
+            details,
+        )
     causes = [line for line in lines if _CAUSE.match(line)]
     if causes and "KeyboardInterrupt" in causes[-1]:
         raise KeyboardInterrupt

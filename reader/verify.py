@@ -189,7 +189,8 @@ def _check(dataset: Dataset, data: bytes) -> str | None:
         label = record.first(label_key)
         if not 0 <= label < len(dataset.classes):
             return f"label {label} of {len(dataset.classes)} classes"
-        if text_key := schema.key_of("class_text"):
+        # Where there are synsets, texts may say more.
+        if text_key := schema.key_of("synset") or schema.key_of("class_text"):
             text = record.first(text_key, b"").decode("utf-8", "replace")
             if text != dataset.classes[label]:
                 return f"says {text!r}, but class {label} is {dataset.classes[label]!r}"
@@ -213,8 +214,9 @@ def _content_problem(record: Record, schema: Schema) -> str | None:
         return None
     try:
         info = images.inspect(data, "full")
+        said = scan.info_of(record, schema)
     except images.ImageError as error:
         return f"does not decode: {error}"
-    if scan.info_of(record, schema) != info:
-        return f"says {scan.info_of(record, schema)}, but is {info}"
+    if said != info:
+        return f"says {said}, but is {info}"
     return None

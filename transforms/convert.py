@@ -50,7 +50,8 @@ class Rules:
       check: how closely an image is looked at that passes untouched.
       convert: "auto" writes JPEG and PNG as they are, makes a PNG of what is lossless and a JPEG
         of what is lossy; "jpeg" and "png" make that of everything else; "never" rewrites nothing;
-        "pixels" decodes everything to raw pixels, those that "png" would write.
+        "pixels" decodes everything to raw pixels: of a JPEG that is not resized those of
+        tf.io.decode_image, of all else those that "png" would write.
       exif: "bake" applies an EXIF orientation to the pixels, "keep" leaves it to the reader.
       multi_frame: of animations and pages, "first" writes the first; "all" writes animated GIFs
         whole and rejects others; "reject" rejects them.
@@ -189,7 +190,9 @@ def _convert_jpeg(data: bytes, rules: Rules) -> Converted:
     box = None
     if as_usual:
         scaled = _turned(plan.scaled, turn) if plan else size
-        image, box = _decode_jpeg(data, header, scaled)
+        # Pixels that are not scaled are those of tf.io.decode_image, which takes the fast DCT.
+        fast = rules.convert == "pixels" and not plan
+        image, box = _decode_jpeg(data, header, scaled, fast)
     else:
         if header.is_plain:
             # It finds what is garbled, which Pillow decodes without a word.
@@ -199,7 +202,7 @@ def _convert_jpeg(data: bytes, rules: Rules) -> Converted:
 
 
 def _decode_jpeg(
-    data: bytes, header: headers.JpegHeader, scaled: Size
+    data: bytes, header: headers.JpegHeader, scaled: Size, fast: bool
 ) -> tuple[Image.Image, Box | None]:
     """Decodes a JPEG that will be scaled, at a reduced size if that is large enough.
 
@@ -214,7 +217,11 @@ def _decode_jpeg(
     grey = header.components == 1
     try:
         pixels = simplejpeg.decode_jpeg(
-            data, colorspace="GRAY" if grey else "RGB", min_width=width, min_height=height
+            data,
+            colorspace="GRAY" if grey else "RGB",
+            min_width=width,
+            min_height=height,
+            fastdct=fast,
         )
     except ValueError as error:
         raise images.jpeg_error(error, data) from error

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -57,8 +57,7 @@ class Encoded:
     stamp: int = 0
 
 
-@dataclass(frozen=True)
-class _Content:
+class _Content(NamedTuple):
     """What a record is made of: the values that are its own, and what is told of it."""
 
     values: dict[str, Value]
@@ -78,6 +77,7 @@ class ImageEncoder:
       reader: gets the bytes.
       columns: features that come with the reference or, of records of TFRecord files, stand there.
       unit: whether float pixels are from 0 to 1, and not to 255.
+      class_texts: name of a class -> what `image/class/text` says of it, where that is another.
     """
 
     schema: Schema
@@ -86,6 +86,7 @@ class ImageEncoder:
     reader: ImageReader = field(default_factory=ImageReader)
     columns: tuple[FeatureColumn, ...] = ()
     unit: bool = True
+    class_texts: Mapping[bytes, bytes] = field(default_factory=dict)
 
     @property
     def check(self) -> images.Check:
@@ -145,6 +146,8 @@ class ImageEncoder:
             label, name = classes[ref.label]
             values["label"] = label
             values["class_text"] = values["synset"] = name
+            if self.class_texts:
+                values["class_text"] = self.class_texts.get(name, name)
         for source in self._open_sources:
             values.setdefault(source, _without_column(source, values, label))
         parts = example.encode(self.schema, values)

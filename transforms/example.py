@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from imageshards.transforms.schemas import Feature, Kind, Schema, Value
+from imageshards.transforms.schemas import Kind, Schema, Value
 
 # Field numbers of example.proto, all of wire type 2 (length-delimited).
 _LIST_TAGS: dict[Kind, bytes] = {"bytes": b"\x0a", "float": b"\x12", "int64": b"\x1a"}
@@ -86,7 +86,7 @@ def encode(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
     parts: list[bytes] = []
     small: list[bytes] = []
     length = 0
-    for feature in _in_order(schema.features):
+    for feature in schema.in_order:
         value = values[feature.source]
         if isinstance(value, bytes) and len(value) >= _APART_BYTES:
             item = _FIELD_1 + _varint(len(value))
@@ -108,12 +108,6 @@ def encode(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
     else:
         parts = [prefix]
     return parts
-
-
-@cache
-def _in_order(features: tuple[Feature, ...]) -> list[Feature]:
-    # protobuf's Python implementation (upb) puts a key behind those that begin with it.
-    return sorted(features, key=lambda feature: feature.key.encode() + b"\xff")
 
 
 _HASHABLE = (int, bytes)

@@ -18,12 +18,14 @@ import numpy as np
 from imageshards.transforms import scan, storage
 from imageshards.transforms.elements import ShardId, ShardReport
 from imageshards.transforms.layout import Layout
+from imageshards.transforms.schemas import Schema
 from imageshards.transforms.tfrecord import parse_index, shard_name
 
 LEAKS_LISTED = 1000
 """Lines of leaks.jsonl; more are counted."""
 _PLACES_LISTED = 20
 _RECORDS_AT_A_TIME = 1 << 22
+_TEXT_SHOWN = 80
 
 Place = tuple[ShardId, int]
 """A shard, and the number of a record in it."""
@@ -71,13 +73,13 @@ def _find(
         yield [(shards[owner[i]], int(row[i])) for i in range(begin, last)]
 
 
-def write_leaks(layout: Layout, reports: Sequence[ShardReport], filename_key: str) -> int:
+def write_leaks(layout: Layout, reports: Sequence[ShardReport], schema: Schema) -> int:
     """Writes leaks.jsonl, a line for each image; returns how many there are.
 
     Args:
       layout: where.
       reports: of all shards.
-      filename_key: the feature that names an image, or empty.
+      schema: of the records: what a leak is called, it may say.
     """
 
     def read(shard: ShardId) -> bytes:
@@ -90,7 +92,7 @@ def write_leaks(layout: Layout, reports: Sequence[ShardReport], filename_key: st
     for count, places in enumerate(find_leaks(written, read), 1):
         if count <= LEAKS_LISTED:
             listed.append(_some(places))
-    names = _names(layout, {place for places in listed for place in places}, filename_key)
+    names = _names(layout, {place for places in listed for place in places}, schema)
     with storage.open_sink(layout.leaks, layout.state) as sink:
         for places in listed:
             line = [{"split": place[0].split, "filename": names[place]} for place in places]
@@ -98,15 +100,19 @@ def write_leaks(layout: Layout, reports: Sequence[ShardReport], filename_key: st
     return count
 
 
-def _names(layout: Layout, places: set[Place], filename_key: str) -> dict[Place, str]:
+def _names(layout: Layout, places: set[Place], schema: Schema) -> dict[Place, str]:
     """What records are called; those of a schema that keeps no names by where they stand."""
-    if not filename_key:
+    key = schema.key_of("filename") or schema.key_of("source")
+    if not key:
         return {(shard, row): f"record {row} of {shard_name(shard)}" for shard, row in places}
     names = {}
     for shard, rows in groupby(sorted(places), key=itemgetter(0)):
         numbers = [row for _, row in rows]
         for row, record in zip(numbers, _records(layout, shard, numbers), strict=True):
-            names[shard, row] = record.first(filename_key, b"").decode("utf-8", "replace")
+            name = record.first(key, b"")
+            if schema.holds == "text":
+                name += b": " + record.first(schema.key_of("text"), b"")[:_TEXT_SHOWN]
+            names[shard, row] = name.decode("utf-8", "replace")
     return names
 
 

@@ -215,21 +215,25 @@ class Planner:
       num_shards: how many shards.
       split_order: splits that must come out, in their order; empty: those that are found.
       class_names: given class names in label order, or None.
+      class_texts: what records say of a class beside its name.
       label_offset: 1 leaves label 0 to a background class.
       with_labels: whether there are labels at all.
       base: what URIs are taken relative to, or empty.
       compression: of the shards.
       noun: what one reference stands for, in messages.
+      record_bytes: of each record, where all have one size; else 0, and what comes in tells.
     """
 
     num_shards: ShardCounts
     split_order: tuple[str, ...] = ()
     class_names: tuple[str, ...] | None = None
+    class_texts: Mapping[bytes, bytes] = field(default_factory=dict)
     label_offset: int = 0
     with_labels: bool = True
     base: str = ""
     compression: Literal["", "gzip"] = ""
     noun: str = "image"
+    record_bytes: int = 0
 
     def plan(self, tally: Tally) -> Plan:
         """The plan of a build.
@@ -288,6 +292,8 @@ class Planner:
         shards = [(name, split.num_shards) for name, split in splits.items()]
         head = json.dumps([shards, classes.names, sorted(labels.items())])
         digest = blake2b(head.encode(), digest_size=16)
+        for texts in sorted(self.class_texts.items()):
+            digest.update(b"%b\t%b\n" % texts)
         for (split, bucket), value in sorted(tally.digests.items()):
             digest.update(f"{split}:{bucket}:".encode() + value)
         return Plan(
@@ -298,6 +304,8 @@ class Planner:
     def _split(self, name: str, images: int, tally: Tally, notes: list[str]) -> SplitPlan:
         sized = tally.sized.get(name, 0)
         size = tally.num_bytes.get(name, 0) * images // sized if sized else images * _GUESSED_BYTES
+        if self.record_bytes:
+            size, sized = images * self.record_bytes, images
         num_shards = self.num_shards.of(name)
         if num_shards is None:
             num_shards = max(1, min(images, round(size / TARGET_SHARD_BYTES)))

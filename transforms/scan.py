@@ -13,7 +13,7 @@ import google_crc32c
 from imageshards.transforms import example, storage
 from imageshards.transforms.digests import image_digest
 from imageshards.transforms.elements import ShardId, ShardReport
-from imageshards.transforms.images import ImageInfo
+from imageshards.transforms.images import ImageInfo, inspect
 from imageshards.transforms.schemas import Schema
 from imageshards.transforms.stats import ShardStats
 from imageshards.transforms.tfrecord import (
@@ -118,7 +118,11 @@ def scan_shard(
 
 
 def info_of(record: Record, schema: Schema) -> ImageInfo:
-    """What a record says of its image; of a text its length."""
+    """What a record says of its image; of a text its length.
+
+    Raises:
+      ImageError: it says nothing, and its image cannot be measured.
+    """
     content = schema.content
     if content and schema.holds == "text":
         return ImageInfo("text", 1, len(record.first(content.key, b"")))
@@ -127,6 +131,8 @@ def info_of(record: Record, schema: Schema) -> ImageInfo:
         if shape is None:
             shape = _SHAPE.unpack(record.first(schema.key_of("shape"), bytes(_SHAPE.size)))
         return ImageInfo(content.array.dtype, shape[0], shape[1])
+    if content and not all(map(schema.key_of, ("format", "height", "width"))):
+        return inspect(record.first(content.key, b""), "header")
     return ImageInfo(
         record.first(schema.key_of("format"), b"").decode("ascii", "replace"),
         record.first(schema.key_of("height"), 0),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 Kind = Literal["bytes", "int64", "float"]
@@ -16,7 +17,7 @@ Value = bytes | int | float | Sequence[bytes] | Sequence[int] | Sequence[float]
 SOURCES = {
     "bbox_labels": "number of the class, once a box; or a column of --features_from",
     "channels": "3, as TF-slim has it: what decoders are asked for",
-    "class_text": "name of the class",
+    "class_text": "name of the class, or of imagenet what --class_names says of it",
     "colorspace": "RGB, as TF-slim has it",
     "encoded": "the file as it was, or what it was converted to",
     "filename": "the URI, or what of it is below --base_uri",
@@ -129,6 +130,12 @@ class Schema:
         """The key that is filled from a source, if there is one."""
         feature = self.feature_of(source)
         return feature.key if feature else None
+
+    @cached_property
+    def in_order(self) -> tuple[Feature, ...]:
+        """The features as a serialized Example has them: sorted by their keys."""
+        # protobuf's Python implementation (upb) puts a key behind those that begin with it.
+        return tuple(sorted(self.features, key=lambda feature: feature.key.encode() + b"\xff"))
 
     @property
     def content(self) -> Feature | None:
