@@ -205,7 +205,7 @@ class Records(Sequence[Any]):
         if self._decode and schema.holds == "encoded":
             try:
                 content = decode_image(content, self._channels)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise CorruptRecord(self._message(where, error)) from error
         if isinstance(content, np.ndarray) and not content.flags.writeable:
             content = content.copy()  # PyTorch wants to own what it gets

@@ -10,9 +10,9 @@ from pathlib import Path
 import grain
 import numpy as np
 import pytest
+import tensorflow as tf
 from conftest import Build
 from helpers import names, records, shards
-from PIL import Image
 
 from imageshards import reader
 from imageshards.transforms.elements import UsageError
@@ -36,7 +36,7 @@ def test_records_by_number(dataset: Path, photos: Path):
     for number in (0, 1, len(order) // 2, len(order) - 1, -1, -len(order), np.int64(3)):
         image, label = found[number]
         path = photos / order[number]
-        np.testing.assert_array_equal(image, np.asarray(Image.open(path)))
+        np.testing.assert_array_equal(image, tf.io.decode_image(path.read_bytes()))
         assert found.classes[label] == path.parent.name
         assert found.features(number)["image/filename"].decode() == order[number]
     for number in (len(order), -len(order) - 1):
@@ -182,6 +182,21 @@ def test_a_corrupt_record_is_one_error_with_file_and_offset(dataset: Path):
     assert bad == [message]
     unchecked = reader.open(dataset, "train", check=False, decode=False)
     assert len(list(unchecked)) == len(found)
+
+
+def test_an_image_that_does_not_decode_is_told(tmp_path: Path):
+    path = tmp_path / "x.tfrecord"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for data in (b"\xff\xd8nothing", b"nothing"):
+            feature = {
+                "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[data]))
+            }
+            example = tf.train.Example(features=tf.train.Features(feature=feature))
+            writer.write(example.SerializeToString())
+    found = reader.open(path, label_key="")
+    for number in (0, 1):
+        with pytest.raises(CorruptRecord, match=r"x.tfrecord: record at byte \d+: "):
+            found[number]
 
 
 def test_an_index_of_other_files_is_told(dataset: Path):
