@@ -351,7 +351,8 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
     def __iter__(self) -> Iterator[Any]:
         """TensorFlow's own iterator; outside of a tf.function it names the file of a bad record."""
         iterator: Any = super().__iter__()
-        iterator.__class__ = _naming(type(iterator))
+        base: Any = type(iterator)
+        iterator.__class__ = _naming(base)
         iterator.recipe = self._recipe
         return iterator  # type: ignore[no-any-return]
 
@@ -367,7 +368,7 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
 
 
 @cache
-def _naming(base: type) -> type:
+def _naming(base: Any) -> type:
     """A class of iterators whose errors are those of `Recipe.culprit`."""
 
     class NamingIterator(base):  # type: ignore[misc]
