@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
+from imageshards.launch import schedule
 from imageshards.launch.load import load_beam
 from imageshards.pipeline.options import (
     Parser,
@@ -89,6 +90,10 @@ def _dispatch(arguments: list[str]) -> int:
         "verify", help="check every record of a data set", allow_abbrev=False
     )
     verify.add_argument("output", metavar="DIR", help="the folder of the data set")
+    verify.add_argument(
+        "--sample", type=_count, default=0, metavar="N",
+        help="check N records, evenly from all shards (default 0: every record)",
+    )  # fmt: skip
     verify.add_argument("--verbose", action="store_true", help="show tracebacks")
     verify.add_argument("--json", action="store_true", help="print the result as JSON")
     inspect = commands.add_parser(
@@ -99,6 +104,7 @@ def _dispatch(arguments: list[str]) -> int:
     inspect.add_argument(
         "--records", type=_count, default=3, metavar="N", help="records to show (default 3)"
     )
+    schedule.add_schedule_commands(commands)
     args, rest = parser.parse_known_args(arguments)
     if args.version:
         from imageshards.pipeline.metadata import version
@@ -110,9 +116,13 @@ def _dispatch(arguments: list[str]) -> int:
         return 2
     if args.command == "build":
         return _build(args, rest)
+    if args.command == "fingerprint":
+        return schedule.fingerprint(args, rest)
     if rest:
         what = "unknown option" if rest[0].startswith("-") else "one place at a time, not also"
         raise UsageError(f"{what} {rest[0]} (imageshards {args.command} --help lists the options)")
+    if args.command == "publish":
+        return schedule.publish(args)
     return _verify(args) if args.command == "verify" else _inspect(args)
 
 
@@ -160,7 +170,7 @@ def _build(args: argparse.Namespace, rest: list[str]) -> int:
 def _verify(args: argparse.Namespace) -> int:
     from imageshards.reader.verify import verify
 
-    verdict = verify(args.output)
+    verdict = verify(args.output, sample=args.sample)
     for problem in verdict.problems:
         _complain(problem, 1)
     print(verdict.to_json() if args.json else verdict)
