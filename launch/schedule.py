@@ -16,8 +16,10 @@ from imageshards.pipeline.options import (
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
+    from imageshards.pipeline.options import Parser
 
-def add_schedule_commands(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+
+def add_schedule_commands(commands: _SubParsersAction[Parser]) -> None:
     """Declares them."""
     fingerprint = commands.add_parser(
         "fingerprint",

@@ -1,8 +1,8 @@
 """Versions of a data set side by side, and the pointer file that names the latest.
 
-    BASE/2026-11-20/...                            a version: a data set as `build` makes it
-    BASE/2026-11-20/metadata/published.json        with what it was made of, written when it is published
-    BASE/latest                                    which version readers are to take
+    BASE/2026-11-20/...                       a version: a data set as `build` makes it
+    BASE/2026-11-20/metadata/published.json   that it is published, and of which inputs
+    BASE/latest                               which version readers are to take
 
 Versions are ordered by their names, numbers in them as numbers: dates and counters do what one
 expects. The pointer is replaced in one step, so that a reader sees the old one or the new one.
@@ -85,7 +85,7 @@ def publish(
     fingerprint: str = "",
     rollback: bool = False,
 ) -> Published:
-    """Makes a data set the latest version, unless a later one is; deletes versions beyond those kept.
+    """Makes a data set the latest version, unless a later one is; deletes old versions.
 
     Doing it again changes nothing. The pointer is switched before anything is deleted. Deleted are
     published versions beside this one that are older than the one pointed to, file by file as the

@@ -243,8 +243,8 @@ def _params(
         ),
         "since": Param(
             since,
-            "With `{date}` in the inputs: take every date from this one to the run's. Dates without "
-            "images are left out. Empty: the run's date alone.",
+            "With `{date}` in the inputs: take every date from this one to the run's. Dates "
+            "without images are left out. Empty: the run's date alone.",
             **a_date, section=goes_in,
         ),
         "allow_empty": Param(
@@ -443,10 +443,10 @@ _DOC = """
 | task | does |
 |---|---|
 | `check` | lists the inputs; skips the run where nothing has changed since the last version |
-| `build` | `imageshards build`, here or on Dataflow; a second try takes up what the first finished |
+| `build` | `imageshards build`, here or on Dataflow; a second try resumes the first |
 | `build_flex_template` | the same from a Flex Template |
 | `verify` | reads the records back; `rejects` and `report` are in its XCom |
-| `publish` | switches the pointer `latest`, deletes versions beyond `keep_versions`, emits the asset |
+| `publish` | switches the pointer `latest`, deletes old versions, emits the asset |
 
 A run that failed is repaired by *Clear*: what is done stays done. **Trigger** builds what the form
 says; with nothing filled in, it checks the last interval again.
