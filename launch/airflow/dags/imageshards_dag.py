@@ -369,7 +369,7 @@ def _flex_body(
             "jobName": dag_id.replace("_", "-").replace(".", "-").lower(),
             "containerSpecGcsPath": params["template"],
             "parameters": {
-                key: _text(value)
+                "labels" if key == "labels_from" else key: _text(value)
                 for key, value in options.items()
                 if key != "temp_location" and value is not None and value is not False
             },

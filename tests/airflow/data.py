@@ -1,0 +1,28 @@
+"""What the tests do in imageshards' own environment, as a command.
+
+python data.py images FOLDER FIRST COUNT    writes FOLDER/class?/NUMBER.jpg
+python data.py names OUT                    prints {image: split} of a data set
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from helpers import image_bytes, records
+
+command, place, *numbers = sys.argv[1:]
+if command == "images":
+    first, count = map(int, numbers)
+    for number in range(first, first + count):
+        image = Path(place, f"class{number % 3}/{number:05d}.jpg")
+        image.parent.mkdir(parents=True, exist_ok=True)
+        image.write_bytes(image_bytes(number))
+else:
+    found = {
+        record.first("image/filename").decode(): split
+        for split in ("train", "test")
+        for record in records(place, split)
+    }
+    print(json.dumps(found))
