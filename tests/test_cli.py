@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from conftest import Command
-from helpers import every_file, image_bytes, write_images
+from helpers import build_json, every_file, image_bytes, write_images
+
+from imageshards.pipeline.options import Parser, add_build_options
 
 
 def test_the_result_and_nothing_else_is_on_stdout(command: Command, photos: Path, tmp_path: Path):
@@ -254,3 +256,19 @@ def test_auto_measures_what_a_manifest_does_not_say(command: Command, photos: Pa
     (tmp_path / "m.txt").write_text(uris)
     _, out, _ = command("build", "--input", tmp_path / "m.txt", "--output", tmp_path / "out")
     assert "1 shard for 0.1 MB of images" in out
+
+
+def test_flags_are_off_by_default():
+    """Airflow's operators drop an option that is False: that must mean what it says."""
+    parser = Parser()
+    add_build_options(parser)
+    flags = [action for action in parser._actions if action.nargs == 0 and action.dest != "help"]
+    assert len(flags) > 3
+    assert all(type(a).__name__ == "_StoreTrueAction" and a.default is False for a in flags)
+
+
+def test_labels_from_is_labels(command: Command, photos: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    arguments = ["--labels_from=none", "--labels=airflow-version=v3-3-2"]
+    assert command("build", "--input", photos, "--output", out, *arguments)[0] == 0
+    assert build_json(out)["options"]["labels"] == "none"
