@@ -5,10 +5,11 @@ This file and not pyproject.toml names them because Beam's --setup_file stages w
 
 from setuptools import setup
 
-FOLDERS = ("pipeline", "transforms", "reader", "launch")
+FOLDERS = ("pipeline", "transforms", "reader", "launch", "launch/dataflow")
+PACKAGES = {f"imageshards.{folder.replace('/', '.')}": folder for folder in FOLDERS}
 
 setup(
-    packages=[f"imageshards.{folder}" for folder in FOLDERS],
-    package_dir={f"imageshards.{folder}": folder for folder in FOLDERS},
-    package_data={f"imageshards.{folder}": ["py.typed"] for folder in FOLDERS},
+    packages=list(PACKAGES),
+    package_dir=PACKAGES,
+    package_data={package: ["py.typed"] for package in PACKAGES},
 )

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from imageshards.launch import schedule
 from imageshards.launch.load import load_beam
@@ -23,11 +23,16 @@ from imageshards.pipeline.options import (
     check_beam_arguments,
     config_from,
     in_one_process,
+    is_dataflow,
     is_local_runner,
+    waits,
     with_runner,
     workers_from,
 )
 from imageshards.transforms.elements import BuildError, UsageError
+
+if TYPE_CHECKING:
+    from imageshards.pipeline.config import Config
 
 _DESCRIPTION = (
     "Turns images into shuffled, evenly sharded TFRecord data sets. "
@@ -138,32 +143,64 @@ def _build(args: argparse.Namespace, rest: list[str]) -> int:
     begin = time.perf_counter()
     config = config_from(args)
     beam_options = with_runner([*rest, *beam_labels(args)])
+    if not is_dataflow(beam_options):
+        return _run(args, config, beam_options, begin)
+    from imageshards.launch.dataflow.arguments import check_credentials, completed
+
+    with completed(beam_options, config) as complete:
+        check_credentials(complete)
+        return _run(args, config, complete, begin)
+
+
+def _run(args: argparse.Namespace, config: Config, beam_options: list[str], begin: float) -> int:
     workers = workers_from(args, beam_options)
+    wait = waits(args, beam_options)
     if workers != 1 and config.writer == "shard":
         from imageshards.transforms.workers import start_server
 
         start_server()  # it loads beside Beam
     load_beam(local=in_one_process(beam_options))
-    from imageshards.pipeline.run import JobError, run
+    from imageshards.pipeline.run import JobError, run, submit
+    from imageshards.pipeline.submission import Submission
 
     check_beam_arguments(beam_options)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO if args.verbose else logging.WARNING)
     if not args.verbose:
         # Beam logs the traceback of what we tell in one line.
-        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+        logging.getLogger("apache_beam").setLevel(logging.CRITICAL + 1)
     if config.writer == "beam" and is_local_runner(beam_options):
         print(
             "imageshards: --writer beam on the local runner holds some 6.5 times the data set in "
             "memory; --writer shard does not",
             file=sys.stderr,
         )
+    submitted: list[Submission] = []
+
+    def announce(job: Submission) -> None:
+        submitted.append(job)
+        print(f"imageshards: waiting for job {job.job}; {job.link}", file=sys.stderr, flush=True)
+
     try:
-        summary = run(config, beam_options, workers=workers, begin=begin)
+        result = (
+            run(
+                config,
+                beam_options,
+                workers=workers,
+                begin=begin,
+                announce=announce if is_dataflow(beam_options) else None,
+            )
+            if wait
+            else submit(config, beam_options)
+        )
     except JobError as error:
         if args.verbose:
             print(error.details, file=sys.stderr)
         return _complain(str(error), 1)
-    print(summary.to_json() if args.json else summary)
+    except KeyboardInterrupt:
+        if not submitted:
+            raise
+        return _complain(f"interrupted; the job goes on: {submitted[0].link}", 130)
+    print(result.to_json() if args.json else result)
     return 0
 
 

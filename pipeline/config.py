@@ -29,7 +29,7 @@ from imageshards.transforms.web import USER_AGENT, Manners
 FORMAT_VERSION = 2
 """Part of every fingerprint; changes when the same options give other bytes than before."""
 
-_CHOICES = {
+CHOICES = {
     "check": ("full", "header"),
     "convert": ("auto", "jpeg", "png", "never"),
     "exif": ("bake", "keep"),
@@ -147,7 +147,7 @@ class Config:
             raise UsageError("--input is missing: name a folder, a pattern or a manifest")
         if not self.output:
             raise UsageError("--output is missing: name a folder for the data set")
-        for option, choices in _CHOICES.items():
+        for option, choices in CHOICES.items():
             if getattr(self, option) not in choices:
                 raise UsageError(
                     f"--{option} {getattr(self, option)!r}: write {' or '.join(choices)}"

@@ -185,8 +185,25 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
         "--requests_per_host", type=int, default=16, metavar="N",
         help="requests at a time to one web server, from one machine (default 16)",
     )  # fmt: skip
+    work.add_argument(
+        "--wait", action="store_true",
+        help="wait for the end of a job that runs at a service, such as Dataflow; without this, "
+        "its id and a link are printed when it is submitted",
+    )  # fmt: skip
     work.add_argument("--json", action="store_true", help="print the result as JSON")
     work.add_argument("--verbose", action="store_true", help="show Beam's log and tracebacks")
+
+
+def build_actions() -> list[argparse.Action]:
+    """The options of `imageshards build`, as argparse has them."""
+    parser = Parser(add_help=False)
+    add_build_options(parser)
+    return parser._actions
+
+
+def flags() -> frozenset[str]:
+    """The names of those that are there or not, and take no value."""
+    return frozenset(action.dest for action in build_actions() if action.nargs == 0)
 
 
 def _workers(text: str) -> int | None:
@@ -289,7 +306,8 @@ def config_from(args: argparse.Namespace) -> Config:
 
 
 # Beam has an option --labels too, with values such as airflow-version=v3-3-2, which Airflow adds.
-_BEAM_LABEL = re.compile(r"[a-z][a-z0-9_-]*=")
+# Flex Templates give them as {"key": "value"}.
+_BEAM_LABEL = re.compile(r"[a-z][a-z0-9_-]*=|\{")
 
 
 def beam_labels(args: argparse.Namespace) -> list[str]:
@@ -337,6 +355,28 @@ def is_local_runner(arguments: Sequence[str]) -> bool:
     """Whether Beam's arguments name a runner of this machine, in this process or beside it."""
     joined = " ".join(arguments).replace("=", " ")
     return any(f"--runner {name}" in joined for name in (_IN_PROCESS, "DirectRunner"))
+
+
+def is_dataflow(arguments: Sequence[str]) -> bool:
+    """Whether Beam's arguments name Dataflow's runner, in one of the ways that Beam knows."""
+    runner = Parser(add_help=False, allow_abbrev=False)
+    runner.add_argument("--runner", default="")
+    name = runner.parse_known_args(arguments)[0].runner.rpartition(".")[2].lower()
+    return name in ("dataflow", "dataflowrunner")
+
+
+def waits(args: argparse.Namespace, arguments: Sequence[str]) -> bool:
+    """Whether to wait for the job: where it runs at a service, only if that was asked for.
+
+    Raises:
+      UsageError: there would be nothing to wait for.
+    """
+    if not is_dataflow(arguments):
+        return True
+    template = any(argument.startswith("--template_location") for argument in arguments)
+    if args.wait and template:
+        raise UsageError("--wait does not go with --template_location, which starts no job")
+    return args.wait  # type: ignore[no-any-return]
 
 
 def in_one_process(arguments: Sequence[str]) -> bool:

@@ -6,19 +6,21 @@ import json
 import re
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineState
 
 from imageshards.pipeline import graph
 from imageshards.pipeline.config import AUTO, Config
 from imageshards.pipeline.finish import check_output
 from imageshards.pipeline.progress import Progress
 from imageshards.pipeline.report import by_count, human_bytes
+from imageshards.pipeline.submission import Submission, submission_of
 from imageshards.transforms import storage
 from imageshards.transforms.convert import EXIF_KEPT
 from imageshards.transforms.elements import BuildError, UsageError
@@ -132,6 +134,7 @@ def run(
     workers: int | None = 1,
     show_progress: bool = True,
     begin: float | None = None,
+    announce: Callable[[Submission], None] | None = None,
 ) -> Summary:
     """Builds a data set and waits for it.
 
@@ -142,12 +145,60 @@ def run(
         their start. More than one need a `if __name__ == "__main__"` in the script that calls this.
       show_progress: on stderr.
       begin: `time.perf_counter()` at the start of what is timed; now, if None.
+      announce: for a runner that hands the job to a service: is told of it when that has taken it.
 
     Raises:
       BuildError: it could not begin.
       JobError: it had begun, and failed.
     """
     begin = time.perf_counter() if begin is None else begin
+    config = _checked(config)
+    options = _pipeline_options(beam_arguments)
+    job = None
+    try:
+        if announce:
+            result = _start(config, options, workers)
+            job = submission_of(result, options, config.layout.root)
+            if job:
+                announce(job)
+            with Progress(config.layout, enabled=show_progress):
+                state = result.wait_until_finish()
+            if state != PipelineState.DONE:
+                raise JobEnded(state)
+        else:
+            with Progress(config.layout, enabled=show_progress):
+                _start(config, options, workers).wait_until_finish()
+    except Exception as error:
+        raise _job_error(error, job) from error
+    with storage.open_read(config.layout.build) as file:
+        build = json.load(file)
+    return _summary(config, build, _resumed(config), time.perf_counter() - begin)
+
+
+def submit(config: Config, beam_arguments: Sequence[str]) -> Submission:
+    """Hands the build of a data set to a service, and returns. All else is done in the graph.
+
+    Args:
+      config: what to build.
+      beam_arguments: Beam's own options, a `--runner` that does not block among them.
+
+    Raises:
+      BuildError: it could not begin.
+      JobError: the service did not take it.
+    """
+    config = _checked(config)
+    options = _pipeline_options(beam_arguments)
+    try:
+        job = submission_of(_start(config, options, 1), options, config.layout.root)
+    except Exception as error:
+        raise _job_error(error) from error
+    if not job:
+        raise JobError("the runner tells no id of the job: use --wait")
+    return job
+
+
+def _checked(config: Config) -> Config:
+    """The config, after all that can be told of inputs and output before a job begins."""
     config = _with_other_features(config)
     check_output(config)
     config.planner  # noqa: B018 - reads the class names
@@ -162,16 +213,27 @@ def run(
                 annotator.optional_columns,
                 annotator.feature_columns,
             )
+    return config
+
+
+def _pipeline_options(arguments: Sequence[str]) -> PipelineOptions:
+    return PipelineOptions(list(arguments))
+
+
+_INVALID = "Pipeline has validations errors: "
+
+
+def _start(config: Config, options: PipelineOptions, workers: int | None) -> Any:
+    """Builds the graph and runs it: to its end here, or until a service has taken it."""
     try:
-        pipeline = beam.Pipeline(options=PipelineOptions(list(beam_arguments)))
-        graph.build(pipeline, config, workers)
-        with Progress(config.layout, enabled=show_progress):
-            pipeline.run().wait_until_finish()
-    except Exception as error:
-        raise _job_error(error) from error
-    with storage.open_read(config.layout.build) as file:
-        build = json.load(file)
-    return _summary(config, build, _resumed(config), time.perf_counter() - begin)
+        pipeline = beam.Pipeline(options=options)
+    except ValueError as error:
+        if str(error).startswith(_INVALID):
+            problems = str(error).removeprefix(_INVALID).split("\n")
+            raise BuildError("; ".join(filter(None, problems))) from error
+        raise
+    graph.build(pipeline, config, workers)
+    return pipeline.run()
 
 
 def _with_other_features(config: Config) -> Config:
@@ -248,21 +310,44 @@ _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.DOTALL)
 _CAUSE = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
 
 
-def _job_error(error: Exception) -> JobError:
+class JobEnded(Exception):
+    """A service says that the job came to another end than its own."""
+
+
+_AT_DATAFLOW = re.compile(r"Dataflow pipeline failed\. State: (\w+), Error:\n(.*)", re.DOTALL)
+
+
+def _job_error(error: Exception, job: Submission | None = None) -> JobError:
     """The cause of a failed job.
 
     The in-process runner raises what a worker raised; others hand over its traceback as a text.
     """
     details = "".join(traceback.format_exception(error))
+    where = f"; {job.link}" if job and job.link else ""
     if isinstance(error, BuildError):
         return JobError(_WHILE_RUNNING.sub("", str(error)), details)
-    lines = [line.strip() for line in details.splitlines()]
+    state, told = _told(error)
+    if state != PipelineState.FAILED:
+        return JobError(f"the job was {state.lower()}{where}", details)
+    lines = [line.strip() for line in (told or details).splitlines()]
     for line in lines:
         name, _, message = line.partition(": ")
         if name.endswith(f"elements.{BuildError.__name__}") and message:
-            return JobError(_WHILE_RUNNING.sub("", message), details)
+            return JobError(_WHILE_RUNNING.sub("", message) + where, details)
     causes = [line for line in lines if _CAUSE.match(line)]
     if causes and "KeyboardInterrupt" in causes[-1]:
         raise KeyboardInterrupt
-    cause = _WHILE_RUNNING.sub("", causes[-1]) if causes else repr(error)
-    return JobError(f"the job failed: {cause} (--verbose shows where)", details)
+    if causes:
+        cause = _WHILE_RUNNING.sub("", causes[-1])
+    else:
+        cause = " ".join((told or f"{type(error).__name__}: {error}").split())
+    return JobError(f"the job failed: {cause}{where} (--verbose shows where)", details)
+
+
+def _told(error: Exception) -> tuple[str, str]:
+    """What a service says of a job's end: its state, and the text of its last error."""
+    if isinstance(error, JobEnded):
+        return str(error), ""
+    if found := _AT_DATAFLOW.match(str(error)):
+        return found[1], "no reason is given" if found[2] == "None" else found[2]
+    return PipelineState.FAILED, ""

@@ -20,7 +20,7 @@ MAX_SIDE = 65_500
 # photographs the two cannot be told apart, and Lanczos alone reads every pixel many times.
 _REDUCING_GAP = 3.0
 
-_RULE = re.compile(r"(?:(short|long):(\d+)|(?:(crop|pad):)?(\d+)x(\d+))")
+RULE = re.compile(r"(?:(short|long):(\d+)|(?:(crop|pad):)?(\d+)x(\d+))")
 
 
 Mode = Literal["short", "long", "exact", "crop", "pad"]
@@ -63,7 +63,7 @@ class Resize:
         Raises:
           ValueError: it is none of them, in one line.
         """
-        found = _RULE.fullmatch(text)
+        found = RULE.fullmatch(text)
         if not found:
             raise ValueError(
                 f"--resize {text!r}: write short:256, long:512, 320x240, crop:224x224 or "

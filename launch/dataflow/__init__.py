@@ -1,0 +1,1 @@
+"""Builds on Google Cloud Dataflow: the job, its worker package, its image and Flex Template."""

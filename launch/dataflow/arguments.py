@@ -1,0 +1,130 @@
+"""What --runner=DataflowRunner needs beside --project, --region and --temp_location."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from imageshards.launch.dataflow.package import NAME, write_wheel
+from imageshards.pipeline.config import Config
+from imageshards.pipeline.metadata import version
+from imageshards.pipeline.options import Parser
+from imageshards.transforms import storage
+from imageshards.transforms.elements import UsageError
+
+_NEEDED = {
+    "project": "the project that pays",
+    "region": "where the job runs, such as us-central1: that of the buckets",
+    "temp_location": "a folder for the job's own files, such as gs://BUCKET/tmp",
+}
+_JOB_NAME_LENGTH = 63
+_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_REFRESH_SECONDS = 10
+
+
+@contextmanager
+def completed(arguments: Sequence[str], config: Config) -> Iterator[list[str]]:
+    """Beam's arguments with what is missing; nothing is contacted.
+
+    The job is named after the data set, so that the service refuses a second one beside it.
+    Where no image, no setup file and no package brings imageshards to the workers, a wheel of
+    the one that runs here does; it is there as long as the context is.
+
+    Args:
+      arguments: Beam's, as the user gave them.
+      config: what to build.
+
+    Raises:
+      UsageError: what only the user knows is missing, or the workers could not reach something.
+    """
+    given = _parse(arguments)
+    for option, what in _NEEDED.items():
+        if not getattr(given, option):
+            raise UsageError(f"--{option} is missing: --runner=DataflowRunner needs {what}")
+    for option in ("temp_location", "staging_location"):
+        _check_bucket(option, getattr(given, option))
+    for option, uri in (*(("input", uri) for uri in config.input), ("output", config.output)):
+        if storage.is_local(storage.normalize(uri)):
+            raise UsageError(
+                f"--{option} {uri}: Dataflow's workers do not see this machine's files; "
+                "write a place such as gs://BUCKET/FOLDER"
+            )
+    temp = given.temp_location.rstrip("/")
+    added = [f"--labels={NAME}-version={re.sub('[^a-z0-9]', '-', version().lower())}"]
+    if temp.count("/") == 2:  # Beam takes a bucket for a folder only with a slash
+        added.append(f"--temp_location={temp}/")
+    if not given.staging_location:
+        added.append(f"--staging_location={temp}/staging")
+    if not given.job_name:
+        added.append(f"--job_name={_job_name(config.dataset_name)}")
+    with tempfile.TemporaryDirectory() as folder:
+        if not _has_package(given):
+            added.append(f"--extra_package={write_wheel(Path(folder))}")
+        yield [*arguments, *added]
+
+
+def check_credentials(arguments: Sequence[str]) -> None:
+    """Looks for Google credentials, within seconds.
+
+    Beam and its clients would each look for them again and again, and go on without.
+
+    Raises:
+      UsageError: there are none, or they are not valid any more.
+    """
+    if _parse(arguments).no_auth:
+        return
+    # Off Google's machines nobody answers there, and by default it is asked 3 times for 3 s.
+    os.environ.setdefault("GCE_METADATA_TIMEOUT", "1")
+    os.environ.setdefault("GCE_METADATA_DETECT_RETRIES", "2")
+    import google.auth
+    from google.auth.exceptions import GoogleAuthError
+    from google.auth.transport.requests import Request
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of quota projects
+            credentials, _ = google.auth.default(scopes=[_SCOPE])
+        if not credentials.valid:
+            credentials.refresh(partial(Request(), timeout=_REFRESH_SECONDS))  # type: ignore[no-untyped-call]
+    except GoogleAuthError as error:
+        reason = re.split(r"\.\s|\n", str(error.args[0] if error.args else error))[0].rstrip(".")
+        raise UsageError(
+            f"no Google credentials: {reason}; `gcloud auth application-default login` gets them, "
+            "or GOOGLE_APPLICATION_CREDENTIALS names the file of a service account"
+        ) from error
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(prog="imageshards build", add_help=False, allow_abbrev=False)
+    for option in (*_NEEDED, "staging_location", "job_name", "setup_file", "sdk_container_image"):
+        parser.add_argument(f"--{option}", default="")
+    parser.add_argument("--worker_harness_container_image", dest="sdk_container_image")
+    parser.add_argument("--extra_package", "--extra_packages", action="append", default=[])
+    parser.add_argument("--no_auth", action="store_true")
+    return parser.parse_known_args(arguments)[0]
+
+
+def _check_bucket(option: str, uri: str) -> None:
+    if uri and not re.match(r"gs://[a-z0-9][-_.a-z0-9]+[a-z0-9](/|$)", uri):
+        raise UsageError(f"--{option} {uri}: write gs://BUCKET/FOLDER")
+
+
+def _has_package(given: argparse.Namespace) -> bool:
+    packages = (os.path.basename(package) for package in given.extra_package)
+    return bool(
+        given.sdk_container_image
+        or given.setup_file
+        or any(package.startswith(NAME) for package in packages)
+    )
+
+
+def _job_name(dataset: str) -> str:
+    """The service takes small letters, digits and hyphens, and a letter or digit last."""
+    return f"{NAME}-{dataset.replace('_', '-')}"[:_JOB_NAME_LENGTH].rstrip("-")

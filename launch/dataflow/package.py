@@ -1,0 +1,67 @@
+"""The worker package: a wheel of the imageshards that runs here, however it was installed.
+
+Beam's --setup_file needs a checkout. An installed imageshards has none, but all that a wheel is.
+
+Format: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import zipfile
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+
+NAME = "imageshards"
+_TAG = "py3-none-any"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def write_wheel(folder: Path) -> Path:
+    """Writes the wheel; the same code gives the same bytes.
+
+    Args:
+      folder: where to.
+
+    Returns:
+      Its path, folder/imageshards-VERSION-py3-none-any.whl.
+    """
+    distribution = metadata.distribution(NAME)
+    info = f"{NAME}-{distribution.version}.dist-info"
+    files = dict(_modules())
+    files[f"{info}/METADATA"] = _text(distribution, "METADATA", "PKG-INFO")
+    files[f"{info}/entry_points.txt"] = _text(distribution, "entry_points.txt")
+    files[f"{info}/WHEEL"] = (
+        f"Wheel-Version: 1.0\nGenerator: {NAME}\nRoot-Is-Purelib: true\nTag: {_TAG}\n".encode()
+    )
+    rows = [f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items()]
+    files[f"{info}/RECORD"] = "".join([*rows, f"{info}/RECORD,,\n"]).encode()
+    path = folder / f"{NAME}-{distribution.version}-{_TAG}.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, data in files.items():
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.external_attr = 0o644 << 16
+            wheel.writestr(entry, data, zipfile.ZIP_DEFLATED)
+    return path
+
+
+def _modules() -> Iterator[tuple[str, bytes]]:
+    """What of the package's folders a wheel holds: name -> bytes."""
+    for folder in pkgutil.iter_modules(importlib.import_module(NAME).__path__):
+        (root,) = map(Path, importlib.import_module(f"{NAME}.{folder.name}").__path__)
+        for path in sorted(root.rglob("*")):
+            if path.suffix == ".py" or path.name == "py.typed":
+                name = path.relative_to(root).as_posix()
+                yield f"{NAME}/{folder.name}/{name}", path.read_bytes()
+
+
+def _text(distribution: metadata.Distribution, *names: str) -> bytes:
+    return next(text for name in names if (text := distribution.read_text(name))).encode()
+
+
+def _digest(data: bytes) -> str:
+    return urlsafe_b64encode(sha256(data).digest()).rstrip(b"=").decode()
