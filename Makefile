@@ -1,8 +1,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-FOLDERS := pipeline transforms reader launch
+FOLDERS := pipeline transforms reader launch launch/dataflow
 
-.PHONY: env demo test test-airflow check integration bench clean
+.PHONY: env demo test test-airflow check integration bench template clean
 
 env: .venv/made
 
@@ -36,6 +36,7 @@ check: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/hadolint launch/dataflow/Dockerfile
 
 integration: env
 	$(BIN)/pytest tests/integration
@@ -46,6 +47,11 @@ ROUNDS ?= 3
 bench: env
 	@test -n "$(IMAGES)" || { echo "make bench IMAGES=DIR [COPIES=10] [ROUNDS=3]" >&2; exit 2; }
 	$(BIN)/python -m benchmarks.run "$(IMAGES)" --copies $(COPIES) --rounds $(ROUNDS) $(BENCH)
+
+# make template PROJECT=P REGION=R REPOSITORY=A BUCKET=B [TAG=T] [DRY_RUN=1]
+template: env
+	@PROJECT="$(PROJECT)" REGION="$(REGION)" REPOSITORY="$(REPOSITORY)" BUCKET="$(BUCKET)" \
+	    TAG="$(TAG)" DRY_RUN="$(DRY_RUN)" PYTHON=$(BIN)/python launch/dataflow/template.sh
 
 clean:
 	rm -rf .venv build demo benchmarks/.venv *.egg-info

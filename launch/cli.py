@@ -167,7 +167,8 @@ def _run(args: argparse.Namespace, config: Config, beam_options: list[str], begi
     logging.basicConfig(stream=sys.stderr, level=logging.INFO if args.verbose else logging.WARNING)
     if not args.verbose:
         # Beam logs the traceback of what we tell in one line.
-        logging.getLogger("apache_beam").setLevel(logging.CRITICAL + 1)
+        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+        logging.getLogger("apache_beam.runners.dataflow").setLevel(logging.CRITICAL + 1)
     if config.writer == "beam" and is_local_runner(beam_options):
         print(
             "imageshards: --writer beam on the local runner holds some 6.5 times the data set in "

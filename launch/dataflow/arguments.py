@@ -24,6 +24,13 @@ _NEEDED = {
     "region": "where the job runs, such as us-central1: that of the buckets",
     "temp_location": "a folder for the job's own files, such as gs://BUCKET/tmp",
 }
+_OPTIONAL = (
+    "staging_location", "job_name", "setup_file", "sdk_container_image",
+    "number_of_worker_harness_threads",
+)  # fmt: skip
+_HARNESS_THREADS = 2
+"""Shards at a time in the process of each vCPU, each with reads in flight of its own. Beam's
+default of 12 would begin hundreds of reads, and hold as many images, for one core to check."""
 _JOB_NAME_LENGTH = 63
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _REFRESH_SECONDS = 10
@@ -64,6 +71,8 @@ def completed(arguments: Sequence[str], config: Config) -> Iterator[list[str]]:
         added.append(f"--staging_location={temp}/staging")
     if not given.job_name:
         added.append(f"--job_name={_job_name(config.dataset_name)}")
+    if not given.number_of_worker_harness_threads:
+        added.append(f"--number_of_worker_harness_threads={_HARNESS_THREADS}")
     with tempfile.TemporaryDirectory() as folder:
         if not _has_package(given):
             added.append(f"--extra_package={write_wheel(Path(folder))}")
@@ -103,7 +112,7 @@ def check_credentials(arguments: Sequence[str]) -> None:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser(prog="imageshards build", add_help=False, allow_abbrev=False)
-    for option in (*_NEEDED, "staging_location", "job_name", "setup_file", "sdk_container_image"):
+    for option in (*_NEEDED, *_OPTIONAL):
         parser.add_argument(f"--{option}", default="")
     parser.add_argument("--worker_harness_container_image", dest="sdk_container_image")
     parser.add_argument("--extra_package", "--extra_packages", action="append", default=[])

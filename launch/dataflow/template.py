@@ -27,6 +27,7 @@ _OF_BEAM = ("number_of_worker_harness_threads", "sdk_container_image")
 """Options of Beam that the form of the service does not have by itself."""
 
 _NEEDED = ("input", "output")
+_MORE_HELP = {"input": "; here several with commas between"}
 _BUCKET = r"gs://[^\n\r]+"
 _PLACE = r"(?:gs|https?)://[^\n\r]+"
 _SPLIT = "[A-Za-z][A-Za-z0-9_]*"
@@ -61,7 +62,7 @@ def parameter(action: argparse.Action) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": name,
         "label": name.replace("_", " ").capitalize(),
-        "helpText": " ".join(str(action.help).replace("%%", "%").split()),
+        "helpText": " ".join(str(action.help).split()) + _MORE_HELP.get(name, ""),
         "isOptional": name not in _NEEDED,
         "paramType": "TEXT",
     }

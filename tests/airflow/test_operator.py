@@ -9,12 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from nights import DAGS, PYTHON, data
 
 Execute = Callable[..., Any]
@@ -201,3 +203,63 @@ def test_a_task_that_is_killed_leaves_no_process(
     thread.join(60)
     assert failed
     assert not sleeping()
+
+
+FORM = {
+    "input": ["/in/{date}", "/more"], "output": "/out/{date}", "date": None, "since": None,
+    "options": {}, "engine": "local", "template": "",
+}  # fmt: skip
+
+
+def options_of(dag_file: Any, **params: object) -> dict[str, Any]:
+    run = SimpleNamespace(data_interval_start=datetime(2026, 11, 2, 23, 30, tzinfo=UTC))
+    return dag_file._options({**FORM, **params}, run, "Europe/Berlin", "x")
+
+
+def test_the_date_of_a_run_is_that_of_its_interval_where_the_team_lives(dag_file: Any):
+    assert options_of(dag_file)["output"] == "/out/2026-11-03"
+    assert options_of(dag_file, date="2025-01-01")["output"] == "/out/2025-01-01"
+    assert options_of(dag_file, output="/out/{time}")["output"] == "/out/20261103T003000"
+    assert options_of(dag_file)["input"] == ["/in/2026-11-03", "/more"]
+    assert options_of(dag_file, since="2026-11-01")["input"] == [
+        "/in/2026-11-01", "/in/2026-11-02", "/in/2026-11-03", "/more",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"options": {"output": "/tmp/x"}}, "options: output has a field of its own"),
+        ({"options": {"labels": "dirname"}}, "a field of its own, labels_from"),
+        ({"since": "2026-12-01"}, "since 2026-12-01 is later than the date of the run"),
+    ],
+)
+def test_a_wrong_form_is_not_tried_again(dag_file: Any, params: dict[str, Any], says: str):
+    with pytest.raises(AirflowFailException, match=says):
+        options_of(dag_file, **params)
+
+
+def test_the_request_for_a_flex_template(dag_file: Any):
+    options = {
+        "input": ["gs://b/1", "gs://b/2"], "labels_from": "dirname", "overwrite": True,
+        "enlarge": False, "resize": None, "num_shards": 4, "temp_location": "gs://b/tmp",
+    }  # fmt: skip
+    environment = {"machineType": "e2-standard-2"}
+    body = dag_file._flex_body("x", {"template": "gs://b/t.json"}, options, environment)
+    assert body["launchParameter"] == {
+        "jobName": "x",
+        "containerSpecGcsPath": "gs://b/t.json",
+        "parameters": {
+            "input": "gs://b/1,gs://b/2", "labels": "dirname", "overwrite": "true",
+            "num_shards": "4",
+        },
+        "environment": {"machineType": "e2-standard-2", "tempLocation": "gs://b/tmp"},
+    }  # fmt: skip
+    with pytest.raises(AirflowFailException, match="name the template's gs:// URI"):
+        dag_file._flex_body("x", {"template": ""}, options, {})
+
+
+def test_job_names(dag_file: Any):
+    assert dag_file._job_name("My_Photos-2026-11-01") == "my-photos-2026-11-01"
+    assert dag_file._job_name("7days") == "x-7days"
+    assert len(dag_file._job_name("x" * 100)) == 63

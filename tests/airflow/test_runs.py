@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from nights import PYTHON, Run, data, data_set, splits, write_dag
 
 OPTIONS = {
@@ -120,6 +119,8 @@ def test_images_that_came_late_are_not_mixed_in(tmp_path: Path, run: Callable[..
 
 def test_a_night_without_images(tmp_path: Path, run: Callable[..., Run]):
     dag = write_dag("empty", arguments(tmp_path, since=None, retries=0))
+    typo = run(dag, date=DAYS[0], options={"num_shrads": 4})
+    assert "unknown option --num_shrads=4" in typo.error()
     assert "no image in" in (failed := run(dag, date=DAYS[0])).error()
     assert failed.state == "failed"
     skipped = run(dag, date=DAYS[0], allow_empty=True)
@@ -135,7 +136,7 @@ if sys.argv[3:4] != ["build"] or killed.exists():
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 output = next(Path(a.partition("=")[2]) for a in sys.argv if a.startswith("--output="))
 build = subprocess.Popen([{python!r}, *sys.argv[1:]], start_new_session=True)
-while not list(output.glob("*.tfrecord")):
+while not list(output.glob("metadata/shards/*.tfrecord.json")):
     assert build.poll() is None
 os.killpg(build.pid, signal.SIGKILL)
 killed.write_text(json.dumps(sorted(path.name for path in output.iterdir())))
@@ -201,23 +202,3 @@ def test_a_damaged_data_set_is_not_published(tmp_path: Path, run: Callable[..., 
     assert (failed.states["verify"], failed.states["publish"]) == ("failed", "upstream_failed")
     assert "train-00000-of-00002.tfrecord" in failed.error()
     assert not (tmp_path / "out/latest").exists()
-
-
-@pytest.mark.parametrize(
-    ("params", "says"),
-    [
-        ({"options": {"output": "/tmp/x"}}, "options: output has a field of its own"),
-        ({"options": {"labels": "dirname"}}, "a field of its own, labels_from"),
-        ({"options": {"num_shrads": 4}}, "unknown option --num_shrads=4"),
-        ({"since": "2026-12-01"}, "since 2026-12-01 is later than"),
-        ({"engine": "flex_template"}, "name the template's gs:// URI"),
-    ],
-)
-def test_a_wrong_form_is_told_in_one_line(
-    tmp_path: Path, run: Callable[..., Run], params: dict[str, object], says: str
-):
-    data("images", tmp_path / "in" / DAYS[0], 0, 3)
-    dag = write_dag("wrong", arguments(tmp_path, retries=0))
-    failed = run(dag, date=DAYS[0], **params)
-    assert says in failed.error()
-    assert failed.states["build"] == "upstream_failed"

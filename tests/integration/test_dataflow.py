@@ -5,7 +5,10 @@ what the Dockerfile installs.
 """
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +19,8 @@ import dockerfile
 import pytest
 from dataflow_server import JOB_ID, Service, serve
 from helpers import image_bytes, imageshards, write_images
+
+from imageshards.launch.dataflow.template import template
 
 ROOT = Path(__file__).parents[2]
 LINK = f"https://console.cloud.google.com/dataflow/jobs/us-central1/{JOB_ID}?project=my-project"
@@ -164,6 +169,7 @@ def test_from_submission_to_the_data_set(
     assert job["labels"] == {"team": "vision", "imageshards-version": "0-1-0"}
     pool = job["environment"]["workerPools"][0]
     assert (pool["numWorkers"], pool["machineType"]) == (3, "e2-standard-2")
+    assert pool["numThreadsPerWorker"] == 2
     assert pool["workerHarnessContainerImage"].endswith("/beam_python3.11_sdk:2.77.0")
     assert job["environment"]["userAgent"]["name"] == "Apache Beam Python 3.11 SDK"
     options = job["environment"]["sdkPipelineOptions"]["options"]
@@ -259,3 +265,38 @@ def test_a_failure_is_one_line(failed: dict[str, tuple[int, str, str]], case: st
     lines = [line for line in err.splitlines() if not line.startswith(progress)]
     assert len(lines) == 1, err
     assert FAILURES[case][1] in err
+
+
+def test_hadolint_finds_nothing():
+    hadolint = shutil.which("hadolint") or shutil.which(
+        "hadolint", path=Path(sys.executable).parent
+    )
+    if not hadolint:
+        pytest.skip("hadolint is not installed")
+    text = (ROOT / "launch/dataflow/Dockerfile").read_text()
+    for source, found in ((text, ""), (text.replace("--no-cache-dir", ""), "DL3042")):
+        done = subprocess.run(
+            [hadolint, "-"], input=source, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode == 0, found in done.stdout) == (not found, True), done.stdout
+
+
+def test_gcloud_takes_the_metadata(tmp_path: Path):
+    """It checks it before it would upload anything, and prints the template."""
+    gcloud = shutil.which("gcloud")
+    if not gcloud:
+        pytest.skip("gcloud is not installed")
+    metadata = json.dumps(template())
+    (tmp_path / "metadata.json").write_text(metadata)
+    done = subprocess.run(
+        [
+            gcloud, "dataflow", "flex-template", "build", "gs://b/t.json", "--project=my-project",
+            "--image=us-docker.pkg.dev/p/r/i", "--sdk-language=PYTHON", "--print-only",
+            f"--metadata-file={tmp_path}/metadata.json",
+        ],
+        env={**os.environ, "CLOUDSDK_CONFIG": str(tmp_path), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for parameter in template()["parameters"]:
+        assert f'"name": "{parameter["name"]}"' in done.stdout

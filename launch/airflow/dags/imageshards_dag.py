@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
@@ -149,10 +150,12 @@ def dataset_dag(
             ti.xcom_push("files", found["files"])
             ti.xcom_push("output", found["output"])
             ti.xcom_push("options", options)
+            job_name = _job_name(f"{dag_id}-{found['version']}")
+            ti.xcom_push("job_name", job_name)
             ti.xcom_push("runner", _RUNNERS.get(params["engine"], ""))
             if params["engine"] != "flex_template":
                 return "build"
-            ti.xcom_push("body", _flex_body(dag_id, params, options, environment))
+            ti.xcom_push("body", _flex_body(job_name, params, options, environment))
             return "build_flex_template"
 
         checked = check()
@@ -166,7 +169,9 @@ def dataset_dag(
                 py_file="build",
                 pipeline_options=checked["options"],
                 dataflow_config={
-                    "job_name": dag_id.replace("_", "-").replace(".", "-").lower(),
+                    # The service refuses a second job of this name beside the first.
+                    "job_name": "{{ ti.xcom_pull('check', key='job_name') }}",
+                    "append_job_name": False,
                     "project_id": "{{ params.project }}",
                     "location": "{{ params.region }}",
                     "gcp_conn_id": gcp_conn_id,
@@ -180,6 +185,7 @@ def dataset_dag(
                 project_id="{{ params.project }}",
                 location="{{ params.region }}",
                 gcp_conn_id=gcp_conn_id,
+                append_job_name=False,
                 deferrable=True,
             ),
         ]
@@ -351,8 +357,14 @@ def _decide(found: Mapping[str, Any], params: Mapping[str, Any]) -> None:
     raise AirflowSkipException(f"nothing to do: {version} {tell}")
 
 
+def _job_name(text: str) -> str:
+    """As Dataflow takes it: small letters, digits and hyphens, a letter first."""
+    name = re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")
+    return f"x-{name}"[:63].rstrip("-") if not name[:1].isalpha() else name[:63].rstrip("-")
+
+
 def _flex_body(
-    dag_id: str,
+    job_name: str,
     params: Mapping[str, Any],
     options: Mapping[str, Any],
     environment: Mapping[str, Any],
@@ -366,7 +378,7 @@ def _flex_body(
     temp_location = {"tempLocation": options["temp_location"]} if "temp_location" in options else {}
     return {
         "launchParameter": {
-            "jobName": dag_id.replace("_", "-").replace(".", "-").lower(),
+            "jobName": job_name,
             "containerSpecGcsPath": params["template"],
             "parameters": {
                 "labels" if key == "labels_from" else key: _text(value)
