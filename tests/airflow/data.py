@@ -2,6 +2,8 @@
 
 python data.py images FOLDER FIRST COUNT    writes FOLDER/class?/NUMBER.jpg
 python data.py names OUT                    prints {image: split} of a data set
+python data.py gcs FOLDER                   serves gs://bucket/FOLDER until stdin ends, and prints
+                                            the environment that leads clients there
 """
 
 import json
@@ -19,6 +21,13 @@ if command == "images":
         image = Path(place, f"class{number % 3}/{number:05d}.jpg")
         image.parent.mkdir(parents=True, exist_ok=True)
         image.write_bytes(image_bytes(number))
+elif command == "gcs":
+    from gcs_server import running
+
+    with running() as server:
+        server.put_folder(Path(place), Path(place).name)
+        print(json.dumps(server.environment), flush=True)
+        sys.stdin.read()
 else:
     found = {
         record.first("image/filename").decode(): split

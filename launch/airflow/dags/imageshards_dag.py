@@ -12,6 +12,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -441,6 +442,34 @@ class _Build(BeamRunPythonPipelineOperator):
         found = super()._init_pipeline_options(*args, **kwargs)
         self.beam_hook = _Hook(runner=self.runner)
         return found
+
+    def execute(self, context: Any) -> Any:
+        try:
+            return super().execute(context)
+        except AirflowException as error:
+            if not self.dataflow_job_id:
+                raise
+            reason = self._reason() or error
+            raise AirflowException(f"{self.dataflow_job_id}: {reason}") from error
+
+    def _reason(self) -> str:
+        """What Dataflow says of a job that failed."""
+        with suppress(Exception):  # the job's own failure is what counts
+            messages = self.dataflow_hook.fetch_job_messages_by_id(
+                job_id=self.dataflow_job_id,
+                project_id=self.dataflow_config.project_id,
+                location=self.dataflow_config.location,
+            )
+            errors = [
+                message["messageText"]
+                for message in messages
+                if message["messageImportance"] == "JOB_MESSAGE_ERROR"
+            ]
+            ours = re.search(
+                r"elements\.BuildError: (.*?)(?: \[while running|\n|$)", "\n".join(errors)
+            )
+            return ours[1] if ours else errors[-1].strip().splitlines()[-1]
+        return ""
 
     def on_kill(self) -> None:
         """Ends the pipeline's processes, which would go on beside the next try."""
