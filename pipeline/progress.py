@@ -42,7 +42,7 @@ def observe(layout: Layout, since_ns: int) -> State | None:
       layout: its folder.
       since_ns: a plan that is older belongs to an earlier run.
     """
-    if storage.is_local(layout.root) and storage.stamp(layout.plan)[1] < since_ns:
+    if storage.is_local(layout.root) and storage.stat(layout.plan)[1] < since_ns:
         return None
     try:
         with storage.open_read(layout.plan) as file:
@@ -66,7 +66,7 @@ def observe(layout: Layout, since_ns: int) -> State | None:
         elif name.endswith(storage.TEMP_SUFFIX) and f"{SUFFIX}." in name:
             shard = parse_shard_name(name[: name.rindex(SUFFIX) + len(SUFFIX)])
             if shard and (whole := splits.get(shard.split, {}).get("bytes")):
-                written = storage.stamp(storage.join(layout.state, name))[0]
+                written = storage.size(storage.join(layout.state, name))
                 share = written * shard.num_shards / whole
                 images += images_of(shard) * min(max(share, 0.0), 1.0)
     return State(

@@ -86,16 +86,26 @@ def test_a_worker_process_imports_no_beam():
     assert not {"apache_beam", "tensorflow", "google.cloud.storage"} & loaded
 
 
-def test_beam_finds_its_clients_when_a_gs_uri_comes_late():
+def test_clients_are_found_when_a_gs_uri_comes_late():
     code = """
 from imageshards.launch.load import load_beam
 load_beam(local=True)
 assert "google.cloud.storage" not in sys.modules
-from imageshards.transforms import storage
-filesystem = storage._filesystems().get_filesystem("gs://bucket/x")
-assert type(filesystem).__name__ == "GCSFileSystem", filesystem
+import os
+os.environ["STORAGE_EMULATOR_HOST"] = "http://127.0.0.1:1"
+from imageshards.transforms import gcs
+assert gcs._client()
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.io.gcp import gcsfilesystem
+assert type(FileSystems.get_filesystem("gs://bucket/x")).__name__ == "GCSFileSystem"
 """
     assert "google.cloud.storage" in modules_after(code)
+
+
+def test_a_local_build_needs_no_client_of_the_cloud():
+    loaded = modules_after("from imageshards.launch.load import load_beam\nload_beam(local=True)")
+    assert "imageshards.transforms.gcs" in loaded
+    assert not {"obstore", "google.auth", "google.cloud.storage"} & loaded
 
 
 def test_help_imports_nothing_heavy():

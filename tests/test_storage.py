@@ -23,7 +23,7 @@ def test_names_are_never_patterns(tmp_path: Path, name: str):
     path = f"{tmp_path}/{name}.jpg"
     with open(path, "wb") as file:
         file.write(b"data")
-    assert storage.read(path) == b"data"
+    assert storage.read(path) == (b"data", os.stat(path).st_mtime_ns)
     assert storage.size(path) == 4
     storage.delete([path])
     assert not storage.exists(path)
@@ -108,7 +108,7 @@ def test_only_the_code_tells_what_is_missing(
 
     monkeypatch.setattr("apache_beam.io.filesystems.FileSystems.open", fail)
     with pytest.raises(kind):
-        storage.open_read("gs://b/IMG_4041.jpg")
+        storage.open_read("s3://b/IMG_4041.jpg")
 
 
 def test_a_scheme_that_nobody_knows_is_unreadable():

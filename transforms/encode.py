@@ -26,6 +26,7 @@ from imageshards.transforms.elements import (
     ShardReport,
 )
 from imageshards.transforms.encoder import ImageEncoder, Rejected
+from imageshards.transforms.gcs_api import SCHEME
 from imageshards.transforms.layout import Layout
 from imageshards.transforms.plan import Plan
 from imageshards.transforms.shard import write_rejects
@@ -120,6 +121,9 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
 
     def expand(self, examples: beam.PCollection[bytes]) -> beam.PCollection[ShardReport]:
         """Returns the reports of the files, read back from them."""
+        if self.layout.root.startswith(SCHEME):
+            # A local build has loaded Beam without its filesystem of Cloud Storage.
+            from apache_beam.io.gcp import gcsfilesystem  # noqa: F401
         return (
             examples
             | "WriteToTFRecord"

@@ -17,11 +17,17 @@ from imageshards.transforms.reader import ImageReader
 
 
 class Rejected(Exception):
-    """An image that does not go into the data set, with its problem."""
+    """An image that does not go into the data set.
 
-    def __init__(self, problem: Problem) -> None:
+    Attributes:
+      problem: why.
+      stamp: of the file, as it was read, or 0.
+    """
+
+    def __init__(self, problem: Problem, stamp: int = 0) -> None:
         super().__init__(problem.reason)
         self.problem = problem
+        self.stamp = stamp
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,7 @@ class Encoded:
       image: the bytes of the image in it.
       label: label number, or None.
       conversions: kinds of what was done to the image.
+      stamp: of the file that is the image, as it was read, or 0.
     """
 
     parts: list[bytes]
@@ -41,6 +48,7 @@ class Encoded:
     image: bytes
     label: int | None
     conversions: tuple[str, ...] = ()
+    stamp: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,12 +110,15 @@ class ImageEncoder:
             raise Rejected(ref.problem)
         try:
             self.rules.limit_bytes(ref.size)
-            data, record = self.reader.read_with_features(ref, self.rules.max_bytes)
-            image = convert(data, self.rules)
+            read = self.reader.read_all(ref, self.rules.max_bytes)
         except storage.ReadError as error:
             raise Rejected(Problem("read", error.kind, str(error))) from error
         except images.ImageError as error:
             raise Rejected(Problem("check", error.kind, str(error))) from error
+        try:
+            image = convert(read.image, self.rules)
+        except images.ImageError as error:
+            raise Rejected(Problem("check", error.kind, str(error)), read.stamp) from error
         info = image.info
         values: dict[str, example.Value] = {
             "encoded": image.data,
@@ -116,10 +127,12 @@ class ImageEncoder:
             "width": info.width,
             "filename": ref.uri.removeprefix(self.base).encode("utf-8", "surrogateescape"),
         }
+        record = read.features
         values.update(ref.features or {} if record is None else self._features_of(record))
         label = None
         if ref.label is not None:
             label, name = classes[ref.label]
             values["label"] = label
             values["class_text"] = name
-        return Encoded(example.encode(self.schema, values), info, image.data, label, image.kinds)
+        parts = example.encode(self.schema, values)
+        return Encoded(parts, info, image.data, label, image.kinds, read.stamp)

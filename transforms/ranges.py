@@ -16,7 +16,7 @@ import zlib
 from functools import lru_cache
 from typing import Any, Protocol
 
-from imageshards.transforms import example, storage
+from imageshards.transforms import example, gcs, gcs_api, storage, unpack
 from imageshards.transforms.elements import ByteRange
 from imageshards.transforms.storage import MAX_BYTES, ReadError
 
@@ -69,8 +69,11 @@ def read_record(place: ByteRange, stamp: int, image_key: str) -> tuple[bytes, di
 
 
 def _open(uri: str, stamp: int) -> _File:
+    if uri.startswith(gcs_api.SCHEME):
+        # The stamp of what was unpacked is its archive's, and stands in its name.
+        return _CloudObject(uri, 0 if unpack.is_unpacked(uri) else stamp)
     if not storage.is_local(uri):
-        return _remote(uri)
+        return _beam_file(uri)
     with _opening:  # two threads would open it twice
         return _local(uri, stamp)
 
@@ -141,48 +144,28 @@ class _LocalFile:
 _local = lru_cache(maxsize=_OPEN_FILES)(_LocalFile)
 _opening = threading.Lock()
 
-_threads = threading.local()
-
-
-def _remote(uri: str) -> _File:
-    """An archive that is not local, as this thread reads it: clients are not for two at a time."""
-    if not hasattr(_threads, "remote"):
-        _threads.remote = lru_cache(maxsize=8)(_open_remote)
-    return _threads.remote(uri)  # type: ignore[no-any-return]
-
-
-def _open_remote(uri: str) -> _File:
-    return _CloudObject(uri) if uri.startswith("gs://") else _BeamFile(uri)
-
 
 class _CloudObject:
-    """An object of Cloud Storage. Beam's reader would fetch 16 MB for every image."""
+    """An object of Cloud Storage."""
 
     is_remote = True
 
-    def __init__(self, uri: str) -> None:
-        from google.cloud import storage as cloud
-
-        if not hasattr(_threads, "client"):
-            # Reading asks for no project, but the client does.
-            _threads.client = cloud.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT", "none"))
-        bucket, _, name = uri.removeprefix("gs://").partition("/")
-        self._blob = _threads.client.bucket(bucket).blob(name)
+    def __init__(self, uri: str, stamp: int) -> None:
+        self._uri = uri
+        self._stamp = stamp
 
     def read_at(self, offset: int, size: int) -> bytes:
-        from google.api_core.exceptions import NotFound, RequestRangeNotSatisfiable
+        return gcs.read_range(self._uri, offset, size, self._stamp)
 
-        if not size:
-            return b""
-        try:
-            data: bytes = self._blob.download_as_bytes(
-                start=offset, end=offset + size - 1, raw_download=True, checksum=None
-            )
-        except NotFound as error:
-            raise ReadError("Missing", "the archive is gone") from error
-        except RequestRangeNotSatisfiable:
-            return b""
-        return data
+
+_threads = threading.local()
+
+
+def _beam_file(uri: str) -> _File:
+    """A file as this thread reads it: clients are not for two at a time."""
+    if not hasattr(_threads, "files"):
+        _threads.files = lru_cache(maxsize=8)(_BeamFile)
+    return _threads.files(uri)  # type: ignore[no-any-return]
 
 
 class _BeamFile:

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from imageshards.transforms import ranges, storage, web
 from imageshards.transforms.elements import ImageRef
 
 IMAGE_KEY = "image/encoded"
+
+
+class Read(NamedTuple):
+    """What was read.
+
+    Attributes:
+      image: its bytes.
+      features: of a record of a TFRecord file: key -> values of all its features.
+      stamp: of the file that is the image, as it was read, or 0.
+    """
+
+    image: bytes
+    features: dict[str, list[Any]] | None = None
+    stamp: int = 0
 
 
 @dataclass(frozen=True)
@@ -29,20 +43,19 @@ class ImageReader:
         Raises:
           ReadError: they cannot be had, and trying again would not help.
         """
-        return self.read_with_features(ref, limit)[0]
+        return self.read_all(ref, limit).image
 
-    def read_with_features(
-        self, ref: ImageRef, limit: int = storage.MAX_BYTES
-    ) -> tuple[bytes, dict[str, list[Any]] | None]:
-        """The same, and of a record of a TFRecord file key -> values of all its features.
+    def read_all(self, ref: ImageRef, limit: int = storage.MAX_BYTES) -> Read:
+        """The same, with what is told beside it.
 
         Raises:
           ReadError: they cannot be had, and trying again would not help.
         """
         if ref.range and ref.range.codec == "example":
-            return ranges.read_record(ref.range, ref.stamp, self.image_key)
+            return Read(*ranges.read_record(ref.range, ref.stamp, self.image_key))
         if ref.range:
-            return ranges.read(ref.range, ref.stamp, limit), None
+            return Read(ranges.read(ref.range, ref.stamp, limit))
         if storage.is_web(ref.uri):
-            return web.read(ref.uri, self.manners, limit), None
-        return storage.read(ref.uri, limit), None
+            return Read(web.read(ref.uri, self.manners, limit))
+        image, stamp = storage.read(ref.uri, limit, ref.stamp)
+        return Read(image, stamp=stamp)

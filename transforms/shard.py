@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
@@ -93,7 +94,8 @@ def write_shard(
       The report. A shard of which no image is left is not written: its report has 0 records.
     """
     fingerprint = _fingerprint(refs, settings)
-    if done := _finished(shard, layout, fingerprint, digests):
+    unlisted = _unlisted(refs)
+    if done := _finished(shard, layout, fingerprint, unlisted, digests):
         return done
     # From here on the data set is not complete, whatever it was before.
     storage.delete([layout.dataset_info])
@@ -101,8 +103,11 @@ def write_shard(
     rejects: list[Reject] = []
     index: list[str] = []
     noted: list[bytes] = []
+    stamps: dict[str, int] = dict.fromkeys(unlisted, 0)
     with storage.open_sink(layout.shard(shard), layout.state) as sink:
         for ref, encoded in _encode_all(refs, encode, ahead):
+            if ref.uri in stamps:
+                stamps[ref.uri] = encoded.stamp
             if isinstance(encoded, Rejected):
                 rejects.append(Reject(ref.uri, shard.split, encoded.problem))
                 continue
@@ -120,7 +125,8 @@ def write_shard(
     if digests:
         layout.write(layout.digests(shard), b"".join(noted))
     result = ShardResult(report, part)
-    layout.write(layout.shard_state(shard), _state_text(result, fingerprint).encode())
+    state = _state_text(result, fingerprint, _digest(stamps.values()))
+    layout.write(layout.shard_state(shard), state.encode())
     return result
 
 
@@ -211,17 +217,33 @@ def _fingerprint(refs: RefBatch, settings: str) -> str:
     state = blake2b(settings.encode() + digest_of(refs), digest_size=16)
     state.update(refs.sizes.tobytes() + refs.stamps.tobytes() + decoders().encode())
     state.update(problems_text(refs))
-    if not refs.stamps.all():
-        # A manifest says nothing of the files it names; the files themselves do.
-        for ref in refs.refs():
-            if not ref.stamp and not ref.range and storage.is_local(ref.uri):
-                state.update(repr(storage.stamp(ref.uri)).encode())
     return state.hexdigest()
 
 
-def _state_text(result: ShardResult, fingerprint: str) -> str:
+def _digest(stamps: Iterable[int]) -> str:
+    """Of the stamps of files of which the listing had none; empty if there are none.
+
+    A manifest says nothing of the files it names; the files themselves do when they are read.
+    """
+    found = array("q", stamps).tobytes()
+    return blake2b(found, digest_size=16).hexdigest() if found else ""
+
+
+def _unlisted(refs: RefBatch) -> list[str]:
+    """URIs of the files of which the listing has no stamp, though their store may."""
+    if refs.stamps.all():
+        return []
+    return [
+        ref.uri
+        for ref in refs.refs()
+        if not ref.stamp and not ref.range and not ref.problem and not storage.is_web(ref.uri)
+    ]
+
+
+def _state_text(result: ShardResult, fingerprint: str, stamps: str) -> str:
     state = {
         "fingerprint": fingerprint,
+        "stamps": stamps,
         "report": asdict(result.report),
         "rejects": asdict(result.rejects) if result.rejects else None,
     }
@@ -229,7 +251,7 @@ def _state_text(result: ShardResult, fingerprint: str) -> str:
 
 
 def _finished(
-    shard: ShardId, layout: Layout, fingerprint: str, digests: bool
+    shard: ShardId, layout: Layout, fingerprint: str, unlisted: list[str], digests: bool
 ) -> ShardResult | None:
     """The result of an earlier run, if it is of the same bytes and its files are there."""
     try:
@@ -237,7 +259,7 @@ def _finished(
             state = json.load(file)
     except (FileNotFoundError, ValueError):
         return None
-    if state["fingerprint"] != fingerprint:
+    if state["fingerprint"] != fingerprint or "stamps" not in state:
         return None
     report = _parse_report(shard, state["report"])
     rejects = RejectReport(**state["rejects"]) if state["rejects"] else None
@@ -252,6 +274,8 @@ def _finished(
         return None
     if rejects and _MAY_PASS & rejects.errors.keys() and not storage.exists(layout.dataset_info):
         return None  # the build that failed for want of them may find them this time
+    if state["stamps"] != _digest(stamp for _, stamp in storage.stats(unlisted)):
+        return None
     return ShardResult(report, rejects, resumed=True)
 
 

@@ -206,7 +206,7 @@ def _files(source: Source, exclude: str) -> Iterator[_File]:
 
 def _local_file(path: str, root_length: int) -> _File:
     hidden = any(part.startswith(".") for part in path[root_length:].split("/")[:-1])
-    return path, root_length, *storage.stamp(path), hidden
+    return path, root_length, *storage.stat(path), hidden
 
 
 def _walk(folder: str, root_length: int, exclude: str) -> Iterator[_File]:
@@ -246,7 +246,7 @@ def _remote_files(source: Source) -> Iterator[_File]:
         yield uri, uri.rindex("/") + 1, -1, 0, False
         return
     elif source.kind in ("archive", "records"):
-        size, stamp = storage.remote_stamp(uri)
+        size, stamp = storage.stat(uri)
         yield uri, len(uri) + 1, size, stamp, False
         return
     else:

@@ -54,6 +54,11 @@ def is_compressed_tar(uri: str) -> bool:
     return _opener(uri) is not None
 
 
+def is_unpacked(uri: str) -> bool:
+    """Whether a URI is that of a tar that `unpack` has made."""
+    return uri.rpartition("/")[2].startswith(PREFIX)
+
+
 def unpack(uri: str, size: int, stamp: int, folder: str) -> str:
     """Unpacks a compressed tar, unless it has been before.
 

@@ -7,30 +7,23 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from gcs_server import GcsServer
 from helpers import image_bytes, imageshards, write_images
 
 
 @pytest.fixture(scope="module")
-def bucket(gcs: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def bucket(
+    server: GcsServer, gcs: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
     """gs://bucket/photos/CLASS/NUMBER.jpg, with odd names among them."""
-    from google.auth.credentials import AnonymousCredentials
-    from google.cloud import storage
-
     folder = tmp_path_factory.mktemp("local")
     write_images(folder, 2, 5)
     for number, name in enumerate(["a b#?.jpg", "50%20.jpg", "[1]*.jpg", "ü.jpg"]):
         (folder / "class00" / name).write_bytes(image_bytes(100 + number))
-    client = storage.Client(
-        project="project", credentials=AnonymousCredentials(),
-        client_options={"api_endpoint": gcs["STORAGE_EMULATOR_HOST"]},
-    )  # fmt: skip
-    objects = client.bucket("bucket")
-    names = []
-    for path in sorted(folder.rglob("*.jpg")):
-        name = f"photos/{path.relative_to(folder)}"
-        objects.blob(name).upload_from_filename(str(path))
-        names.append(name)
-    objects.blob("photos/readme.txt").upload_from_string("no image")
+    server.put_folder(folder, "photos")
+    server.put("photos/readme.txt", b"no image")
+    manifest = "".join(json.dumps({"uri": name}) + "\n" for name in server.names("photos/class"))
+    server.put("list.jsonl", manifest.encode())
     with tarfile.open(folder / "a.tar", "w") as tar:
         tar.add(folder / "class00", "class00")
     with tarfile.open(folder / "a.tgz", "w:gz") as tar:
@@ -39,9 +32,7 @@ def bucket(gcs: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dic
         for path in sorted((folder / "class00").iterdir()):
             archive.write(path, f"class00/{path.name}")
     for name in ("a.tar", "a.tgz", "a.zip"):
-        objects.blob(f"archives/{name}").upload_from_filename(str(folder / name))
-    manifest = "".join(json.dumps({"uri": name}) + "\n" for name in names)
-    objects.blob("list.jsonl").upload_from_string(manifest)
+        server.put(f"archives/{name}", (folder / name).read_bytes())
     return gcs
 
 

@@ -1,0 +1,411 @@
+"""A Cloud Storage server on this machine: gcp-storage-emulator, mended, with faults at will.
+
+What it has of its own: several requests at a time, lists in pages and by offsets, generations,
+preconditions, the headers that clients look for, and names of objects that hold `#` and `?`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import re
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from functools import partial, partialmethod
+from http.server import ThreadingHTTPServer
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from gcp_storage_emulator import server as emulator
+from gcp_storage_emulator.exceptions import NotFound
+from gcp_storage_emulator.handlers import buckets
+from gcp_storage_emulator.storage import Storage
+
+_OBJECT = re.compile(
+    r"/(?:(?:download/)?storage/v1/b/([^/]+)/o/|(?!upload/|storage/|b/)([^/]+)/)(.+)"
+)
+_LIST = re.compile(r"/storage/v1/b/([^/]+)/o/?")
+_PAGE = 1000
+
+Send = Callable[["_Handler", bytes, bytes], None]
+"""(handler, head, body): sends a response, or what a fault makes of it."""
+
+
+@dataclass
+class Fault:
+    """What goes wrong.
+
+    Attributes:
+      send: what is sent instead of the response.
+      requests: matches `METHOD path?query` of those that meet it.
+      after: so many of them meet nothing.
+      times: how many of the others do.
+      before: the server does not do what it was asked for; else the answer alone is lost.
+      met: requests that matched.
+    """
+
+    send: Send
+    requests: str = ""
+    after: int = 0
+    times: int = 1 << 60
+    before: bool = True
+    met: int = 0
+
+
+def status(code: int, message: str = "", **headers: str) -> Send:
+    """Answers with a status."""
+
+    def send(handler: _Handler, head: bytes, body: bytes) -> None:
+        error = {"error": {"code": code, "message": message or f"status {code}"}}
+        text = json.dumps(error).encode()
+        lines = [f"HTTP/1.1 {code} {message or 'Fault'}", f"Content-Length: {len(text)}"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        handler.connection.sendall("\r\n".join([*lines, "", ""]).encode() + text)
+
+    return send
+
+
+def reset(handler: _Handler, head: bytes, body: bytes) -> None:
+    """Sends half of the body, and resets the connection."""
+    handler.connection.sendall(head + body[: len(body) // 2])
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    handler.connection.close()
+    handler.close_connection = True
+
+
+def short_body(handler: _Handler, head: bytes, body: bytes) -> None:
+    """Sends half of the body, and closes the connection in order."""
+    handler.connection.sendall(head + body[: len(body) // 2])
+    handler.connection.shutdown(socket.SHUT_RDWR)
+    handler.close_connection = True
+
+
+def stall(handler: _Handler, head: bytes, body: bytes) -> None:
+    """Sends half of the body, and then nothing until the client has given up."""
+    handler.connection.sendall(head + body[: len(body) // 2])
+    handler.connection.settimeout(120)
+    handler.connection.recv(1)
+    handler.close_connection = True
+
+
+def slow(pieces: int, pause: float) -> Send:
+    """Sends the body in so many pieces with pauses between them."""
+
+    def send(handler: _Handler, head: bytes, body: bytes) -> None:
+        handler.connection.sendall(head)
+        size = len(body) // pieces + 1
+        for start in range(0, len(body), size):
+            time.sleep(pause)
+            handler.connection.sendall(body[start : start + size])
+
+    return send
+
+
+@dataclass
+class GcsServer:
+    """A running server.
+
+    Attributes:
+      url: of it.
+      storage: what it holds.
+      faults: what goes wrong, of which the first that matches counts.
+      requests: method and kind of request (`GET media`, `GET list`, ...) -> how many.
+      failed: how many of them met a fault.
+      delay: seconds before each answer.
+      most_at_a_time: requests that were served together.
+      uploaded: upload -> object, of the resumable uploads that are completed.
+    """
+
+    url: str = ""
+    storage: Storage = field(default_factory=lambda: Storage(use_memory_fs=True))
+    faults: list[Fault] = field(default_factory=list)
+    requests: Counter[str] = field(default_factory=Counter)
+    failed: int = 0
+    delay: float = 0.0
+    most_at_a_time: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    now: int = 0
+    uploaded: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def put(self, name: str, data: bytes, bucket: str = "bucket") -> None:
+        """Makes an object, without a request."""
+        from gcp_storage_emulator.handlers.objects import _checksums, _make_object_resource
+
+        resource = _make_object_resource(
+            self.url, bucket, name, "application/octet-stream", str(len(data))
+        )
+        with self.lock:
+            self.storage.create_file(bucket, name, data, _checksums(data, resource))
+
+    def put_folder(self, folder: Path, prefix: str, bucket: str = "bucket") -> int:
+        """Makes an object of every file below a folder; returns how many."""
+        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        for path in paths:
+            self.put(f"{prefix}/{path.relative_to(folder)}", path.read_bytes(), bucket)
+        return len(paths)
+
+    def get(self, name: str, bucket: str = "bucket") -> bytes:
+        """The bytes of an object."""
+        data: bytes = self.storage.get_file(bucket, name)
+        return data
+
+    def delete(self, name: str, bucket: str = "bucket") -> None:
+        """Deletes an object."""
+        with self.lock:
+            self.storage.delete_file(bucket, name)
+
+    def names(self, prefix: str = "", bucket: str = "bucket") -> list[str]:
+        """Names of the objects that begin so, sorted."""
+        with self.lock:
+            there = self.storage.objects.get(bucket, {})
+            return sorted(name for name in there if name.startswith(prefix))
+
+    def contents(self, folder: str, bucket: str = "bucket") -> dict[str, bytes]:
+        """Name below a folder -> bytes."""
+        names = self.names(folder + "/", bucket)
+        return {name.removeprefix(folder + "/"): self.get(name, bucket) for name in names}
+
+    @contextmanager
+    def failing(self, *faults: Fault) -> Iterator[None]:
+        """Has faults for a while."""
+        self.faults = list(faults)
+        try:
+            yield
+        finally:
+            self.faults = []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Leads clients here."""
+        return {
+            "STORAGE_EMULATOR_HOST": self.url,
+            "GOOGLE_CLOUD_PROJECT": "project",
+            "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": "true",
+        }
+
+    def fault_for(self, request: str, before: bool) -> Fault | None:
+        """The fault that a request meets, if any."""
+        with self.lock:
+            for fault in self.faults:
+                if fault.before != before or not re.search(fault.requests, request):
+                    continue
+                fault.met += 1
+                if fault.after < fault.met <= fault.after + fault.times:
+                    self.failed += 1
+                    return fault
+        return None
+
+
+def _kind(method: str, path: str, query: dict[str, list[str]]) -> str:
+    if _LIST.fullmatch(path):
+        return f"{method} list"
+    if path.startswith("/upload/"):
+        return f"{method} upload"
+    if method == "GET" and ("/storage/v1/" not in path or query.get("alt") == ["media"]):
+        return "GET media"
+    return f"{method} object"
+
+
+class _Handler(emulator.RequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, server: GcsServer, *arguments: Any) -> None:
+        self.gcs = server
+        super().__init__(server.storage, *arguments)
+
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except OSError:  # a client that hung up
+            self.close_connection = True
+
+    def _serve(self, method: str) -> None:
+        gcs = self.gcs
+        parts = urlsplit(self.path)
+        query = parse_qs(parts.query)
+        with gcs.lock:
+            gcs.requests[_kind(method, parts.path, query)] += 1
+            gcs.now += 1
+            gcs.most_at_a_time = max(gcs.most_at_a_time, gcs.now)
+        try:
+            self._answer(method, parts.path, query)
+        finally:
+            with gcs.lock:
+                gcs.now -= 1
+
+    def _answer(self, method: str, path: str, query: dict[str, list[str]]) -> None:
+        # A body that nobody reads would be taken for the next request.
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        request = f"{method} {self.path}"
+        if self.gcs.delay:
+            time.sleep(self.gcs.delay)
+        if fault := self.gcs.fault_for(request, before=True):
+            answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"{}"
+            if method == "GET":
+                answer = self._response(method, path, query, body)
+            fault.send(self, *answer)
+            return
+        head, content = self._response(method, path, query, body)
+        if fault := self.gcs.fault_for(request, before=False):
+            fault.send(self, head, content)
+            return
+        self.connection.sendall(head + content)
+
+    def _response(
+        self, method: str, path: str, query: dict[str, list[str]], body: bytes
+    ) -> tuple[bytes, bytes]:
+        """(head, body) of the answer."""
+        rfile, wfile = self.rfile, self.wfile
+        self.rfile, self.wfile = BytesIO(body), BytesIO()
+        try:
+            with self.gcs.lock:
+                if not self._mended(method, path, query):
+                    emulator.Router(self).handle(method)
+            head, _, content = self.wfile.getvalue().partition(b"\r\n\r\n")
+        finally:
+            self.rfile, self.wfile = rfile, wfile
+        return head + b"\r\n\r\n", content
+
+    def _mended(self, method: str, path: str, query: dict[str, list[str]]) -> bool:
+        """Answers what the emulator does not, or does otherwise than the real server."""
+
+        def first(name: str, default: str = "") -> str:
+            return query.get(name, [default])[0]
+
+        if method == "GET" and (found := _LIST.fullmatch(path)):
+            self._list(unquote(found[1]), first)
+            return True
+        upload = first("upload_id")
+        if method == "PUT" and upload in self.gcs.uploaded:
+            # The answer to its last request was lost.
+            self._say(200, self.gcs.uploaded[upload])
+            return True
+        if method == "PUT" and upload:
+            resource = self.storage.get_resumable_file_obj(upload)
+            emulator.Router(self).handle(method)
+            there = self.storage.objects.get(resource["bucket"], {}).get(resource["name"])
+            if there and there["id"] == resource["id"]:
+                self.gcs.uploaded[upload] = there
+            return True
+        if method == "POST" and path.startswith("/upload/") and "ifGenerationMatch" in query:
+            there = first("name") in self.storage.objects.get(path.split("/")[5], {})
+            if there == (first("ifGenerationMatch") == "0"):
+                self._say(412, {"error": {"code": 412, "message": "conditionNotMet"}})
+                return True
+        if not (found := _OBJECT.fullmatch(path)) or method not in ("GET", "DELETE"):
+            return False
+        bucket, name = unquote(found[1] or found[2]), unquote(found[3])
+        try:
+            resource = self.storage.get_file_obj(bucket, name)
+        except NotFound:
+            resource = None
+        if not resource or first("generation", resource["generation"]) != resource["generation"]:
+            self._say(404, {"error": {"code": 404, "message": f"No such object: {bucket}/{name}"}})
+            return True
+        if method == "DELETE":
+            return False
+        if found[2] or first("alt") == "media" or path.startswith("/download/"):
+            self._media(resource, self.storage.get_file(bucket, name))
+        else:
+            link = f"{self.gcs.url}/download/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
+            self._say(200, {**resource, "mediaLink": f"{link}?alt=media"})
+        return True
+
+    def _media(self, resource: dict[str, Any], data: bytes) -> None:
+        total = len(data)
+        headers = {
+            "ETag": f'"{resource["etag"]}"',
+            "Last-Modified": formatdate(usegmt=True),
+            "Content-Type": "application/octet-stream",
+            "x-goog-generation": resource["generation"],
+            "x-goog-hash": f"crc32c={resource['crc32c']}",
+        }
+        code = 200
+        if span := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or ""):
+            start, end = int(span[1]), min(total, int(span[2] or total) + 1)
+            if start >= total:
+                self._say(416, {}, **{"Content-Range": f"bytes */{total}"})
+                return
+            code, data = 206, data[start:end]
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{total}"
+        self._say(code, data, **headers)
+
+    def _list(self, bucket: str, first: Callable[..., str]) -> None:
+        if bucket not in self.storage.buckets:
+            self._say(404, {"error": {"code": 404, "message": "The bucket does not exist."}})
+            return
+        there = self.storage.objects.get(bucket, {})
+        names = sorted(there)
+        prefix, delimiter, end = first("prefix"), first("delimiter"), first("endOffset")
+        begin = bisect.bisect_left(names, max(prefix, first("startOffset")))
+        token = first("pageToken")
+        most = min(int(first("maxResults", str(_PAGE))), _PAGE)
+        items: list[dict[str, Any]] = []
+        prefixes: list[str] = []
+        last = ""
+        for name in names[begin:]:
+            if not name.startswith(prefix) or (end and name >= end):
+                break
+            head, found, _ = (
+                name[len(prefix) :].partition(delimiter) if delimiter else (name, "", "")
+            )
+            entry = prefix + head + found if found else name
+            if (token and entry <= token) or (prefixes and prefixes[-1] == entry):
+                continue
+            if len(items) + len(prefixes) == most:
+                self._say(200, {"items": items, "prefixes": prefixes, "nextPageToken": last})
+                return
+            last = entry
+            if found:
+                prefixes.append(entry)
+            else:
+                wanted = ("name", "size", "generation", "updated", "bucket", "md5Hash", "crc32c")
+                items.append({key: there[name][key] for key in wanted})
+        self._say(200, {"items": items, "prefixes": prefixes})
+
+    def _say(self, code: int, body: dict[str, Any] | bytes, **headers: str) -> None:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers.setdefault("Content-Type", "application/json")
+        self.send_response(code)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+for _method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+    setattr(_Handler, f"do_{_method}", partialmethod(_Handler._serve, _method))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 256
+
+
+@contextmanager
+def running(*names: str) -> Iterator[GcsServer]:
+    """Runs a server with buckets of these names, and `bucket`."""
+    gcs = GcsServer()
+    gcs.storage._write_config_to_file = lambda: None  # of a server that lives in memory
+    for name in ("bucket", *names):
+        buckets.create_bucket(name, gcs.storage)
+    httpd = _Server(("127.0.0.1", 0), partial(_Handler, gcs))
+    gcs.url = f"http://127.0.0.1:{httpd.server_port}"
+    thread = threading.Thread(target=httpd.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield gcs
+    finally:
+        httpd.shutdown()
+        httpd.server_close()

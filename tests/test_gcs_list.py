@@ -1,0 +1,125 @@
+"""Objects listed in ranges of their names: each once, in few requests."""
+
+import random
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imageshards.transforms.gcs_list import PAGE_ENTRIES, Entry, middle, pages
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+class Bucket:
+    """Names, and how often they were asked for."""
+
+    def __init__(self, names: list[str], pause: float = 0.0) -> None:
+        self.names = sorted(names)
+        self.pause = pause
+        self.requests = 0
+        self.now = self.most_at_a_time = 0
+        self._lock = threading.Lock()
+
+    def page(self, start: str, end: str, most: int) -> list[Entry]:
+        with self._lock:
+            self.requests += 1
+            self.now += 1
+            self.most_at_a_time = max(self.most_at_a_time, self.now)
+        time.sleep(self.pause)
+        found = [name for name in self.names if name >= start and (not end or name < end)]
+        with self._lock:
+            self.now -= 1
+        return [(name, 1, 1) for name in found[:most]]
+
+    def listed(self, prefix: str = "", threads: int = 8) -> list[str]:
+        def page(start: str, end: str, most: int) -> list[Entry]:
+            return self.page(max(start, prefix), end, most)
+
+        return [name for found in pages(page, prefix, threads) for name, _, _ in found]
+
+
+def names_of(kind: str, count: int) -> list[str]:
+    rng = random.Random(kind)
+    return {
+        "numbers": [f"photos/{number:09}.jpg" for number in range(count)],
+        "folders": [f"photos/n{number % 997:08}/{number}.JPEG" for number in range(count)],
+        "hashes": [f"photos/{rng.randbytes(8).hex()}" for _ in range(count)],
+        "words": [f"photos/{chr(0x4E00 + number % 3000)}/{number}" for number in range(count)],
+        "one folder a file": [f"photos/{number}/{number}/x.jpg" for number in range(count)],
+        "long": ["photos/" + "a" * 900 + str(number) for number in range(count)],
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind", ["numbers", "folders", "hashes", "words", "one folder a file", "long"]
+)
+def test_each_name_once_in_few_requests(kind: str):
+    names = names_of(kind, 30_000)
+    bucket = Bucket([*names, "photo", "photos", "photos0", "zebra"], pause=0.002)
+    found = bucket.listed("photos/")
+    assert len(found) == len(names)
+    assert set(found) == set(names)
+    # 31 pages are needed in any case.
+    assert bucket.requests < 200
+    assert bucket.most_at_a_time > 2
+
+
+@pytest.mark.parametrize("count", [0, 1, PAGE_ENTRIES - 1, PAGE_ENTRIES, PAGE_ENTRIES + 1])
+def test_around_the_end_of_a_page(count: int):
+    names = names_of("numbers", count)
+    assert sorted(Bucket(names).listed()) == names
+    assert sorted(Bucket(names).listed("photos/")) == names
+
+
+def test_a_page_is_enough_for_few():
+    bucket = Bucket(names_of("numbers", 999))
+    bucket.listed("photos/")
+    assert bucket.requests == 1
+
+
+@given(st.sets(TEXT, min_size=0, max_size=40), TEXT)
+def test_any_names(names: set[str], prefix: str):
+    bucket = Bucket(list(names))
+
+    def page(start: str, end: str, most: int) -> list[Entry]:
+        return bucket.page(max(start, prefix), end, most)
+
+    found = [name for entries in pages(page, prefix, 3) for name, _, _ in entries]
+    assert sorted(found) == sorted(name for name in names if name.startswith(prefix))
+
+
+@given(TEXT, TEXT)
+def test_the_middle_is_in_between(one: str, two: str):
+    start, end = min(one, two), max(one, two)
+    if start != end and (name := middle(start, end)):
+        assert start < name < end
+        assert name.encode() > start.encode()
+    if name := middle(start, ""):
+        assert start < name
+        name.encode()
+
+
+def test_an_error_ends_the_listing():
+    bucket = Bucket(names_of("numbers", 20_000), pause=0.001)
+
+    def page(start: str, end: str, most: int) -> list[Entry]:
+        if bucket.requests > 10:
+            raise ConnectionError("gone")
+        return bucket.page(start, end, most)
+
+    with pytest.raises(ConnectionError, match="gone"):
+        list(pages(page, "photos/", 4))
+    assert not [thread for thread in threading.enumerate() if "imageshards-list" in thread.name]
+
+
+def test_whoever_has_seen_enough_ends_the_listing():
+    bucket = Bucket(names_of("numbers", 50_000), pause=0.001)
+    found = pages(bucket.page, "", 4)
+    next(found)
+    next(found)
+    found.close()
+    assert bucket.requests < 60
+    assert not [thread for thread in threading.enumerate() if "imageshards-list" in thread.name]

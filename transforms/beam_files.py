@@ -1,0 +1,137 @@
+"""The store of what Beam's other filesystems know: s3://, abfs://, hdfs://, ..."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+from imageshards.transforms.store import UNKNOWN, BatchSink, NoFilesystem, ReadError
+
+
+def _filesystems() -> Any:
+    # Beam takes a second to import: only for what nobody else reads.
+    from apache_beam.io.filesystems import FileSystems
+
+    return FileSystems
+
+
+def read(uri: str, limit: int, stamp: int = 0) -> tuple[bytes, int]:
+    """The bytes of a file; nobody tells its stamp."""
+    try:
+        with open_read(uri) as file:
+            data = file.read(limit + 1)
+    except FileNotFoundError as error:
+        raise ReadError("Missing", "no such object") from error
+    except NoFilesystem as error:
+        raise ReadError("Unreadable", str(error)) from error
+    if len(data) > limit:
+        raise ReadError("TooLarge", f"more than {limit:,} bytes")
+    return data, 0
+
+
+def open_read(uri: str) -> IO[bytes]:
+    """Opens a file."""
+    from apache_beam.io.filesystem import CompressionTypes
+
+    try:
+        file: IO[bytes] = _filesystems().open(uri, compression_type=CompressionTypes.UNCOMPRESSED)
+    except Exception as error:
+        # Each of Beam's filesystems raises what its client does.
+        if _is_missing(error):
+            raise FileNotFoundError(2, "no such object", uri) from error
+        if isinstance(error, ValueError):
+            raise NoFilesystem(f"{uri}: no filesystem for such a URI") from error
+        if isinstance(error, AssertionError):  # a client that is not installed
+            raise NoFilesystem(
+                f"{uri}: {error} (pip install 'apache-beam[aws]' or 'apache-beam[azure]')"
+            ) from error
+        raise
+    return file
+
+
+def _is_missing(error: Exception) -> bool:
+    # By code and never by text: the text holds the URI, and a URI may hold a 404.
+    details = getattr(error, "exception_details", None)
+    causes = [error, *(details.values() if isinstance(details, dict) else ())]
+    return any(
+        isinstance(cause, FileNotFoundError) or getattr(cause, "code", None) == 404
+        for cause in causes
+    )
+
+
+def stat(uri: str) -> tuple[int, int]:
+    """(bytes, time of the last change in ms)."""
+    try:
+        found = _filesystems().get_filesystem(uri).metadata(uri)
+    except ValueError:
+        return UNKNOWN  # reading will tell
+    except Exception as error:
+        if _is_missing(error):
+            return UNKNOWN
+        raise
+    return found.size_in_bytes, int((found.last_updated_in_seconds or 0) * 1000)
+
+
+def exists(uri: str) -> bool:
+    """Whether there is such a file."""
+    there: bool = _filesystems().exists(uri)
+    return there
+
+
+def match(pattern: str) -> Iterator[tuple[str, int, int]]:
+    """(uri, bytes, time of the last change in ms) of what matches a pattern."""
+    try:
+        results = _filesystems().match([pattern])
+    except ValueError as error:
+        raise NoFilesystem(f"{pattern}: no filesystem for such a URI") from error
+    for result in results:
+        for found in result.metadata_list:
+            when = int((found.last_updated_in_seconds or 0) * 1000)
+            yield found.path, found.size_in_bytes, when
+
+
+def stamps_in(folder: str) -> list[tuple[str, int]]:
+    """(name, time of last change in ns) of the files directly in a folder."""
+    prefix = folder.rstrip("/") + "/"
+    return [(uri.removeprefix(prefix), ms * 1_000_000) for uri, _, ms in match(prefix + "*")]
+
+
+def delete(uri: str) -> None:
+    """Deletes a file."""
+    if exists(uri):
+        _filesystems().delete([uri])
+
+
+@contextmanager
+def open_sink(uri: str, scratch: str) -> Iterator[BatchSink]:
+    """Opens a file that appears when it is closed; `scratch` is not used."""
+    file = _filesystems().create(uri, mime_type="application/octet-stream")
+
+    def write_all(parts: list[bytes]) -> None:
+        for part in parts:
+            file.write(part)
+
+    sink = BatchSink(write_all)
+    try:
+        yield sink
+        sink.finish()
+    except BaseException:
+        # Closing would complete the object with what was written so far.
+        if terminate := getattr(file, "terminate", None):
+            terminate()
+        raise
+    finally:
+        sink.close()
+    file.close()
+    if not sink.keep:
+        delete(uri)
+
+
+def create(uri: str, data: bytes, scratch: str) -> bool:
+    """Writes a small file that is not there yet; of two that try at once, both may."""
+    if exists(uri):
+        return False
+    with open_sink(uri, scratch) as sink:
+        sink.write([data])
+    return True

@@ -1,0 +1,202 @@
+"""Listing many objects at a time, in ranges of their names. Pure.
+
+A list comes in pages of 1,000, each of which names the next: 100 M objects are 100,000 requests in
+a row. But a list may begin and end at any name. Here each thread lists a range of names, and one
+that has finished takes over the farther part of a range that has not. It knows nothing of folders:
+a million of them, or none at all, are listed as fast.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+Entry = tuple[str, int, int]
+"""Name, bytes, generation."""
+Page = Callable[[str, str, int], list[Entry]]
+"""(first name, name to stop before or "", most entries) -> the first of them, in order."""
+
+PAGE_ENTRIES = 1000
+_THREADS = 16
+_PROBES = 10
+_LAST_ASCII = 0x7F
+_LAST = 0x10FFFF
+_SURROGATES = range(0xD800, 0xE000)
+
+
+def pages(page: Page, prefix: str, threads: int = _THREADS) -> Iterator[list[Entry]]:
+    """Yields all objects whose names begin so, page by page, in no order of pages.
+
+    Args:
+      page: lists a page; called in threads.
+      prefix: of the names, or empty.
+      threads: requests at a time.
+    """
+    end = _after_all(prefix)
+    first = page(prefix, end, PAGE_ENTRIES)
+    yield first
+    if len(first) == PAGE_ENTRIES:
+        yield from _Lister(page, _Range(_next(first[-1][0]), end), threads).run()
+
+
+@dataclass
+class _Range:
+    """Names from `start` on, and before `end`; `listed` since it was last cut."""
+
+    start: str
+    end: str
+    listed: bool = True
+    busy: bool = False
+
+
+class _Lister:
+    def __init__(self, page: Page, first: _Range, threads: int) -> None:
+        self._page = page
+        self._ranges = [first]
+        self._threads = threads
+        self._found: queue.Queue[list[Entry] | BaseException | None] = queue.Queue(4 * threads)
+        self._changed = threading.Condition()
+        self._stopped = False
+
+    def run(self) -> Iterator[list[Entry]]:
+        with ThreadPoolExecutor(self._threads, "imageshards-list") as executor:
+            try:
+                for _ in range(self._threads):
+                    executor.submit(self._work)
+                running = self._threads
+                while running:
+                    found = self._found.get()
+                    if found is None:
+                        running -= 1
+                    elif isinstance(found, BaseException):
+                        raise found
+                    else:
+                        yield found
+            finally:
+                with self._changed:
+                    self._stopped = True
+                    self._changed.notify_all()
+                while not self._found.empty():  # of which a full one would hold the others
+                    self._found.get_nowait()
+
+    def _work(self) -> None:
+        try:
+            while (mine := self._take()) is not None:
+                self._list(mine)
+        except BaseException as error:
+            self._put(error)
+        self._put(None)
+
+    def _put(self, item: list[Entry] | BaseException | None) -> None:
+        while not self._stopped:
+            try:
+                return self._found.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+
+    def _take(self) -> _Range | None:
+        """A range that nobody lists, or the farther part of one; None at the end."""
+        while True:
+            with self._changed:
+                if self._stopped or not self._ranges:
+                    return None
+                for mine in self._ranges:
+                    if not mine.busy:
+                        mine.busy = True
+                        return mine
+                theirs = next((other for other in self._ranges if other.listed), None)
+                if theirs is None:
+                    self._changed.wait()
+                    continue
+                theirs.listed = False
+            if cut := self._cut(theirs):
+                return cut
+
+    def _cut(self, theirs: _Range) -> _Range | None:
+        for _ in range(_PROBES):
+            with self._changed:
+                start, end = theirs.start, theirs.end
+            if self._stopped or not (name := middle(start, end)):
+                return None
+            found = self._page(name, end, 1)
+            with self._changed:
+                # It may have been listed beyond that name meanwhile, or be done.
+                if theirs not in self._ranges or theirs.start >= name or theirs.end != end:
+                    return None
+                theirs.end = name
+                if found:
+                    mine = _Range(found[0][0], end, listed=False, busy=True)
+                    self._ranges.append(mine)
+                    return mine
+        return None
+
+    def _list(self, mine: _Range) -> None:
+        while True:
+            with self._changed:
+                start, end = mine.start, mine.end
+            found = self._page(start, end, PAGE_ENTRIES) if not end or start < end else []
+            with self._changed:
+                # What was cut off meanwhile is another's.
+                kept = [entry for entry in found if not mine.end or entry[0] < mine.end]
+                done = len(found) < PAGE_ENTRIES or len(kept) < len(found) or self._stopped
+                if done:
+                    self._ranges.remove(mine)
+                else:
+                    mine.start = _next(found[-1][0])
+                    mine.listed = True
+                self._changed.notify_all()
+            if kept:
+                self._put(kept)
+            if done:
+                return
+
+
+def _next(name: str) -> str:
+    """The first name behind another."""
+    return name + "\0"
+
+
+def _after_all(prefix: str) -> str:
+    """The first name behind all that begin so; empty if there is none."""
+    while prefix:
+        last = ord(prefix[-1])
+        prefix = prefix[:-1]
+        if last < _LAST:
+            after = last + 1
+            return prefix + chr(_SURROGATES.stop if after in _SURROGATES else after)
+    return ""
+
+
+def middle(start: str, end: str) -> str:
+    """A name between two, in the order of code points, which is that of UTF-8.
+
+    Args:
+      start: a name.
+      end: a later one, or empty for the end of all.
+
+    Returns:
+      A name after `start` and before `end`, or empty if none is worth a try.
+    """
+    shared = 0
+    while shared < min(len(start), len(end)) and start[shared] == end[shared]:
+        shared += 1
+    low = ord(start[shared]) if shared < len(start) else 0
+    high = ord(end[shared]) if shared < len(end) else _LAST
+    if high > _LAST_ASCII >= low:
+        high = _LAST_ASCII + 1  # most names are of these characters
+    if high - low > 1:
+        return start[:shared] + _character((low + high) // 2)
+    # Nothing is between the two characters: behind the first, then.
+    for place in range(shared + 1, len(start)):
+        low = ord(start[place])
+        high = _LAST_ASCII + 1 if low < _LAST_ASCII else _LAST
+        if high - low > 1:
+            return start[:place] + _character((low + high + 1) // 2)
+    return ""
+
+
+def _character(code: int) -> str:
+    return chr(_SURROGATES.stop if code in _SURROGATES else code)
