@@ -103,7 +103,7 @@ def _files(source: Source, include_all: bool, exclude: str, skip_missing: bool) 
     elif storage.is_web(uri):
         yield uri, -1, 0
     else:
-        yield uri, *(storage.stamp(uri) if storage.is_local(uri) else storage.remote_stamp(uri))
+        yield uri, *storage.stat(uri)
 
 
 def _content(uri: str) -> tuple[int, str]:
@@ -133,6 +133,6 @@ def _matches(source: Source, include_all: bool, exclude: str) -> Iterator[_File]
         return
     for path in glob.iglob(source.uri, recursive=True):
         if not os.path.isdir(path):
-            yield path, *storage.stamp(path)
+            yield path, *storage.stat(path)
         elif "**" not in source.uri:  # which yields all that is below a folder by itself
             yield from _folder(Source(source.text, path, "folder"), include_all, exclude, True)

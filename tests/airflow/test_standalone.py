@@ -44,7 +44,7 @@ class Standalone:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "AIRFLOW_HOME": str(home),
             "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
-            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "AIRFLOW__CORE__PARALLELISM": "4",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://localhost:{self.port}/execution/",
             "AIRFLOW__API__PORT": str(self.port),
@@ -61,6 +61,19 @@ class Standalone:
         url = f"http://localhost:{self.port}/api/v2/{path}"
         with urllib.request.urlopen(url, timeout=30) as answer:
             return json.load(answer)
+
+    def start(self, *dag_ids: str) -> None:
+        """Lets the schedule of DAGs begin, when all of Airflow is there to run it."""
+
+        def healthy() -> bool:
+            parts = self.get("monitor/health")
+            names = ("metadatabase", "scheduler", "dag_processor")
+            return all(parts[name]["status"] == "healthy" for name in names)
+
+        self.wait(healthy)
+        for dag_id in dag_ids:
+            self.wait(lambda dag_id=dag_id: self.get(f"dags/{dag_id}"))
+            self.command("dags", "unpause", dag_id, "--yes")
 
     def wait(self, what: Callable[[], Any]) -> Any:
         """Waits until something is true, and returns it."""
@@ -106,6 +119,11 @@ class Standalone:
         self._log.close()
 
 
+def text(arguments: dict[str, object]) -> str:
+    told = [f"{name}={value!r}" for name, value in arguments.items()]
+    return ", ".join([*told, "retry_delay=timedelta(seconds=5)"])
+
+
 @pytest.fixture
 def airflow(tmp_path: Path) -> Iterator[Standalone]:
     home = tmp_path / "airflow"
@@ -114,12 +132,12 @@ def airflow(tmp_path: Path) -> Iterator[Standalone]:
         "input": f"{tmp_path}/in", "output": f"{tmp_path}/out/{{time}}", "schedule": "* * * * *",
         "options": OPTIONS, "keep_versions": 14,
     }  # fmt: skip
-    write_dag("photos", ", ".join(f"{k}={v!r}" for k, v in arguments.items()), home / "dags")
+    write_dag("photos", text(arguments), home / "dags")
     nightly = {
         "input": f"{tmp_path}/by_date/{{date}}", "output": f"{tmp_path}/nights/{{date}}",
         "since": "2026-10-01", "schedule": "0 0 * * *", "options": OPTIONS,
     }  # fmt: skip
-    write_dag("nightly", ", ".join(f"{k}={v!r}" for k, v in nightly.items()), home / "dags")
+    write_dag("nightly", text(nightly), home / "dags")
     shutil.copy(DAGS / "train.py", home / "dags")
     data("images", tmp_path / "in", 0, 30)
     for day in range(3):
@@ -140,6 +158,7 @@ def airflow(tmp_path: Path) -> Iterator[Standalone]:
 
 
 def test_it_runs_by_itself(airflow: Standalone, tmp_path: Path):
+    airflow.start("train", "nightly", "photos")
     latest = tmp_path / "out/latest"
     airflow.wait(latest.exists)
     first = json.loads(latest.read_text())
