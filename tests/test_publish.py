@@ -82,7 +82,7 @@ def test_a_publish_that_breaks_off_leaves_the_old_pointer(
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", broken)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(BuildError, match="disk full"):
         publish(str(base / "2026-11-02"), keep_versions=1)
     assert read_pointer(str(base / "latest"))["version"] == "2026-11-01"  # type: ignore[index]
     assert (base / "2026-11-01/dataset_info.json").exists(), "deleted before the switch"

@@ -69,7 +69,9 @@ def test_the_trigger_form_is_usable(dags):
         assert param.description, name
         assert param.schema.get("type"), name
         assert param.schema.get("section"), name
-        param.resolve()  # the default is valid
+        default = param.resolve()  # is valid
+        # The form takes an empty text for none, and asks for what may not be null.
+        assert default != "", name
     assert params.get_param("engine").schema["enum"] == ["local", "dataflow", "flex_template"]
 
 

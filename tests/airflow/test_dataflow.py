@@ -198,7 +198,7 @@ def test_a_flex_template(
     dataflow: Dataflow, job_service: None, bucket: storage.Bucket, run: Runner
 ):
     template = {
-        "region": "us-central1", "temp_location": "gs://bucket/tmp",
+        "project": "my-project", "region": "us-central1", "temp_location": "gs://bucket/tmp",
         "template": "gs://bucket/template.json", "environment": {"maxWorkers": 3},
     }  # fmt: skip
     path = dag("flex", dataflow.endpoint, engine="flex_template", dataflow=template)

@@ -37,7 +37,7 @@ def operator(dag_file: Any, tmp_path: Path) -> Callable[..., Any]:
     """operator(options, python): the build task's, writing to tmp_path/out."""
 
     def make(options: Mapping[str, Any], python: Path | str = PYTHON) -> Any:
-        return dag_file._Build(
+        return dag_file.ImageshardsBuildOperator(
             task_id="build",
             runner="FnApiRunner",
             py_interpreter=str(python),
@@ -245,7 +245,8 @@ def test_the_request_for_a_flex_template(dag_file: Any):
         "enlarge": False, "resize": None, "num_shards": 4, "temp_location": "gs://b/tmp",
     }  # fmt: skip
     environment = {"machineType": "e2-standard-2"}
-    body = dag_file._flex_body("x", {"template": "gs://b/t.json"}, options, environment)
+    params = {"project": "p", "region": "r", "template": "gs://b/t.json"}
+    body = dag_file._flex_body("x", params, options, environment)
     assert body["launchParameter"] == {
         "jobName": "x",
         "containerSpecGcsPath": "gs://b/t.json",
@@ -255,8 +256,9 @@ def test_the_request_for_a_flex_template(dag_file: Any):
         },
         "environment": {"machineType": "e2-standard-2", "tempLocation": "gs://b/tmp"},
     }  # fmt: skip
-    with pytest.raises(AirflowFailException, match="name the template's gs:// URI"):
-        dag_file._flex_body("x", {"template": ""}, options, {})
+    for key in params:
+        with pytest.raises(AirflowFailException, match=f"{key} is missing"):
+            dag_file._flex_body("x", {**params, key: None}, options, {})
 
 
 def test_job_names(dag_file: Any):

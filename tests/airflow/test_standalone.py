@@ -48,6 +48,8 @@ class Standalone:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://localhost:{self.port}/execution/",
             "AIRFLOW__API__PORT": str(self.port),
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
             "AIRFLOW__API__BASE_URL": f"http://localhost:{self.port}",
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
         }
@@ -57,9 +59,15 @@ class Standalone:
             start_new_session=True,
         )  # fmt: skip
 
-    def get(self, path: str) -> Any:
-        url = f"http://localhost:{self.port}/api/v2/{path}"
-        with urllib.request.urlopen(url, timeout=30) as answer:
+    def get(self, path: str, patch: dict[str, object] | None = None) -> Any:
+        """Asks the API, or changes something."""
+        request = urllib.request.Request(
+            f"http://localhost:{self.port}/api/v2/{path}",
+            method="PATCH" if patch else "GET",
+            data=json.dumps(patch).encode() if patch else None,
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)
 
     def start(self, *dag_ids: str) -> None:
@@ -73,7 +81,7 @@ class Standalone:
         self.wait(healthy)
         for dag_id in dag_ids:
             self.wait(lambda dag_id=dag_id: self.get(f"dags/{dag_id}"))
-            self.command("dags", "unpause", dag_id, "--yes")
+            self.get(f"dags/{dag_id}", patch={"is_paused": False})
 
     def wait(self, what: Callable[[], Any]) -> Any:
         """Waits until something is true, and returns it."""
@@ -83,7 +91,7 @@ class Standalone:
             try:
                 if found := what():
                     return found
-            except OSError:
+            except (OSError, ValueError):
                 pass  # not listening yet
             time.sleep(1)
         raise AssertionError(f"not in {DEADLINE} s")

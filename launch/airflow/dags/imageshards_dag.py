@@ -8,13 +8,14 @@ environment of imageshards' own, which the environment variable IMAGESHARDS_PYTH
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 from zoneinfo import ZoneInfo
 
 import psutil
@@ -103,13 +104,7 @@ def dataset_dag(
       catchup: run what was missed since `start_date`.
     """
     name = name or dag_id
-    dataflow = {
-        "project": "",
-        "region": "",
-        "temp_location": "",
-        "template": "",
-        **(dataflow or {}),
-    }
+    dataflow = dict(dataflow or {})
     environment = dataflow.pop("environment", {})
     asset = Asset(name)
     with DAG(
@@ -161,7 +156,7 @@ def dataset_dag(
 
         checked = check()
         built = [
-            _Build(
+            ImageshardsBuildOperator(
                 task_id="build",
                 doc_md="`imageshards build`. A second try takes up what the first one finished.",
                 runner=checked["runner"],
@@ -173,8 +168,8 @@ def dataset_dag(
                     # The service refuses a second job of this name beside the first.
                     "job_name": "{{ ti.xcom_pull('check', key='job_name') }}",
                     "append_job_name": False,
-                    "project_id": "{{ params.project }}",
-                    "location": "{{ params.region }}",
+                    "project_id": "{{ params.project or '' }}",
+                    "location": "{{ params.region or '' }}",
                     "gcp_conn_id": gcp_conn_id,
                 },
                 gcp_conn_id=gcp_conn_id,
@@ -183,8 +178,8 @@ def dataset_dag(
                 task_id="build_flex_template",
                 doc_md="`imageshards build` as a Flex Template; waits without holding a worker.",
                 body=checked["body"],
-                project_id="{{ params.project }}",
-                location="{{ params.region }}",
+                project_id="{{ params.project or '' }}",
+                location="{{ params.region or '' }}",
                 gcp_conn_id=gcp_conn_id,
                 append_job_name=False,
                 deferrable=True,
@@ -290,9 +285,9 @@ def _params(
             type="string", enum=["local", "dataflow", "flex_template"], section=how,
         ),
         **{
-            key: Param(dataflow[key], text, type="string", section="Dataflow")
+            key: Param(dataflow.get(key), text, type=["null", "string"], section="Dataflow")
             for key, text in (
-                ("project", "Google Cloud project. Empty: that of the connection."),
+                ("project", "Google Cloud project. dataflow, empty: that of the connection."),
                 ("region", "Region of the job, such as us-central1."),
                 ("temp_location", "A gs:// folder for what Dataflow lays down meanwhile."),
                 ("template", "gs:// URI of the Flex Template's specification."),
@@ -346,7 +341,9 @@ def _decide(found: Mapping[str, Any], params: Mapping[str, Any]) -> None:
     state, version = found["state"], found["version"]
     if state == "empty":
         message = f"no image in {', '.join(params['input'])}"
-        raise AirflowSkipException(message) if params["allow_empty"] else AirflowException(message)
+        if params["allow_empty"]:
+            _skip(message)
+        raise AirflowException(message)
     if params["overwrite"] or state == "new":
         return
     if state == "changed":
@@ -355,7 +352,13 @@ def _decide(found: Mapping[str, Any], params: Mapping[str, Any]) -> None:
             "overwrite to replace it, or with another output"
         )
     tell = "is published" if state == "done" else "is of the same inputs"
-    raise AirflowSkipException(f"nothing to do: {version} {tell}")
+    _skip(f"nothing to do: {version} {tell}")
+
+
+def _skip(message: str) -> NoReturn:
+    # Airflow keeps the message of the exception to itself.
+    logging.getLogger("airflow.task").info(message)
+    raise AirflowSkipException(message)
 
 
 def _job_name(text: str) -> str:
@@ -374,8 +377,9 @@ def _flex_body(
 
     Format: projects.locations.flexTemplates.launch of Dataflow's REST API.
     """
-    if not params["template"]:
-        raise AirflowFailException("engine flex_template: name the template's gs:// URI")
+    for key in ("project", "region", "template"):
+        if not params[key]:
+            raise AirflowFailException(f"engine flex_template: {key} is missing")
     temp_location = {"tempLocation": options["temp_location"]} if "temp_location" in options else {}
     return {
         "launchParameter": {
@@ -435,7 +439,7 @@ class _Hook(BeamHook):
             raise AirflowException(last or str(error)) from error
 
 
-class _Build(BeamRunPythonPipelineOperator):
+class ImageshardsBuildOperator(BeamRunPythonPipelineOperator):
     """The operator of the Beam provider, with what it lacks: a reason for failures, and an end."""
 
     def _init_pipeline_options(self, *args: Any, **kwargs: Any) -> Any:
@@ -443,7 +447,12 @@ class _Build(BeamRunPythonPipelineOperator):
         self.beam_hook = _Hook(runner=self.runner)
         return found
 
+    def _cast_dataflow_config(self) -> None:
+        if self.runner == "DataflowRunner":  # of others it would warn that they need none
+            super()._cast_dataflow_config()
+
     def execute(self, context: Any) -> Any:
+        """Runs the pipeline, or submits it and waits."""
         try:
             return super().execute(context)
         except AirflowException as error:
