@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -74,7 +75,8 @@ def chatty(*args, **named):
     return summary
 
 module.run = chatty
-{first}
+import imageshards.pipeline.progress as progress
+progress._LINE_SECONDS = 0.05  # the build is short
 sys.argv[1:] = sys.argv[3:]  # without -m imageshards.launch.cli
 cli.entry()
 """
@@ -90,9 +92,11 @@ def interpreter(path: Path, text: str) -> Path:
     return path
 
 
-def test_70_kib_of_log_and_a_line_of_result(operator: Execute, images: list[str], tmp_path: Path):
+def test_70_kib_of_log_and_a_line_of_result(
+    operator: Execute, images: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     """The operator reads stdout to its end before stderr: the result must come last."""
-    python = interpreter(tmp_path / "python", CHATTY.format(python=PYTHON, first=""))
+    python = interpreter(tmp_path / "python", CHATTY.format(python=PYTHON))
     thread = threading.Thread(
         target=operator({"input": images}, python).execute, args=({},), daemon=True
     )
@@ -103,6 +107,10 @@ def test_70_kib_of_log_and_a_line_of_result(operator: Execute, images: list[str]
         process.kill()
     assert not hangs
     assert build_json(tmp_path)["counts"]["records"] == 12
+    log = capfd.readouterr().out
+    # What an operator sees: how far it is, then the summary.
+    assert re.search(r"imageshards: (listing|\d+ of \d+ shards)", log)
+    assert log.index("000699 xxx") < log.index("12 images in 1 shard")
 
 
 def test_a_line_of_result_before_the_log_would_hang():

@@ -407,7 +407,8 @@ def _imageshards(python: str, *arguments: str) -> dict[str, Any]:
     try:
         done = hook.run_command([python, "-m", _MODULE, *arguments, "--json"])
     except BaseException:  # a timeout: nothing is left to run on
-        hook.send_sigterm()
+        with suppress(ProcessLookupError):
+            hook.send_sigterm()
         raise
     try:
         result = json.loads(done.output)
