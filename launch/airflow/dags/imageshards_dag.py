@@ -236,7 +236,7 @@ def _params(
         "input": Param(
             [input] if isinstance(input, str) else list(input),
             "Folders, patterns, archives or manifests, one a line: absolute paths or gs:// URIs. "
-            "`{date}` stands for the date of the run.",
+            "{date} stands for the date of the run.",
             type="array", items={"type": "string", "minLength": 1}, minItems=1, section=goes_in,
         ),
         "date": Param(
@@ -245,7 +245,7 @@ def _params(
         ),
         "since": Param(
             since,
-            "With `{date}` in the inputs: take every date from this one to the run's. Dates "
+            "With {date} in the inputs: take every date from this one to the run's. Dates "
             "without images are left out. Empty: the run's date alone.",
             **a_date, section=goes_in,
         ),
@@ -255,7 +255,7 @@ def _params(
         ),
         "output": Param(
             output,
-            "Folder of the version, with `{date}` or `{time}` in it. `latest` stands beside it.",
+            "Folder of the version, with {date} or {time} in it. latest stands beside it.",
             type="string", pattern=r"^(/|[a-z][a-z0-9+.-]*://).+\{(date|time)\}", section=comes_out,
         ),
         "keep_versions": Param(
@@ -270,8 +270,8 @@ def _params(
         ),
         "options": Param(
             dict(options or {}),
-            "Further options of `imageshards build` and of Beam, without dashes, such as "
-            '`{"num_shards": 64, "splits": "train=0.9,test=0.1"}`.',
+            "Further options of imageshards build and of Beam, without dashes, such as "
+            '{"num_shards": 64, "splits": "train=0.9,test=0.1"}.',
             type="object", propertyNames={"pattern": "^[a-z][a-z0-9_]*$"}, section=how,
         ),
         "verify_records": Param(
