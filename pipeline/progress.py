@@ -103,7 +103,8 @@ class Progress:
     ) -> None:
         self._stop.set()
         if self._thread:
-            self._thread.join()
+            # It may be waiting for a remote store that does not answer.
+            self._thread.join(1.0)
 
     def _look(self) -> State | None:
         try:
@@ -125,6 +126,8 @@ class Progress:
     def _lines(self) -> None:
         while not self._stop.wait(_LINE_SECONDS):
             state = self._look()
+            if self._stop.is_set():
+                return
             print(f"imageshards: {self._text(state)}", file=sys.stderr, flush=True)
 
     def _text(self, state: State | None) -> str:

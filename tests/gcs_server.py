@@ -123,6 +123,8 @@ class GcsServer:
       delay: seconds before each answer.
       most_at_a_time: requests that were served together.
       uploaded: upload -> object, of the resumable uploads that are completed.
+      sorted_of: bucket and number of the names that are kept sorted.
+      sorted_names: of a large bucket, for its lists.
     """
 
     url: str = ""
@@ -135,6 +137,8 @@ class GcsServer:
     lock: threading.Lock = field(default_factory=threading.Lock)
     now: int = 0
     uploaded: dict[str, dict[str, Any]] = field(default_factory=dict)
+    sorted_of: tuple[str, int] = ("", 0)
+    sorted_names: list[str] = field(default_factory=list)
 
     def put(self, name: str, data: bytes, bucket: str = "bucket") -> None:
         """Makes an object, without a request."""
@@ -344,7 +348,9 @@ class _Handler(emulator.RequestHandler):
             self._say(404, {"error": {"code": 404, "message": "The bucket does not exist."}})
             return
         there = self.storage.objects.get(bucket, {})
-        names = sorted(there)
+        if self.gcs.sorted_of != (bucket, len(there)):  # of a bucket that grows and shrinks
+            self.gcs.sorted_of, self.gcs.sorted_names = (bucket, len(there)), sorted(there)
+        names = self.gcs.sorted_names if len(there) > _PAGE else sorted(there)
         prefix, delimiter, end = first("prefix"), first("delimiter"), first("endOffset")
         begin = bisect.bisect_left(names, max(prefix, first("startOffset")))
         token = first("pageToken")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,12 @@ def rejects(folder: Path | str) -> list[dict]:  # type: ignore[type-arg]
 
 def every_file(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def told(errors: str) -> list[str]:
+    """The lines of stderr without those of the progress, which a slow machine has time to show."""
+    progress = re.compile(r"imageshards: (listing|[\d,]+ of [\d,]+ shards, .*)")
+    return [line for line in errors.splitlines() if not progress.fullmatch(line)]
 
 
 IMAGESHARDS = [sys.executable, "-m", "imageshards.launch.cli"]

@@ -11,13 +11,14 @@ import subprocess
 import sys
 import zipfile
 from base64 import urlsafe_b64encode
+from importlib import metadata
 from pathlib import Path
 
 import apache_beam
 import dockerfile
 import pytest
 from conftest import Command
-from helpers import imageshards
+from helpers import imageshards, told
 
 from imageshards.launch.dataflow import costs, flex
 from imageshards.launch.dataflow.arguments import completed
@@ -77,7 +78,7 @@ def test_what_is_missing_is_one_line_before_anything_is_contacted(
     assert (code, out) == (2, "")
     assert says in err
     assert err.startswith("imageshards: ")
-    assert err.count("\n") == 1
+    assert len(told(err)) == 1
 
 
 def test_waiting_for_a_job_that_is_only_described_is_an_error(command: Command):
@@ -96,7 +97,7 @@ def test_without_credentials_it_is_one_line(tmp_path: Path):
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith("imageshards: no Google credentials: ")
         assert "`gcloud auth application-default login`" in done.stderr
-        assert done.stderr.count("\n") == 1
+        assert len(told(done.stderr)) == 1
 
 
 def values(arguments: list[str]) -> dict[str, str]:
@@ -196,6 +197,12 @@ def test_the_wheel_holds_the_code_that_runs(tmp_path: Path):
     for name, digest, size in rows[:-1]:
         found = urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=").decode()
         assert (digest, int(size)) == (f"sha256={found}", len(files[name]))
+
+
+def test_without_metadata_there_is_no_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(metadata, "distributions", lambda **_: [])
+    with pytest.raises(UsageError, match="--setup_file"):
+        write_wheel(tmp_path)
 
 
 PARAMETERS = {parameter["name"]: parameter for parameter in template()["parameters"]}
@@ -358,8 +365,8 @@ def test_make_template_says_each_command_before_it_runs_it(tools: Path, tmp_path
 
 def test_make_template_says_what_is_missing(tools: Path):
     done = make_template(str(tools), **VARIABLES)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert (done.returncode, len(told(done.stderr))) == (1, 1)
     assert "there is no gcloud here" in done.stderr
     done = make_template(str(tools), **{**VARIABLES, "BUCKET": ""})
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert (done.returncode, len(told(done.stderr))) == (2, 1)
     assert "BUCKET is missing" in done.stderr

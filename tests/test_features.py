@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from conftest import Build, Command
-from helpers import build_json, contents, image_bytes, records, rejects, shards
+from helpers import build_json, contents, image_bytes, records, rejects, shards, told
 from pyarrow import parquet
 
 from imageshards.reader.inspect import inspect
@@ -224,7 +224,7 @@ def test_options_that_make_no_sense(command: Command, folder: Path, column: str,
     )
     assert code == 2
     assert message in errors
-    assert len(errors.splitlines()) == 1
+    assert len(told(errors)) == 1
 
 
 def test_columns_that_are_not_there(command: Command, folder: Path, tmp_path: Path):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import web_server
-from helpers import IMAGESHARDS, contents, imageshards
+from helpers import IMAGESHARDS, contents, imageshards, told
 
 from imageshards.launch.cli import main
 from imageshards.transforms import workers
@@ -129,4 +129,4 @@ def test_an_interrupt_is_one_line(building: tuple[subprocess.Popen[str], list[in
         os.kill(pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors.splitlines() == ["imageshards: interrupted; the same command again does the rest"]
+    assert told(errors) == ["imageshards: interrupted; the same command again does the rest"]

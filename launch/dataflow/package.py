@@ -16,6 +16,8 @@ from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 
+from imageshards.transforms.elements import UsageError
+
 NAME = "imageshards"
 _TAG = "py3-none-any"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -29,11 +31,14 @@ def write_wheel(folder: Path) -> Path:
 
     Returns:
       Its path, folder/imageshards-VERSION-py3-none-any.whl.
+
+    Raises:
+      UsageError: nothing says here what imageshards needs.
     """
-    distribution = metadata.distribution(NAME)
+    distribution = _installed()
     info = f"{NAME}-{distribution.version}.dist-info"
     files = dict(_modules())
-    files[f"{info}/METADATA"] = _text(distribution, "METADATA", "PKG-INFO")
+    files[f"{info}/METADATA"] = _text(distribution, "METADATA")
     files[f"{info}/entry_points.txt"] = _text(distribution, "entry_points.txt")
     files[f"{info}/WHEEL"] = (
         f"Wheel-Version: 1.0\nGenerator: {NAME}\nRoot-Is-Purelib: true\nTag: {_TAG}\n".encode()
@@ -49,6 +54,17 @@ def write_wheel(folder: Path) -> Path:
     return path
 
 
+def _installed() -> metadata.Distribution:
+    # In a checkout the *.egg-info of an earlier sdist may come first, which lacks requirements.
+    for distribution in metadata.distributions(name=NAME):
+        if distribution.read_text("METADATA"):
+            return distribution
+    raise UsageError(
+        "this imageshards was not installed by pip, so there is no package for the workers: "
+        "write --setup_file=SETUP.PY of a checkout, or --sdk_container_image=IMAGE"
+    )
+
+
 def _modules() -> Iterator[tuple[str, bytes]]:
     """What of the package's folders a wheel holds: name -> bytes."""
     for folder in pkgutil.iter_modules(importlib.import_module(NAME).__path__):
@@ -59,8 +75,8 @@ def _modules() -> Iterator[tuple[str, bytes]]:
                 yield f"{NAME}/{folder.name}/{name}", path.read_bytes()
 
 
-def _text(distribution: metadata.Distribution, *names: str) -> bytes:
-    return next(text for name in names if (text := distribution.read_text(name))).encode()
+def _text(distribution: metadata.Distribution, name: str) -> bytes:
+    return (distribution.read_text(name) or "").encode()
 
 
 def _digest(data: bytes) -> str:

@@ -4,12 +4,15 @@ The API is a stub, the buckets are a GCS server's. What was staged runs in an en
 what the Dockerfile installs.
 """
 
+import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +21,7 @@ from typing import Any
 import dockerfile
 import pytest
 from dataflow_server import JOB_ID, Service, serve
-from helpers import image_bytes, imageshards, write_images
+from helpers import IMAGESHARDS, image_bytes, imageshards, write_images
 
 from imageshards.launch.dataflow.template import template
 
@@ -37,17 +40,17 @@ BUILD = [
 class Bucket:
     """gs://bucket, and the environment that leads clients to it."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, environment: dict[str, str], class_names: Path) -> None:
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import storage
 
         self.environment = environment
+        self.build = [*BUILD, f"--class_names={class_names}"]
         client = storage.Client(
             project="project", credentials=AnonymousCredentials(),
             client_options={"api_endpoint": environment["STORAGE_EMULATOR_HOST"]},
         )  # fmt: skip
         self._objects = client.bucket("bucket")
-        self._lock = threading.Lock()
 
     def put(self, name: str, data: bytes) -> None:
         self._objects.blob(name).upload_from_string(data)
@@ -65,7 +68,10 @@ class Bucket:
 def bucket(gcs: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Bucket:
     """gs://bucket/photos/CLASS/NUMBER.jpg, one to convert and a broken one among them."""
     folder = tmp_path_factory.mktemp("local")
-    filled = Bucket(gcs)
+    # The one file of the launcher's machine that a build may read.
+    names = folder / "names.txt"
+    names.write_text("".join(f"class{number:02d}\n" for number in reversed(range(4))))
+    filled = Bucket(gcs, names)
     for path in write_images(folder, 4, 20):
         filled.put(f"photos/{path.relative_to(folder)}", path.read_bytes())
     filled.put("photos/class00/a b.webp", image_bytes(1000, "WEBP"))
@@ -93,7 +99,7 @@ def data_set(files: dict[str, bytes]) -> dict[str, bytes]:
 def local(bucket: Bucket, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The same build on this machine."""
     out = tmp_path_factory.mktemp("out")
-    done = imageshards(*BUILD, "--output", out, **bucket.environment)
+    done = imageshards(*bucket.build, "--output", out, **bucket.environment)
     assert done.returncode == 0, done.stderr
     paths = [path for path in out.rglob("*") if path.is_file()]
     found = data_set({path.relative_to(out).as_posix(): path.read_bytes() for path in paths})
@@ -155,7 +161,7 @@ def test_from_submission_to_the_data_set(
 
     with serve(Service(end)) as service:
         done = imageshards(
-            *BUILD, "--output=gs://bucket/waited", *SUBMIT, "--wait", "--labels=team=vision",
+            *bucket.build, "--output=gs://bucket/waited", *SUBMIT, "--wait", "--labels=team=vision",
             f"--dataflow_endpoint={service.endpoint}", "--num_workers=3",
             "--worker_machine_type=e2-standard-2", **bucket.environment,
         )  # fmt: skip
@@ -183,7 +189,7 @@ def test_a_described_job_with_a_setup_file(
     image: dockerfile.Image, bucket: Bucket, local: dict[str, bytes], tmp_path: Path
 ):
     done = imageshards(
-        *BUILD, "--output=gs://bucket/described", *SUBMIT, f"--setup_file={ROOT}/setup.py",
+        *bucket.build, "--output=gs://bucket/described", *SUBMIT, f"--setup_file={ROOT}/setup.py",
         "--template_location=gs://bucket/job.json", **bucket.environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -203,7 +209,7 @@ def test_it_returns_when_the_job_is_submitted(bucket: Bucket):
 
     with serve(Service(end)) as service:
         done = imageshards(
-            *BUILD, "--output=gs://bucket/left", *SUBMIT, "--json", "--job_name=mine",
+            *bucket.build, "--output=gs://bucket/left", *SUBMIT, "--json", "--job_name=mine",
             "--sdk_container_image=us-docker.pkg.dev/p/r/imageshards:1",
             f"--dataflow_endpoint={service.endpoint}", **bucket.environment,
         )  # fmt: skip
@@ -218,6 +224,61 @@ def test_it_returns_when_the_job_is_submitted(bucket: Bucket):
     assert pool["workerHarnessContainerImage"] == "us-docker.pkg.dev/p/r/imageshards:1"
     # The image has the package.
     assert not any("imageshards" in package["name"] for package in pool["packages"])
+
+
+def test_the_launcher_of_the_template_submits_what_is_installed(
+    image: dockerfile.Image, bucket: Bucket
+):
+    done = image.run(
+        [
+            str(image.python), str(image.root / "template/flex.py"), *SUBMIT,
+            "--template_location=gs://bucket/flex/job_object", "--input=gs://bucket/photos",
+            "--output=gs://bucket/flexible", "--overwrite=true", "--include_all=false",
+            '--labels={"goog-dataflow-provided": "x"}', "--job_name=flex-1",
+        ],
+        **bucket.environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    job = json.loads(bucket.get("gs://bucket/flex/job_object"))
+    assert job["name"] == "flex-1"
+    assert job["labels"] == {"goog-dataflow-provided": "x", "imageshards-version": "0-1-0"}
+    options = job["environment"]["sdkPipelineOptions"]["options"]
+    wheel = bucket.get(
+        options["pipelineUrl"].replace("pipeline.pb", "imageshards-0.1.0-py3-none-any.whl")
+    )
+    with zipfile.ZipFile(io.BytesIO(wheel)) as staged:
+        code = {name for name in staged.namelist() if name.endswith(".py")}
+        requirements = staged.read("imageshards-0.1.0.dist-info/METADATA").decode()
+        flex = staged.read("imageshards/launch/dataflow/flex.py")
+    assert len(code) > 50
+    assert flex == (ROOT / "launch/dataflow/flex.py").read_bytes()
+    assert "Requires-Dist: simplejpeg" in requirements
+
+
+def test_an_interrupt_leaves_the_job_alone(bucket: Bucket):
+    never = threading.Event()
+
+    def end(job: dict[str, Any]) -> str:
+        never.wait(120)
+        return "JOB_STATE_DONE"
+
+    with serve(Service(end)) as service:
+        command = [
+            *IMAGESHARDS, *bucket.build, "--output=gs://bucket/interrupted", *SUBMIT, "--wait",
+            f"--dataflow_endpoint={service.endpoint}",
+        ]  # fmt: skip
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **bucket.environment},
+        )  # fmt: skip
+        assert process.stderr
+        assert f"waiting for job {JOB_ID}" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        never.set()
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == f"imageshards: interrupted; the job goes on: {LINK}"
+    assert all("jobs" in request and "PUT" not in request for request in service.requests)
 
 
 FAILURES = {
@@ -248,8 +309,8 @@ def failed(bucket: Bucket) -> Iterator[dict[str, tuple[int, str, str]]]:
     def fail(case: str) -> tuple[int, str, str]:
         with serve(FAILURES[case][0]) as service:
             done = imageshards(
-                *BUILD, f"--output=gs://bucket/fails/{case.replace(' ', '')}", *SUBMIT, "--wait",
-                f"--dataflow_endpoint={service.endpoint}", **bucket.environment,
+                *bucket.build, f"--output=gs://bucket/fails/{case.replace(' ', '')}", *SUBMIT,
+                "--wait", f"--dataflow_endpoint={service.endpoint}", **bucket.environment,
             )  # fmt: skip
         return done.returncode, done.stdout, done.stderr
 
