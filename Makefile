@@ -54,4 +54,4 @@ template: env
 	    TAG="$(TAG)" DRY_RUN="$(DRY_RUN)" PYTHON=$(BIN)/python launch/dataflow/template.sh
 
 clean:
-	rm -rf .venv .pytest_cache build demo benchmarks/.venv *.egg-info
+	rm -rf .venv .airflow .pytest_cache build demo benchmarks/.venv *.egg-info
