@@ -2,7 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 FOLDERS := pipeline transforms reader launch launch/dataflow
 
-.PHONY: env demo test test-airflow check integration bench template clean
+.PHONY: env demo test test-airflow check integration bench engines flink flink-stop template clean
 
 env: .venv/made
 
@@ -41,6 +41,25 @@ check: env
 integration: env
 	$(BIN)/pytest tests/integration
 
+# Engines to try builds on: Java, Maven and Go fetch them, once.
+engines: .engines/flink.made .engines/bin/prism
+
+.engines/flink.made: launch/flink/pom.xml
+	mvn -q -B -f $< -P cluster package
+	mvn -q -B -f $< -P job-server package
+	touch $@
+
+.engines/bin/prism: | env
+	GOBIN=$(CURDIR)/.engines/bin go install github.com/apache/beam/sdks/v2/go/cmd/prism@v$$( \
+	    $(BIN)/python -c 'from importlib.metadata import version; print(version("apache-beam"))')
+
+# make flink [FLINK='--rest_port 0 --task_managers 3 ...']
+flink: env .engines/flink.made
+	$(BIN)/python launch/flink/cluster.py start $(FLINK)
+
+flink-stop:
+	$(BIN)/python launch/flink/cluster.py stop
+
 # make bench IMAGES=DIR [COPIES=10] [ROUNDS=3] [BENCH='--only tar ...']
 COPIES ?= 10
 ROUNDS ?= 3
@@ -54,4 +73,4 @@ template: env
 	    TAG="$(TAG)" DRY_RUN="$(DRY_RUN)" PYTHON=$(BIN)/python launch/dataflow/template.sh
 
 clean:
-	rm -rf .venv .airflow .pytest_cache build demo benchmarks/.venv *.egg-info
+	rm -rf .venv .airflow .engines .pytest_cache build demo benchmarks/.venv *.egg-info

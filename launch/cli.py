@@ -7,14 +7,13 @@ Logs and progress go to stderr, the result alone to stdout. Exit 0: done; 1: the
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from imageshards.launch import schedule
+from imageshards.launch import logs, schedule
 from imageshards.launch.load import load_beam
 from imageshards.pipeline.options import (
     Parser,
@@ -27,6 +26,7 @@ from imageshards.pipeline.options import (
     is_local_runner,
     waits,
     with_runner,
+    without_effect,
     workers_from,
 )
 from imageshards.transforms.elements import BuildError, UsageError
@@ -45,6 +45,8 @@ def entry() -> NoReturn:
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
+    if "apache_beam.runners.portability.portable_runner" in sys.modules:
+        sys.exit(code)  # it may have started servers, which end with this process
     # Taking Beam's modules apart would cost 0.3 s; nothing is left that needs it.
     os._exit(code)
 
@@ -109,6 +111,14 @@ def _dispatch(arguments: list[str]) -> int:
     inspect.add_argument(
         "--records", type=_count, default=3, metavar="N", help="records to show (default 3)"
     )
+    features = commands.add_parser(
+        "features", help="list the schemas of records, or print one", allow_abbrev=False
+    )
+    features.add_argument(
+        "place", nargs="?", default="", metavar="NAME|DIR",
+        help="a schema, or a data set: prints its features, and Python that parses them",
+    )  # fmt: skip
+    features.add_argument("--verbose", action="store_true", help="show tracebacks")
     schedule.add_schedule_commands(commands)
     args, rest = parser.parse_known_args(arguments)
     if args.version:
@@ -126,9 +136,13 @@ def _dispatch(arguments: list[str]) -> int:
     if rest:
         what = "unknown option" if rest[0].startswith("-") else "one place at a time, not also"
         raise UsageError(f"{what} {rest[0]} (imageshards {args.command} --help lists the options)")
-    if args.command == "publish":
-        return schedule.publish(args)
-    return _verify(args) if args.command == "verify" else _inspect(args)
+    commands_of = {
+        "verify": _verify,
+        "inspect": _inspect,
+        "features": _features,
+        "publish": schedule.publish,
+    }
+    return commands_of[args.command](args)
 
 
 def _count(text: str) -> int:
@@ -143,18 +157,25 @@ def _build(args: argparse.Namespace, rest: list[str]) -> int:
     begin = time.perf_counter()
     config = config_from(args)
     beam_options = with_runner([*rest, *beam_labels(args)])
-    if not is_dataflow(beam_options):
-        return _run(args, config, beam_options, begin)
-    from imageshards.launch.dataflow.arguments import check_credentials, completed
-
-    with completed(beam_options, config) as complete:
-        check_credentials(complete)
-        return _run(args, config, complete, begin)
-
-
-def _run(args: argparse.Namespace, config: Config, beam_options: list[str], begin: float) -> int:
     workers = workers_from(args, beam_options)
     wait = waits(args, beam_options)
+    if not is_dataflow(beam_options):
+        return _run(args, config, beam_options, workers, wait, begin)
+    from imageshards.launch.dataflow.arguments import check_access, completed
+
+    with completed(beam_options, config) as complete:
+        check_access(complete)
+        return _run(args, config, complete, workers, wait, begin)
+
+
+def _run(
+    args: argparse.Namespace,
+    config: Config,
+    beam_options: list[str],
+    workers: int | None,
+    wait: bool,
+    begin: float,
+) -> int:
     if workers != 1 and config.writer == "shard":
         from imageshards.transforms.workers import start_server
 
@@ -164,17 +185,15 @@ def _run(args: argparse.Namespace, config: Config, beam_options: list[str], begi
     from imageshards.pipeline.submission import Submission
 
     check_beam_arguments(beam_options)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO if args.verbose else logging.WARNING)
-    if not args.verbose:
-        # Beam logs the traceback of what we tell in one line.
-        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-        logging.getLogger("apache_beam.runners.dataflow").setLevel(logging.CRITICAL + 1)
+    logs.set_up(verbose=args.verbose)
     if config.writer == "beam" and is_local_runner(beam_options):
         print(
             "imageshards: --writer beam on the local runner holds some 6.5 times the data set in "
             "memory; --writer shard does not",
             file=sys.stderr,
         )
+    if ignored := without_effect(beam_options):
+        print(f"imageshards: {ignored}", file=sys.stderr)
     submitted: list[Submission] = []
 
     def announce(job: Submission) -> None:
@@ -219,6 +238,13 @@ def _inspect(args: argparse.Namespace) -> int:
     from imageshards.reader.inspect import inspect
 
     print(inspect(args.place, args.records))
+    return 0
+
+
+def _features(args: argparse.Namespace) -> int:
+    from imageshards.reader.features import describe, list_schemas
+
+    print(describe(args.place) if args.place else list_schemas())
     return 0
 
 

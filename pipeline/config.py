@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from dataclasses import dataclass, fields
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 
 from imageshards.transforms import storage
 from imageshards.transforms.convert import Rules
 from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.encoder import ImageEncoder
-from imageshards.transforms.example import SCHEMAS, Schema
-from imageshards.transforms.features import FeatureColumn
+from imageshards.transforms.features import FeatureColumn, channels_of, schema_of
 from imageshards.transforms.images import MAX_PIXELS
 from imageshards.transforms.layout import Layout
+from imageshards.transforms.listing import TextUnit
 from imageshards.transforms.plan import Planner
 from imageshards.transforms.reader import IMAGE_KEY, ImageReader
 from imageshards.transforms.records import RecordKeys
 from imageshards.transforms.references import Annotator
 from imageshards.transforms.resize import MAX_SIDE, Resize
 from imageshards.transforms.rules import GroupRule, LabelRule, ShardCounts, SplitRule
+from imageshards.transforms.schemas import SCHEMAS, Schema
 from imageshards.transforms.web import USER_AGENT, Manners
 
 FORMAT_VERSION = 2
@@ -37,6 +39,9 @@ CHOICES = {
     "dedupe": ("none", "pixels"),
     "writer": ("shard", "beam"),
     "features": tuple(SCHEMAS),
+    "pixel_range": ("0..1", "0..255"),
+    "text_unit": ("line", "paragraph"),
+    "compression": ("none", "gzip"),
 }
 # Option -> its largest value; the least is 1.
 _LIMITS = {
@@ -47,6 +52,16 @@ _LIMITS = {
 }
 AUTO = "auto"
 _TFDS_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+# Options that earlier versions had not: at their defaults they are left out of a build's digest, so
+# that it is the same build as before.
+_ADDED = ("channels", "pixel_range", "text_unit", "compression")
+
+# What of the options is about images.
+_OF_IMAGES = (
+    "convert", "exif", "multi_frame", "resize", "enlarge", "quality", "min_size", "max_pixels",
+    "check", "dedupe", "features_from", "uri_column", "image_key", "label_key", "name_key",
+)  # fmt: skip
 
 # Options that decide nothing in the data set itself.
 _NOT_OF_THE_DATA = (
@@ -65,7 +80,8 @@ class Config:
       num_shards: `16`, `train=1024,test=16` or `auto`.
       seed: 0 .. 2**64 - 1; fixes the order and the hashed splits.
       labels: `auto`, `dirname`, `column[:NAME]`, `regex:RE` or `none`.
-      class_names: a text file, one name a line in label order; empty: the sorted labels.
+      class_names: a text file, one name a line in label order; empty: the sorted labels. With the
+        schema imagenet a line may be SYNSET, a tab, and a text.
       label_offset: 1 leaves label 0 to TF-slim's background class.
       splits: `auto`, `train=0.8,test=0.2`, `column[:NAME]` or `folder`.
       split_names: which splits a column or folder may name.
@@ -82,6 +98,10 @@ class Config:
       base_uri: URIs below it are shuffled, split and named relative to it.
       include_all: take files whatever their name.
       features: name of the schema.
+      channels: of raw pixels, 1 or 3; 0: 3 where all images have one shape, else the image's.
+      pixel_range: of raw float pixels, `0..1` or `0..255`.
+      text_unit: what of a text file is a record, `line` or `paragraph`.
+      compression: of the shards, `none` or `gzip`.
       features_from: columns that become features: `COLUMN:TYPE` or `KEY=COLUMN:TYPE`; `auto` stands
         for the other features of TFRecord inputs, and is none until `run` has looked at them.
       check: `full` or `header`.
@@ -125,6 +145,10 @@ class Config:
     base_uri: str = ""
     include_all: bool = False
     features: str = "slim"
+    channels: int = 0
+    pixel_range: str = "0..1"
+    text_unit: str = "line"
+    compression: str = "none"
     features_from: tuple[str, ...] = (AUTO,)
     check: str = "full"
     convert: str = "auto"
@@ -179,12 +203,56 @@ class Config:
             )
         try:
             # Parsed here so that a bad value is told before anything runs.
-            rules = (self.annotator, self.shard_counts, self.rules)
+            rules = (self.annotator, self.shard_counts, self.rules, self.schema)
         except ValueError as error:
             raise UsageError(str(error)) from error
         self._check_together(rules[0])
 
+    def _check_schema(self) -> None:
+        """Refuses options that mean nothing for the records of this schema."""
+        schema = self.schema
+        name = f"--features {self.features}"
+        if self.channels not in (0, 1, 3):
+            raise UsageError(f"--channels {self.channels}: write 1 or 3")
+        if self.channels and schema.holds != "pixels":
+            raise UsageError(f"--channels is for raw pixels: it does not go with {name}")
+        content = schema.content
+        floats = content and content.array and content.array.dtype == "float32"
+        if self._is_told("pixel_range") and not floats:
+            raise UsageError(f"--pixel_range is for float pixels: it does not go with {name}")
+        if self._is_told("text_unit") and schema.holds != "text":
+            raise UsageError(f"--text_unit is for --features text, not {self.features}")
+        if self.compression != "none" and schema.holds == "encoded":
+            raise UsageError(
+                f"--compression gzip is for pixels and texts: the images of {name} are compressed"
+            )
+        if schema.holds == "pixels":
+            if self.convert != "auto" or self._is_told("quality"):
+                raise UsageError(
+                    f"{name} writes pixels, and no image files: leave --convert and --quality out"
+                )
+            if self.exif == "keep" or self.multi_frame == "all":
+                raise UsageError(
+                    f"{name} writes pixels, which hold no orientation and no frames: leave --exif "
+                    "keep and --multi_frame all out"
+                )
+        if self.features == "imagenet" and self.convert not in ("auto", "jpeg"):
+            raise UsageError(f"{name} holds JPEGs alone: leave --convert {self.convert} out")
+        if schema.holds == "text":
+            for option in _OF_IMAGES:
+                if self._is_told(option) and getattr(self, option):
+                    raise UsageError(f"--{option} is for images: it does not go with {name}")
+            if self.annotator.required_columns:
+                raise UsageError(
+                    f"a text file has no column {self.annotator.required_columns[0]!r}: write "
+                    "dirname, regex:RE or none"
+                )
+
+    def _is_told(self, option: str) -> bool:
+        return bool(getattr(self, option) != _DEFAULTS[option])
+
     def _check_together(self, annotator: Annotator) -> None:
+        self._check_schema()
         splits = annotator.splits
         if self.resize and self.convert == "never":
             raise UsageError("--resize writes images anew: leave --convert never out")
@@ -212,14 +280,6 @@ class Config:
             raise UsageError("--features_from: auto and none stand alone")
         if self.label_key and annotator.labels.kind not in ("auto", "column"):
             raise UsageError(f"--label_key does not go with --labels {self.labels}")
-        taken = {feature.key for feature in SCHEMAS[self.features].features}
-        for column in annotator.features:
-            if column.key in taken:
-                raise UsageError(
-                    f"--features_from: there is a feature {column.key!r} already: write "
-                    f"KEY={column.column}:{column.type} with another key"
-                )
-            taken.add(column.key)
         root = self.layout.root
         if re.search(r"[*?\[]", root) and (self.writer == "beam" or not storage.is_local(root)):
             raise UsageError(
@@ -288,11 +348,42 @@ class Config:
             split_order=(self.beam_splits if self.writer == "beam" else splits.names)
             if fixed
             else (),
-            class_names=_read_class_names(self.class_names) if self.class_names else None,
-            label_offset=self.label_offset,
+            class_names=self._class_names,
+            class_texts=self._class_texts,
+            label_offset=max(self.label_offset, self.schema.label_offset),
             with_labels=self.has_labels,
             base=self.base,
+            compression=self.compression_of_shards,
+            noun=self.schema.noun,
+            record_bytes=self._pixel_bytes,
         )
+
+    @cached_property
+    def _class_lines(self) -> tuple[tuple[str, str], ...]:
+        """Name and text of every given class."""
+        if not self.class_names:
+            return ()
+        return _read_class_names(self.class_names, with_texts=self.features == "imagenet")
+
+    @property
+    def _class_names(self) -> tuple[str, ...] | None:
+        return tuple(name for name, _ in self._class_lines) or None
+
+    @property
+    def _class_texts(self) -> dict[bytes, bytes]:
+        return {name.encode(): text.encode() for name, text in self._class_lines if text != name}
+
+    @property
+    def _pixel_bytes(self) -> int:
+        array = self.schema.content.array if self.schema.content else None
+        if not array or array.shape is None:
+            return 0
+        return math.prod(array.shape) * (4 if array.dtype == "float32" else 1)
+
+    @property
+    def compression_of_shards(self) -> Literal["", "gzip"]:
+        """As the names of shards have it."""
+        return "gzip" if self.compression == "gzip" else ""
 
     @property
     def has_labels(self) -> bool:
@@ -302,17 +393,19 @@ class Config:
     @cached_property
     def schema(self) -> Schema:
         """The features of a record."""
-        schema = SCHEMAS[self.features].with_features(
-            column.feature for column in self.annotator.features
-        )
-        return schema if self.has_labels else schema.without_labels()
+        return schema_of(self.options)
 
     @cached_property
     def rules(self) -> Rules:
         """How images are checked and converted."""
+        convert = self.convert
+        if SCHEMAS[self.features].holds == "pixels":
+            convert = "pixels"
+        elif self.features == "imagenet":
+            convert = "jpeg"  # TPU code for ImageNet decodes nothing else
         return Rules(
             check=self.check,  # type: ignore[arg-type]
-            convert=self.convert,  # type: ignore[arg-type]
+            convert=convert,  # type: ignore[arg-type]
             exif=self.exif,  # type: ignore[arg-type]
             multi_frame=self.multi_frame,  # type: ignore[arg-type]
             resize=Resize.parse(self.resize, self.enlarge) if self.resize else None,
@@ -320,14 +413,16 @@ class Config:
             min_size=self.min_size,
             max_pixels=self.max_pixels,
             max_bytes=self.max_bytes,
+            channels=channels_of(self.options),
         )
 
     @cached_property
     def encoder(self) -> ImageEncoder:
         """The encoder of both writers."""
         return ImageEncoder(
-            self.schema, self.rules, self.base, self.reader, self.annotator.features
-        )
+            self.schema, self.rules, self.base, self.reader, self.annotator.features,
+            unit=self.pixel_range == "0..1", class_texts=self._class_texts,
+        )  # fmt: skip
 
     @property
     def reader(self) -> ImageReader:
@@ -336,6 +431,13 @@ class Config:
             self.user_agent, self.web_timeout, self.web_retries, self.requests_per_host
         )
         return ImageReader(self.image_key, manners)
+
+    @property
+    def unit(self) -> TextUnit | None:
+        """What of a text file is a record; None where inputs are images."""
+        if SCHEMAS[self.features].holds != "text":
+            return None
+        return "paragraph" if self.text_unit == "paragraph" else "line"
 
     @property
     def record_keys(self) -> RecordKeys:
@@ -369,11 +471,20 @@ class Config:
     @property
     def settings(self) -> str:
         """A digest of all that decides the bytes of a shard beside its references."""
-        text = json.dumps([FORMAT_VERSION, self.options], sort_keys=True)
+        options = {
+            name: value
+            for name, value in self.options.items()
+            if name not in _ADDED or self._is_told(name)
+        }
+        text = json.dumps([FORMAT_VERSION, options], sort_keys=True)
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _read_class_names(uri: str) -> tuple[str, ...]:
+_DEFAULTS = {field.name: field.default for field in fields(Config)}
+
+
+def _read_class_names(uri: str, with_texts: bool) -> tuple[tuple[str, str], ...]:
+    """Reads the file: (name, text) of every class, which are the same without a tab between."""
     try:
         with storage.open_read(storage.normalize(uri)) as file:
             text = file.read().decode("utf-8-sig")
@@ -383,7 +494,9 @@ def _read_class_names(uri: str) -> tuple[str, ...]:
         raise BuildError(
             f"--class_names {uri}: cannot be read: {error.strerror or 'no such file'}"
         ) from error
-    names = tuple(line.rstrip("\r") for line in text.removesuffix("\n").split("\n"))
+    lines = tuple(line.rstrip("\r") for line in text.removesuffix("\n").split("\n"))
+    rows = [line.partition("\t") if with_texts else (line, "", "") for line in lines]
+    names = [name for name, _, _ in rows]
     if "" in names:
         raise BuildError(f"--class_names {uri}: line {names.index('') + 1} is empty")
     seen: set[str] = set()
@@ -391,4 +504,4 @@ def _read_class_names(uri: str) -> tuple[str, ...]:
         if name in seen:
             raise BuildError(f"--class_names {uri}:{number}: {name!r} is there twice")
         seen.add(name)
-    return names
+    return tuple((name, text or name) for name, _, text in rows)

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 from imageshards.pipeline import metadata
 from imageshards.pipeline.config import Config
@@ -24,10 +24,10 @@ from imageshards.transforms.elements import (
     ShardId,
     ShardReport,
 )
-from imageshards.transforms.example import SCHEMAS
 from imageshards.transforms.layout import DIGESTS_SUFFIX, REJECTS_SUFFIX, Layout
 from imageshards.transforms.leaks import write_leaks
 from imageshards.transforms.plan import Plan
+from imageshards.transforms.schemas import SCHEMAS
 from imageshards.transforms.tfds import features_json
 from imageshards.transforms.tfrecord import SHARD_LIKE
 from imageshards.transforms.unpack import PREFIX as UNPACKED_PREFIX
@@ -125,11 +125,16 @@ def _differences(plan: dict[str, Any], config: Config) -> str:
     theirs = theirs if isinstance(theirs, dict) else {}
     mine = json.loads(json.dumps(config.options))
     changed = [
-        f"--{name} {_option_text(theirs.get(name))}, now {_option_text(mine[name])}"
+        f"--{name} {_option_text(theirs.get(name, _default(name)))}, now {_option_text(mine[name])}"
         for name in mine
-        if theirs.get(name) != mine[name]
+        if theirs.get(name, _default(name)) != mine[name]
     ]
     return "; ".join(changed) or "of another version of imageshards"
+
+
+def _default(option: str) -> Any:
+    """What a build of an earlier version did, which had no such option."""
+    return getattr(Config, option, None)
 
 
 def _option_text(value: object) -> str:
@@ -172,8 +177,11 @@ def clear(layout: Layout) -> None:
         storage.delete([storage.join(layout.root, name) for name in _unplanned(layout)])
         storage.delete([layout.plan])
         return
+    compression: Literal["", "gzip"] = (
+        "gzip" if (plan.get("options") or {}).get("compression") == "gzip" else ""
+    )
     shards = [
-        ShardId(split, index, counts["shards"])
+        ShardId(split, index, counts["shards"], compression)
         for split, counts in (plan.get("splits") or {}).items()
         for index in range(counts["shards"])
     ]
@@ -225,7 +233,7 @@ def finish(
     _judge(plan, shards, errors, config)
     leaks = 0
     if len(plan.splits) > 1:
-        leaks = write_leaks(layout, shards, config.schema.key_of("filename") or "")
+        leaks = write_leaks(layout, shards, config.schema)
     build = metadata.build_json(plan, shards, errors, leaks, config)
     layout.write(layout.build, metadata.to_json(build))
     features = features_json(config.schema, len(plan.classes))
@@ -298,23 +306,24 @@ def _verdict(
             f"{errors[LOST]:,} {break_off} off, and what came behind is not known: mend it, or "
             "write --max_reject_fraction 1 to take what is there"
         )
+    noun = config.schema.noun
     # Those are not faults of the images.
     rejects = errors.total() - errors[DUPLICATE_PIXELS]
     if rejects > config.max_reject_fraction * plan.images:
         faults = [line for line in errors.most_common() if line[0] != DUPLICATE_PIXELS]
         kinds = ", ".join(f"{count:,} {error}" for error, count in faults)
         return (
-            f"{rejects:,} of {plan.images:,} images ({rejects / plan.images:.1%}) were rejected, "
+            f"{rejects:,} of {plan.images:,} {noun}s ({rejects / plan.images:.1%}) were rejected, "
             f"more than --max_reject_fraction {config.max_reject_fraction:g}: {kinds}"
             f"{_example(config.layout)}"
         )
     for name in plan.splits:
         if not any(report.records for report in shards if report.shard.split == name):
-            return f"every image of the split {name!r} was rejected"
+            return f"every {noun} of the split {name!r} was rejected"
     empty = [report.shard for report in shards if not report.records]
     if empty and config.writer == "shard":
         return (
-            f"{len(empty):,} of {empty[0].num_shards:,} shards of {empty[0].split!r} have no image "
-            "left after rejects: write fewer --num_shards"
+            f"{len(empty):,} of {empty[0].num_shards:,} shards of {empty[0].split!r} have no "
+            f"{noun} left after rejects: write fewer --num_shards"
         )
     return ""

@@ -7,6 +7,7 @@ from apache_beam.pvalue import AsIter, AsSingleton
 
 from imageshards.pipeline.config import Config
 from imageshards.pipeline.finish import claim, finish
+from imageshards.transforms import storage
 from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.dedupe import TakePixelsOnce
 from imageshards.transforms.encode import EncodeExamples, WriteRejects, WriteSplit
@@ -25,13 +26,14 @@ def build(root: beam.Pipeline, config: Config, workers: int | None = 1) -> None:
       workers: processes that write shards, beside those of the runner (see `WriteShards`).
     """
     listed = root | "Read" >> ReadReferences(
-        config.input,
+        [storage.normalize(place) for place in config.input],  # a worker may be in another folder
         config.annotator,
         config.uri_column,
         config.include_all,
         exclude=config.layout.root,
         scratch=config.layout.state,
         keys=config.record_keys,
+        unit=config.unit,
     )  # (bucket, references); tallies
     if config.dedupe == "pixels":
         batches = listed.batches | "Dedupe" >> TakePixelsOnce(config.encoder)
@@ -88,8 +90,9 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, config: 
             split,
             config.shard_counts.of(split) or 1,
             config.layout,
-            config.features,
+            config.schema,
             conversions,
+            config.compression_of_shards,
         )
         for split, part in zip(splits, examples, strict=True)
     ]

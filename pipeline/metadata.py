@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import platform
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -18,7 +19,7 @@ from typing import Any
 from imageshards.pipeline.config import FORMAT_VERSION, Config
 from imageshards.transforms.elements import ShardReport
 from imageshards.transforms.plan import Plan
-from imageshards.transforms.tfrecord import shard_name
+from imageshards.transforms.tfrecord import GZIP_SUFFIX, shard_name
 
 _VERSIONED = ("apache-beam", "google-crc32c", "numpy", "pillow", "pyarrow", "simplejpeg")
 _VERSIONED_IF_THERE = ("pillow-heif",)
@@ -92,6 +93,7 @@ def build_json(
             "python": platform.python_version(),
             **{name: packages.version(name) for name in _VERSIONED},
             **{name: found for name in _VERSIONED_IF_THERE if (found := _version_if_there(name))},
+            **({"zlib": zlib.ZLIB_RUNTIME_VERSION} if plan.compression else {}),
         },
         "counts": {
             "inputs": plan.listed,
@@ -133,7 +135,8 @@ def _pixels(size: tuple[int, int]) -> tuple[int, int, int]:
 
 def dataset_info_json(plan: Plan, shards: Sequence[ShardReport], config: Config) -> dict[str, Any]:
     """What `tfds.builder_from_directory` needs; int64 are strings, as in protobuf's JSON."""
-    counts = f"{sum(shard.records for shard in shards):,} images"
+    counts = f"{sum(shard.records for shard in shards):,} {config.schema.noun}s"
+    ending = "{FILEFORMAT}" + (GZIP_SUFFIX if plan.compression else "")
     return {
         "name": config.dataset_name,
         "version": "1.0.0",
@@ -144,7 +147,7 @@ def dataset_info_json(plan: Plan, shards: Sequence[ShardReport], config: Config)
                 "name": name,
                 "numBytes": str(sum(s.bytes for s in shards if s.shard.split == name)),
                 "shardLengths": [str(s.records) for s in shards if s.shard.split == name],
-                "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}",
+                "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}." + ending,
             }
             for name in plan.splits
         ],

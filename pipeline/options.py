@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from imageshards.transforms.elements import UsageError
@@ -68,7 +69,31 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=0, help="fixes the order and the splits (default 0)"
     )
     out.add_argument("--name", default=None, help="of the data set (default: the output's name)")
-    out.add_argument("--features", default="slim", help="the schema of a record: slim")
+    out.add_argument(
+        "--features", default="slim", metavar="NAME",
+        help="the schema of a record: slim (default) or imagenet, with the image file; raw "
+        "(float32), pixels (uint8) or shape (uint8 of any size), with its pixels; text. "
+        "imageshards features NAME tells more",
+    )  # fmt: skip
+    out.add_argument(
+        "--channels", type=int, default=0, metavar="1|3",
+        help="of raw pixels: 1 makes all grey, 3 all RGB (default: 3 for raw and pixels, for shape "
+        "what each image has)",
+    )  # fmt: skip
+    out.add_argument(
+        "--pixel_range", default="0..1", metavar="RANGE",
+        help="of raw's floats: 0..1 (default) or 0..255",
+    )  # fmt: skip
+    out.add_argument(
+        "--text_unit", default="line", metavar="UNIT",
+        help="what of a text file is a record: line (default) or paragraph, the lines between "
+        "empty ones",
+    )  # fmt: skip
+    out.add_argument(
+        "--compression", default="none", metavar="none|gzip",
+        help="of the shards, for raw pixels and texts: gzip makes them smaller, but TensorFlow "
+        "Datasets does not read them, and there is no random access (default none)",
+    )  # fmt: skip
     out.add_argument(
         "--features_from", action="append", default=[], metavar="COLUMN:TYPE",
         help="a manifest column that becomes a feature, or KEY=COLUMN:TYPE; TYPE is int, float, "
@@ -88,7 +113,8 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     labels.add_argument(
         "--class_names", default=None, metavar="FILE",
-        help="class names in label order, one a line (default: the labels found, sorted)",
+        help="class names in label order, one a line (default: the labels found, sorted); with "
+        "--features imagenet a tab and a text may follow",
     )  # fmt: skip
     labels.add_argument(
         "--label_offset", type=int, default=0, metavar="0|1",
@@ -222,6 +248,8 @@ def workers_from(args: argparse.Namespace, beam_options: Sequence[str]) -> int |
     """
     if args.writer == "beam" and args.workers is not None:
         raise UsageError("--workers is for --writer shard; with beam the runner's workers write")
+    if args.writer == "beam" and _runner(beam_options) == "PrismRunner":
+        raise UsageError("Prism halts in the middle of --writer beam; --writer shard works there")
     if in_one_process(beam_options):
         return args.workers  # type: ignore[no-any-return]
     if args.workers is not None:
@@ -286,6 +314,10 @@ def config_from(args: argparse.Namespace) -> Config:
         base_uri=args.base_uri or "",
         include_all=args.include_all,
         features=args.features,
+        channels=args.channels,
+        pixel_range=args.pixel_range,
+        text_unit=args.text_unit,
+        compression=args.compression,
         features_from=_features_from(args.features_from),
         check=args.check,
         convert=args.convert,
@@ -349,12 +381,38 @@ def check_beam_arguments(arguments: Sequence[str]) -> None:
 
 
 _IN_PROCESS = "FnApiRunner"
+_LOCAL = (_IN_PROCESS, "DirectRunner")
+_FLINK = ("FlinkRunner", "PortableRunner")
+_DATAFLOW = ("DataflowRunner",)
+_ONLY_FOR = {
+    "--direct_running_mode": _LOCAL,
+    "--direct_num_workers": _LOCAL,
+    "--parallelism": _FLINK,
+    "--environment_cache_millis": _FLINK,
+    "--num_workers": _DATAFLOW,
+    "--max_num_workers": _DATAFLOW,
+}
+
+
+def _runner(arguments: Sequence[str]) -> str:
+    """The name of the runner; the last counts."""
+    words = " ".join(arguments).replace("=", " ").split()
+    named = [name for word, name in pairwise(words) if word == "--runner"]
+    return named[-1].rpartition(".")[2] if named else ""
+
+
+def without_effect(arguments: Sequence[str]) -> str:
+    """Tells of Beam's options that the runner does not look at; empty if there are none."""
+    words = " ".join(arguments).replace("=", " ").split()
+    runner = _runner(arguments)
+    ignored = [n for n, runners in _ONLY_FOR.items() if n in words and runner not in runners]
+    return f"{runner} ignores {', '.join(ignored)}" if ignored else ""
 
 
 def is_local_runner(arguments: Sequence[str]) -> bool:
     """Whether Beam's arguments name a runner of this machine, in this process or beside it."""
     joined = " ".join(arguments).replace("=", " ")
-    return any(f"--runner {name}" in joined for name in (_IN_PROCESS, "DirectRunner"))
+    return any(f"--runner {name}" in joined for name in _LOCAL)
 
 
 def is_dataflow(arguments: Sequence[str]) -> bool:

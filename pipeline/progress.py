@@ -60,9 +60,10 @@ def observe(layout: Layout, since_ns: int) -> State | None:
     shards = 0
     images = 0.0
     for name in storage.names_in(layout.state):
-        if name.endswith(SUFFIX + ".json"):
+        done = parse_shard_name(name.removesuffix(".json")) if name.endswith(".json") else None
+        if done:
             shards += 1
-            images += images_of(parse_shard_name(name.removesuffix(".json")))
+            images += images_of(done)
         elif name.endswith(storage.TEMP_SUFFIX) and f"{SUFFIX}." in name:
             shard = parse_shard_name(name[: name.rindex(SUFFIX) + len(SUFFIX)])
             if shard and (whole := splits.get(shard.split, {}).get("bytes")):
@@ -80,8 +81,9 @@ def observe(layout: Layout, since_ns: int) -> State | None:
 class Progress:
     """Shows how far a build is on stderr: a bar on a terminal, else a line now and then."""
 
-    def __init__(self, layout: Layout, *, enabled: bool = True) -> None:
+    def __init__(self, layout: Layout, *, enabled: bool = True, noun: str = "image") -> None:
         self._layout = layout
+        self._noun = noun
         self._enabled = enabled
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -135,11 +137,11 @@ class Progress:
             return "listing"
         text = (
             f"{state.shards:,} of {state.all_shards:,} shards, "
-            f"{state.images:,} of {state.all_images:,} images"
+            f"{state.images:,} of {state.all_images:,} {self._noun}s"
         )
         if rate := self._rate(state):
             left = (state.all_images - state.images) / rate
-            text += f", {rate:,.0f} images/s, {_duration(left)} left"
+            text += f", {rate:,.0f} {self._noun}s/s, {_duration(left)} left"
         return text
 
     def _bar(self) -> None:

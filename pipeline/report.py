@@ -9,11 +9,12 @@ from html import escape
 from itertools import islice
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from imageshards.transforms import scan
-from imageshards.transforms.example import Schema
 from imageshards.transforms.layout import Layout
+from imageshards.transforms.schemas import Schema
 from imageshards.transforms.stats import SIZE_CLASSES
 from imageshards.transforms.tfrecord import parse_shard_name
 
@@ -21,6 +22,7 @@ SAMPLES = 24
 LINES_SHOWN = 20
 _THUMBNAIL_PIXELS = 128
 _CLASSES_SHOWN = 24
+_TEXT_SHOWN = 300
 
 _STYLE = """
 :root { --ink: #1d2430; --soft: #667085; --line: #e4e7ec; --paper: #fff; --page: #f6f7f9;
@@ -84,12 +86,12 @@ def report_html(
     """
     body = [_head(build)]
     if leaked:
-        body.append(_leaks(build, leaked))
+        body.append(_leaks(build, leaked, schema.noun))
     for name, split in build["splits"].items():
         body.append(_split(name, split, build, layout, schema))
     if build["conversions"]:
         body.append(_conversions(build))
-    body.append(_rejects(build, rejected))
+    body.append(_rejects(build, rejected, schema.noun))
     body.append(_options(build))
     return (
         "<!doctype html>\n<html lang=en><meta charset=utf-8>"
@@ -150,11 +152,18 @@ def _split(
     ]
     share = split["records"] / max(build["counts"]["records"], 1)
     formats = ", ".join(f"{count:,} {kind}" for kind, count in split["formats"].items())
-    sheet = "".join(_figures(shards, layout, schema))
+    sheet = _sheet(shards, layout, schema, build["classes"])
+    if schema.holds == "text":
+        title, small, large = (
+            "Length of the texts, bytes",
+            *(f"{split[name][1]:,}" for name in ("smallest", "largest")),
+        )
+    else:
+        title = "Long side of the images, pixels"
+        small, large = _size(split["smallest"]), _size(split["largest"])
     charts = [
-        f"<div><h3>Long side of the images, pixels</h3>{_sizes(split['long_sides'])}"
-        f"<p class=soft>smallest {_size(split['smallest'])}, "
-        f"largest {_size(split['largest'])}</p></div>"
+        f"<div><h3>{title}</h3>{_sizes(split['long_sides'])}"
+        f"<p class=soft>smallest {small}, largest {large}</p></div>"
     ]
     if split["labels"]:
         charts.insert(0, f"<div>{_classes(split['labels'], build['classes'])}</div>")
@@ -168,7 +177,7 @@ def _split(
     return (
         f"<section><h2>{escape(name)}</h2><p class=soft>{split['records']:,} records "
         f"({share:.1%}), {human_bytes(split['bytes'])}, {formats}</p>"
-        f"<h3>A random draw</h3><div class=sheet>{sheet}</div>"
+        f"<h3>A random draw</h3>{sheet}"
         f"<div class=two>{''.join(charts)}</div>"
         f"<h3>Shards, bytes ({len(shards):,} of {spread}{each}, "
         f"{_span([shard['bytes'] for shard in shards])})</h3>{_shard_bars(shards)}</section>"
@@ -180,30 +189,60 @@ def _span(sizes: list[int]) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def _figures(shards: list[dict[str, Any]], layout: Layout, schema: Schema) -> Iterable[str]:
-    def records() -> Iterable[scan.Record]:
-        for shard in shards:
-            if shard["records"]:
-                yield from scan.read_shard(f"{layout.root}/{shard['name']}")
+def _sheet(
+    shards: list[dict[str, Any]], layout: Layout, schema: Schema, classes: Sequence[str]
+) -> str:
+    """The first records of some shards, to look at."""
+    every = (
+        record
+        for shard in shards
+        if shard["records"]
+        for record in scan.read_shard(f"{layout.root}/{shard['name']}")
+    )
+    records = islice(every, SAMPLES)
+    if schema.holds != "text":
+        return f"<div class=sheet>{''.join(_figures(records, schema, classes))}</div>"
+    key = schema.key_of("text")
+    texts = (record.first(key, b"").decode("utf-8", "replace") for record in records)
+    items = "".join(f"<li>{escape(text[:_TEXT_SHOWN])}" for text in texts)
+    return f"<ul>{items}</ul>"
 
-    for record in islice(records(), SAMPLES):
-        text = record.first(schema.key_of("class_text"), b"").decode()
+
+def _figures(
+    records: Iterable[scan.Record], schema: Schema, classes: Sequence[str]
+) -> Iterable[str]:
+    for record in records:
+        label = record.first(schema.label_key)
+        text = classes[label] if label is not None and label < len(classes) else ""
         name = record.first(schema.key_of("filename"), b"").decode("utf-8", "replace")
-        height = record.first(schema.key_of("height"))
-        width = record.first(schema.key_of("width"))
-        data = _thumbnail(record.first(schema.key_of("encoded"), b""))
-        title = escape(f"{name}, {width} x {height}", quote=True)
+        info = scan.info_of(record, schema)
+        data = _thumbnail(record, schema)
+        title = escape(", ".join(filter(None, (name, f"{info.width} x {info.height}"))), quote=True)
         yield (
             f'<figure title="{title}"><img alt="" src="data:image/jpeg;base64,{data}">'
             f"<figcaption>{escape(text or name.rpartition('/')[2])}</figcaption></figure>"
         )
 
 
-def _thumbnail(data: bytes) -> str:
+def _open(record: scan.Record, schema: Schema) -> Image.Image:
+    """The image of a record."""
+    content = schema.content
+    data = record.first(content.key, b"") if content else b""
+    if not content or not content.array:
+        return Image.open(io.BytesIO(data))
+    info = scan.info_of(record, schema)
+    values = np.frombuffer(data, np.dtype(content.array.dtype).newbyteorder("<"))
+    if content.array.dtype == "float32":
+        values = (values * (255 if values.max(initial=0) <= 1 else 1)).round().astype(np.uint8)
+    pixels = values.reshape(info.height, info.width, -1)
+    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+
+
+def _thumbnail(record: scan.Record, schema: Schema) -> str:
     out = io.BytesIO()
     # A build with --check=header may hold what does not decode; the page shows it as grey.
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with _open(record, schema) as image:
             image.draft("RGB", (_THUMBNAIL_PIXELS, _THUMBNAIL_PIXELS))
             small = image.convert("RGB")
             small.thumbnail((_THUMBNAIL_PIXELS, _THUMBNAIL_PIXELS))
@@ -277,7 +316,7 @@ def _shard_bars(shards: list[dict[str, Any]]) -> str:
     return f'<svg viewBox="0 0 1000 90" preserveAspectRatio="none">{bars}</svg>'
 
 
-def _leaks(build: Mapping[str, Any], leaked: Sequence[Mapping[str, Any]]) -> str:
+def _leaks(build: Mapping[str, Any], leaked: Sequence[Mapping[str, Any]], noun: str) -> str:
     items = "".join(
         "<li>"
         + ", ".join(
@@ -287,10 +326,11 @@ def _leaks(build: Mapping[str, Any], leaked: Sequence[Mapping[str, Any]]) -> str
         )
         for line in leaked
     )
+    remedy = " <code>--dedupe pixels</code> takes each once." if noun == "image" else ""
     return (
-        "<section><h2>Leaks</h2><p class=soft>The same image is in more than one split: "
-        f"{build['counts']['leaks']:,} times. Each is a line of <code>leaks.jsonl</code>. "
-        f"<code>--dedupe pixels</code> takes each once.</p><ul>{items}</ul></section>"
+        f"<section><h2>Leaks</h2><p class=soft>The same {noun} is in more than one split: "
+        f"{build['counts']['leaks']:,} times. Each is a line of <code>leaks.jsonl</code>."
+        f"{remedy}</p><ul>{items}</ul></section>"
     )
 
 
@@ -307,9 +347,9 @@ def by_count(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _rejects(build: Mapping[str, Any], rejected: Sequence[Mapping[str, str]]) -> str:
+def _rejects(build: Mapping[str, Any], rejected: Sequence[Mapping[str, str]], noun: str) -> str:
     if not build["rejects"]:
-        return "<section><h2>Rejects</h2><p class=soft>None: every image is in.</p></section>"
+        return f"<section><h2>Rejects</h2><p class=soft>None: every {noun} is in.</p></section>"
     ordered = by_count(build["rejects"])
     items = "".join(
         f"<li><code>{escape(line['uri'])}</code> <span class=soft>{escape(line['error'])}: "

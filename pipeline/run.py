@@ -7,13 +7,14 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.runner import PipelineState
+from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from imageshards.pipeline import graph
 from imageshards.pipeline.config import AUTO, Config
@@ -24,11 +25,11 @@ from imageshards.pipeline.submission import Submission, submission_of
 from imageshards.transforms import storage
 from imageshards.transforms.convert import EXIF_KEPT
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.example import SCHEMAS
 from imageshards.transforms.features import columns_of
 from imageshards.transforms.records import sample
+from imageshards.transforms.schemas import IMAGENET, SCHEMAS, SLIM
 from imageshards.transforms.sources import check_source, first_records, identify
-from imageshards.transforms.tfrecord import SUFFIX
+from imageshards.transforms.tfrecord import parse_shard_name
 
 
 class JobError(Exception):
@@ -59,6 +60,7 @@ class Summary:
       splits: name -> (records, shards).
       notes: what the build decided by itself, and why.
       seconds: wall time, start-up included.
+      noun: what a record is: "image" or "text".
     """
 
     output: str
@@ -76,6 +78,7 @@ class Summary:
     splits: dict[str, tuple[int, int]]
     notes: tuple[str, ...]
     seconds: float
+    noun: str = "image"
 
     def to_json(self) -> str:
         """One line for machines."""
@@ -90,7 +93,7 @@ class Summary:
         )
         lines = [
             f"{self.output}",
-            f"  {_count(self.records, 'image')} in {_count(self.shards, 'shard')}, "
+            f"  {_count(self.records, self.noun)} in {_count(self.shards, 'shard')}, "
             f"{human_bytes(self.bytes)}"
             + (f"  ({splits})" if len(self.splits) > 1 else f"  ({next(iter(self.splits))})"),
             f"  {_count(self.rejects, 'reject')}"
@@ -99,10 +102,11 @@ class Summary:
             f"{_count(self.passed_over, 'file')} passed over",
         ]
         if self.leaks:
-            are = "1 image is" if self.leaks == 1 else f"{self.leaks:,} images are"
+            are = "is" if self.leaks == 1 else "are"
+            remedy = "; --dedupe pixels takes each once" if self.noun == "image" else ""
             lines.append(
-                f"  LEAK: {are} in more than one split (metadata/leaks.jsonl); "
-                "--dedupe pixels takes each once"
+                f"  LEAK: {_count(self.leaks, self.noun)} {are} in more than one split "
+                f"(metadata/leaks.jsonl){remedy}"
             )
         kinds = dict(self.conversions)
         kept = kinds.pop(EXIF_KEPT, 0)
@@ -117,7 +121,9 @@ class Summary:
         else:
             done = f"{self.resumed:,} shards were there already; the rest " if self.resumed else ""
             rate = (
-                "" if self.resumed else f", {self.records / max(self.seconds, 1e-9):,.0f} images/s"
+                ""
+                if self.resumed
+                else f", {self.records / max(self.seconds, 1e-9):,.0f} {self.noun}s/s"
             )
             lines.append(f"  {done}in {self.seconds:.1f} s{rate}; look at metadata/report.html")
         return "\n".join(lines)
@@ -149,6 +155,7 @@ def run(
 
     Raises:
       BuildError: it could not begin.
+      UsageError: Beam refuses its options.
       JobError: it had begun, and failed.
     """
     begin = time.perf_counter() if begin is None else begin
@@ -161,13 +168,15 @@ def run(
             job = submission_of(result, options, config.layout.root)
             if job:
                 announce(job)
-            with Progress(config.layout, enabled=show_progress):
+            with Progress(config.layout, enabled=show_progress, noun=config.schema.noun):
                 state = result.wait_until_finish()
             if state != PipelineState.DONE:
                 raise JobEnded(state)
         else:
-            with Progress(config.layout, enabled=show_progress):
-                _start(config, options, workers).wait_until_finish()
+            with Progress(config.layout, enabled=show_progress, noun=config.schema.noun):
+                _wait(_start(config, options, workers))
+    except UsageError:
+        raise
     except Exception as error:
         raise _job_error(error, job) from error
     with storage.open_read(config.layout.build) as file:
@@ -184,12 +193,15 @@ def submit(config: Config, beam_arguments: Sequence[str]) -> Submission:
 
     Raises:
       BuildError: it could not begin.
+      UsageError: Beam refuses its options.
       JobError: the service did not take it.
     """
     config = _checked(config)
     options = _pipeline_options(beam_arguments)
     try:
         job = submission_of(_start(config, options, 1), options, config.layout.root)
+    except UsageError:
+        raise
     except Exception as error:
         raise _job_error(error) from error
     if not job:
@@ -203,8 +215,8 @@ def _checked(config: Config) -> Config:
     check_output(config)
     config.planner  # noqa: B018 - reads the class names
     for text in config.input:
-        source = identify(text)
-        if storage.is_local(source.uri):
+        source = identify(text, config.unit)
+        if not config.unit and storage.is_local(source.uri):
             annotator = config.annotator
             check_source(
                 source,
@@ -230,10 +242,20 @@ def _start(config: Config, options: PipelineOptions, workers: int | None) -> Any
     except ValueError as error:
         if str(error).startswith(_INVALID):
             problems = str(error).removeprefix(_INVALID).split("\n")
-            raise BuildError("; ".join(filter(None, problems))) from error
+            raise UsageError("; ".join(filter(None, problems))) from error
         raise
     graph.build(pipeline, config, workers)
     return pipeline.run()
+
+
+def _wait(result: PipelineResult) -> None:
+    try:
+        result.wait_until_finish()
+    except KeyboardInterrupt:
+        # A cluster would go on with the job. A server of our own may have ended by the signal.
+        with suppress(Exception):
+            result.cancel()
+        raise
 
 
 def _with_other_features(config: Config) -> Config:
@@ -242,7 +264,7 @@ def _with_other_features(config: Config) -> Config:
     Raises:
       UsageError: TFRecord inputs have not what --features_from names, or what cannot be a feature.
     """
-    if not config.features_from:
+    if not config.features_from or config.unit:
         return config
     files = [file for text in config.input if (file := first_records(identify(text)))]
     all_records = len(files) == len(config.input)
@@ -254,11 +276,17 @@ def _with_other_features(config: Config) -> Config:
     if not all_records:
         return replace(config, features_from=())
     keys = config.record_keys
-    ours = {feature.key for feature in SCHEMAS[config.features].features}
+    schema = SCHEMAS[config.features]
+    # What is told of the image in the record need not be true of what is written.
+    told = [*schema.features, *(SLIM.features if schema is SLIM else IMAGENET.features)]
+    ours = {feature.key for feature in told if not feature.is_open}
     left_out = {*ours, keys.image, keys.label, keys.name}
     columns = columns_of(
-        {key: values for key, values in row.items() if key not in left_out}
-        for row in chain.from_iterable(rows)
+        (
+            {key: values for key, values in row.items() if key not in left_out}
+            for row in chain.from_iterable(rows)
+        ),
+        lists={feature.key for feature in schema.features if feature.is_open},
     )
     try:
         return replace(config, features_from=tuple(columns))
@@ -280,7 +308,12 @@ def _resumed(config: Config) -> int:
     """Shards that an earlier run had finished: older than the plan, which every run writes."""
     stamps = dict(storage.stamps_in(config.layout.state))
     plan = stamps.get(config.layout.plan.rpartition("/")[2], 0)
-    return sum(name.endswith(SUFFIX + ".json") and stamp < plan for name, stamp in stamps.items())
+    return sum(
+        name.endswith(".json")
+        and parse_shard_name(name.removesuffix(".json")) is not None
+        and stamp < plan
+        for name, stamp in stamps.items()
+    )
 
 
 def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float) -> Summary:
@@ -303,10 +336,13 @@ def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float
         },
         notes=tuple(build["notes"]),
         seconds=seconds,
+        noun=config.schema.noun,
     )
 
 
 _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.DOTALL)
+# The local runner's words, and those of Flink.
+_WORKER_DIED = re.compile(r"Channel closed prematurely|Process died with exit code")
 _CAUSE = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
 
 
@@ -334,6 +370,12 @@ def _job_error(error: Exception, job: Submission | None = None) -> JobError:
         name, _, message = line.partition(": ")
         if name.endswith(f"elements.{BuildError.__name__}") and message:
             return JobError(_WHILE_RUNNING.sub("", message) + where, details)
+    if any(_WORKER_DIED.search(line) for line in lines):
+        return JobError(
+            "a worker process was killed, most likely for want of memory: the same command again "
+            f"does the rest{where}",
+            details,
+        )
     causes = [line for line in lines if _CAUSE.match(line)]
     if causes and "KeyboardInterrupt" in causes[-1]:
         raise KeyboardInterrupt

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from imageshards.transforms import example, storage
+from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ShardId
-from imageshards.transforms.features import FeatureColumn
+from imageshards.transforms.features import schema_of
 from imageshards.transforms.layout import Layout
+from imageshards.transforms.schemas import Schema
 from imageshards.transforms.tfrecord import parse_shard_name
 
 _COUNTS = ("inputs", "records", "rejects", "duplicates", "passed_over", "bytes")
@@ -37,13 +38,9 @@ class Dataset:
     info: dict[str, Any]
 
     @cached_property
-    def schema(self) -> example.Schema:
+    def schema(self) -> Schema:
         """The features of its records."""
-        options = self.build["options"]
-        schema = example.SCHEMAS[options["features"]].with_features(
-            FeatureColumn.parse(text).feature for text in options["features_from"]
-        )
-        return schema if options["labels"] != "none" else schema.without_labels()
+        return schema_of(self.build["options"])
 
     @property
     def classes(self) -> list[str]:

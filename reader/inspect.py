@@ -11,7 +11,8 @@ from imageshards.reader.dataset import Dataset, open_dataset
 from imageshards.transforms import scan, storage
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.example import CorruptExample
-from imageshards.transforms.tfrecord import SUFFIX, CorruptRecord
+from imageshards.transforms.schemas import Feature
+from imageshards.transforms.tfrecord import GZIP_SUFFIX, SUFFIX, CorruptRecord
 
 _CLASSES_SHOWN = 12
 _TEXT_SHOWN = 60
@@ -28,7 +29,7 @@ def inspect(place: str, records: int = 3) -> str:
       BuildError: there is neither.
     """
     uri = storage.normalize(place) if place else ""
-    if os.path.isfile(uri) or uri.endswith(SUFFIX):
+    if os.path.isfile(uri) or uri.endswith((SUFFIX, SUFFIX + GZIP_SUFFIX)):
         lines = _shard_lines(uri, records)
     else:
         lines = _dataset_lines(open_dataset(place), records)
@@ -52,18 +53,29 @@ def _dataset_lines(dataset: Dataset, records: int) -> Iterator[str]:
         yield (
             f"  {name:<12}{split['records']:>12,} records {share:>6.1%}"
             f"{split['shards']:>7,} shards{split['bytes'] / 1e6:>12,.1f} MB   {formats}, "
-            f"{small[1]}x{small[0]} to {large[1]}x{large[0]}"
+            + (
+                f"{small[1]:,} to {large[1]:,} bytes"
+                if dataset.schema.holds == "text"
+                else f"{small[1]}x{small[0]} to {large[1]}x{large[0]}"
+            )
         )
     yield ""
     yield "  features"
     for feature in dataset.schema.features:
-        yield f"    {feature.key:<24}{feature.kind:<8}{feature.tfds}"
+        yield f"    {feature.key:<24}{feature.kind:<8}{feature.tfds}{_array_text(feature)}"
     if dataset.classes:
         yield ""
         yield from _class_lines(dataset)
     if records and dataset.shards:
         yield ""
         yield from _record_lines(dataset.shards[0].uri, records)
+
+
+def _array_text(feature: Feature) -> str:
+    if not feature.array:
+        return ""
+    shape = feature.array.shape
+    return f" of {feature.array.dtype} " + (str(list(shape)) if shape else "as shape says")
 
 
 def _class_lines(dataset: Dataset) -> Iterator[str]:

@@ -34,9 +34,10 @@ def test_an_image_is_opened_once_and_its_bytes_are_never_copied(
         opened.append(os.fspath(path))
         return open_(path, *arguments)
 
-    def counting_read(uri: str, limit: int) -> bytes:
-        read.append(read_(uri, limit) + bytes(8192))  # a payload of a size that is kept apart
-        return read[-1]
+    def counting_read(uri: str, limit: int, stamp: int) -> tuple[bytes, int]:
+        data, stamp = read_(uri, limit, stamp)
+        read.append(data + bytes(8192))  # a payload of a size that is kept apart
+        return read[-1], stamp
 
     def counting_writev(file: int, parts: list[bytes]) -> int:
         written.update((id(part), part) for part in parts)

@@ -61,6 +61,7 @@ WRONG = [
     ([*NEEDED, "--input=gs://bucket/a", "--output=out"], "--output out: Dataflow's workers"),
     ([*REMOTE, *NEEDED, "--workers=2"], "--workers is for the local runner"),
     ([*REMOTE, *NEEDED, "--project="], "--project is missing"),
+    ([*REMOTE, *NEEDED, "--setup_file=/none/setup.py"], "--setup_file /none/setup.py: there is no"),
     ([*REMOTE, "--runner=dataflow"], "--project is missing"),
 ]
 
@@ -136,7 +137,7 @@ def test_what_is_given_stays():
 
 @pytest.mark.parametrize(
     "option",
-    ["--setup_file=setup.py", "--extra_package=dist/imageshards-1.tar.gz",
+    [f"--setup_file={ROOT}/setup.py", "--extra_package=dist/imageshards-1.tar.gz",
      "--extra_packages=a/imageshards-1-py3-none-any.whl", "--worker_harness_container_image=x"],
 )  # fmt: skip
 def test_who_brings_the_package_gets_no_wheel(option: str):
@@ -181,11 +182,12 @@ def test_the_wheel_holds_the_code_that_runs(tmp_path: Path):
     assert write_wheel(tmp_path / "again").read_bytes() == path.read_bytes()
     with zipfile.ZipFile(path) as wheel:
         files = {name: wheel.read(name) for name in wheel.namelist()}
-    folders = ("pipeline", "transforms", "reader", "launch")
+    # The folders of setup.py; others below launch/ are run where they lie.
+    folders = ("pipeline", "transforms", "reader", "launch", "launch/dataflow")
     code = {
         f"imageshards/{path.relative_to(ROOT).as_posix()}": path.read_bytes()
         for folder in folders
-        for path in (ROOT / folder).rglob("*")
+        for path in (ROOT / folder).iterdir()
         if path.suffix == ".py" or path.name == "py.typed"
     }
     info = "imageshards-0.1.0.dist-info"

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imageshards.transforms import example
-from imageshards.transforms.example import SLIM, Feature, Schema
+from imageshards.transforms.schemas import SLIM, Feature, Schema, Value
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT = st.floats(width=32, allow_nan=False)
@@ -49,7 +49,7 @@ def test_decode_reads_what_tensorflow_wrote(values: dict[str, tuple[str, list]])
     assert decoded == {key: items for key, (_, items) in values.items()}
 
 
-def slim_values(payload: bytes) -> dict[str, example.Value]:
+def slim_values(payload: bytes) -> dict[str, Value]:
     return {
         "encoded": payload, "label": 7, "class_text": b"owl", "filename": b"a/b.jpg",
         "format": b"JPEG", "height": 3, "width": 300,

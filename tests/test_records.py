@@ -5,10 +5,10 @@ import pytest
 
 from imageshards.transforms import example, ranges, records, sources
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.example import Feature, Schema
 from imageshards.transforms.records import RecordKeys
 from imageshards.transforms.references import Annotator
 from imageshards.transforms.rules import GroupRule, LabelRule, SplitRule
+from imageshards.transforms.schemas import Feature, Kind, Schema
 from imageshards.transforms.tfrecord import frame
 
 ANNOTATOR = Annotator(0, LabelRule("none"), SplitRule.parse("train=1"), GroupRule.parse("uri"))
@@ -17,7 +17,7 @@ Values = dict[str, bytes | int | float]
 
 
 def record(values: Values) -> bytes:
-    kinds: dict[type, example.Kind] = {bytes: "bytes", int: "int64", float: "float"}
+    kinds: dict[type, Kind] = {bytes: "bytes", int: "int64", float: "float"}
     features = [Feature(key, kinds[type(value)], key, "Scalar") for key, value in values.items()]
     return b"".join(example.encode(Schema("any", tuple(features)), values))
 

@@ -85,6 +85,14 @@ def test_sweep_takes_what_killed_runs_left(tmp_path: Path):
     assert os.listdir(tmp_path) == ["notes.tmp"]
 
 
+def test_sweep_leaves_what_is_being_written(tmp_path: Path):
+    with storage.open_sink(str(tmp_path / "a"), str(tmp_path)) as sink:
+        sink.write([b"data"])
+        storage.sweep(str(tmp_path))
+    storage.sweep(str(tmp_path))
+    assert os.listdir(tmp_path) == ["a"]
+
+
 def test_of_two_that_create_a_file_one_does(tmp_path: Path):
     path = str(tmp_path / "a")
     assert storage.create(path, b"one", str(tmp_path))

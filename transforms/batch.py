@@ -19,8 +19,9 @@ import pyarrow as pa
 import zstandard
 
 from imageshards.transforms.elements import ByteRange, Codec, ImageRef, Problem
-from imageshards.transforms.features import SOURCE, FeatureColumn, Type
+from imageshards.transforms.features import FeatureColumn, Type
 from imageshards.transforms.listing import Listing
+from imageshards.transforms.schemas import COLUMN
 
 # Arrow's own allocators keep what was freed: 40 MB more at 160,000 references.
 pa.set_memory_pool(pa.system_memory_pool())
@@ -191,7 +192,7 @@ class RefBatch:
     @property
     def feature_columns(self) -> list[str]:
         """Names of the columns that become features."""
-        return [name for name in self.rows.schema.names if name.startswith(SOURCE)]
+        return [name for name in self.rows.schema.names if name.startswith(COLUMN)]
 
     @property
     def features(self) -> list[dict[str, Any] | None]:

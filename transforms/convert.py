@@ -49,7 +49,9 @@ class Rules:
     Attributes:
       check: how closely an image is looked at that passes untouched.
       convert: "auto" writes JPEG and PNG as they are, makes a PNG of what is lossless and a JPEG
-        of what is lossy; "jpeg" and "png" make that of everything else; "never" rewrites nothing.
+        of what is lossy; "jpeg" and "png" make that of everything else; "never" rewrites nothing;
+        "pixels" decodes everything to raw pixels: of a JPEG that is not resized those of
+        tf.io.decode_image, of all else those that "png" would write.
       exif: "bake" applies an EXIF orientation to the pixels, "keep" leaves it to the reader.
       multi_frame: of animations and pages, "first" writes the first; "all" writes animated GIFs
         whole and rejects others; "reject" rejects them.
@@ -58,10 +60,11 @@ class Rules:
       min_size: pixels; an image with a shorter side is rejected.
       max_pixels: an image with more is rejected.
       max_bytes: a file with more is rejected.
+      channels: of raw pixels, 1 or 3; 0 for 1 of what is grey, else 3.
     """
 
     check: Check = "full"
-    convert: Literal["auto", "jpeg", "png", "never"] = "auto"
+    convert: Literal["auto", "jpeg", "png", "never", "pixels"] = "auto"
     exif: Literal["bake", "keep"] = "bake"
     multi_frame: Literal["first", "all", "reject"] = "first"
     resize: Resize | None = None
@@ -69,6 +72,7 @@ class Rules:
     min_size: int = 1
     max_pixels: int = images.MAX_PIXELS
     max_bytes: int = 1 << 28
+    channels: int = 0
 
     @property
     def bakes(self) -> bool:
@@ -78,7 +82,7 @@ class Rules:
     @property
     def rewrites_all(self) -> bool:
         """Whether most images are decoded and written anew, whatever they are."""
-        return self.resize is not None or self.convert == "png"
+        return self.resize is not None or self.convert in ("png", "pixels")
 
     def limit_bytes(self, size: int) -> None:
         """Refuses a file by its size.
@@ -98,11 +102,13 @@ class Converted:
       data: its bytes: the very object that was given, where nothing was to be done.
       info: format and size of what is written.
       kinds: what was done, each a short stable name such as "webp-to-jpeg" or "resized".
+      channels: of raw pixels; 0 of a file.
     """
 
     data: bytes
     info: ImageInfo
     kinds: tuple[str, ...] = ()
+    channels: int = 0
 
 
 def is_changed(kinds: tuple[str, ...]) -> bool:
@@ -141,6 +147,9 @@ def pixel_digest(data: bytes, rules: Rules) -> bytes:
       ImageError: it does not go into the data set.
     """
     written = convert(data, replace(rules, check="header", resize=None))
+    if rules.convert == "pixels":
+        shape = f"{written.info.height} {written.info.width} {written.channels} "
+        return digests.file_digest(shape.encode() + written.data)
     if written.data is data:
         if written.info.format == "GIF" or headers.is_deep_png(data):
             return digests.file_digest(data)
@@ -172,7 +181,7 @@ def _convert_jpeg(data: bytes, rules: Rules) -> Converted:
     plan = _plan(rules, size, turn)
     as_usual = header.is_plain and header.components in (1, 3)
     if rules.convert == "never" or (
-        as_usual and rules.convert != "png" and turn == UPRIGHT and not plan
+        as_usual and rules.convert not in ("png", "pixels") and turn == UPRIGHT and not plan
     ):
         info = images.inspect_jpeg(data, header, rules.check, rules.max_pixels)
         return _as_it_is(data, info, rules, kept)
@@ -181,7 +190,9 @@ def _convert_jpeg(data: bytes, rules: Rules) -> Converted:
     box = None
     if as_usual:
         scaled = _turned(plan.scaled, turn) if plan else size
-        image, box = _decode_jpeg(data, header, scaled)
+        # Pixels that are not scaled are those of tf.io.decode_image, which takes the fast DCT.
+        fast = rules.convert == "pixels" and not plan
+        image, box = _decode_jpeg(data, header, scaled, fast)
     else:
         if header.is_plain:
             # It finds what is garbled, which Pillow decodes without a word.
@@ -191,7 +202,7 @@ def _convert_jpeg(data: bytes, rules: Rules) -> Converted:
 
 
 def _decode_jpeg(
-    data: bytes, header: headers.JpegHeader, scaled: Size
+    data: bytes, header: headers.JpegHeader, scaled: Size, fast: bool
 ) -> tuple[Image.Image, Box | None]:
     """Decodes a JPEG that will be scaled, at a reduced size if that is large enough.
 
@@ -206,7 +217,11 @@ def _decode_jpeg(
     grey = header.components == 1
     try:
         pixels = simplejpeg.decode_jpeg(
-            data, colorspace="GRAY" if grey else "RGB", min_width=width, min_height=height
+            data,
+            colorspace="GRAY" if grey else "RGB",
+            min_width=width,
+            min_height=height,
+            fastdct=fast,
         )
     except ValueError as error:
         raise images.jpeg_error(error, data) from error
@@ -227,7 +242,7 @@ def _convert_png(data: bytes, rules: Rules) -> Converted:
     plan = _plan(rules, size, turn)
     if rules.convert == "never" or (
         header.colour != headers.GREY_WITH_ALPHA
-        and rules.convert != "jpeg"
+        and rules.convert not in ("jpeg", "pixels")
         and turn == UPRIGHT
         and not plan
     ):
@@ -282,6 +297,10 @@ def _exif(image: Image.Image) -> bytes:
 
 def _untouched(data: bytes, rules: Rules, kept: int = UPRIGHT) -> Converted:
     info = images.inspect(data, rules.check, rules.max_pixels)
+    if rules.convert == "pixels":
+        opened = foreign.open_image(data, rules.max_pixels)
+        plan = _plan(rules, opened.image.size, UPRIGHT)
+        return _write(_loaded(opened), _Source(opened.format, True), rules, UPRIGHT, kept, plan)
     return _as_it_is(data, info, rules, kept)
 
 
@@ -359,6 +378,8 @@ def _write(
     if plan:
         image = cut(image, plan.final)
         kinds += ("resized",)
+    if rules.convert == "pixels":
+        return _raw(image, rules.channels, kinds)
     target = {"jpeg": "JPEG", "png": "PNG"}.get(rules.convert, "JPEG" if source.lossy else "PNG")
     if target == "JPEG" and max(image.size) > MAX_SIDE:
         if rules.convert == "jpeg":
@@ -376,3 +397,13 @@ def _write(
     if source.format != target:
         kinds = (f"{source.format.lower()}-to-{target.lower()}", *kinds)
     return Converted(out.getvalue(), ImageInfo(target, image.height, image.width), kinds)
+
+
+def _raw(image: Image.Image, channels: int, kinds: tuple[str, ...]) -> Converted:
+    """The pixels themselves, uint8, row by row."""
+    mode = {1: "L", 3: "RGB"}.get(channels, image.mode)
+    if image.mode != mode:
+        kinds += ("rgb-to-grey" if mode == "L" else "grey-to-rgb",)
+        image = image.convert(mode)
+    info = ImageInfo("uint8", image.height, image.width)
+    return Converted(image.tobytes(), info, kinds, len(image.getbands()))

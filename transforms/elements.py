@@ -21,11 +21,12 @@ class UsageError(ValueError):
 
 @dataclass(frozen=True, order=True)
 class ShardId:
-    """One output file: shard `index` of `num_shards` of a split."""
+    """One output file: shard `index` of `num_shards` of a split, compressed or not."""
 
     split: str
     index: int
     num_shards: int
+    compression: Literal["", "gzip"] = ""
 
 
 DUPLICATE_PIXELS = "DuplicatePixels"

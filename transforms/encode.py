@@ -29,8 +29,9 @@ from imageshards.transforms.encoder import ImageEncoder, Rejected
 from imageshards.transforms.gcs_api import SCHEME
 from imageshards.transforms.layout import Layout
 from imageshards.transforms.plan import Plan
+from imageshards.transforms.schemas import Schema
 from imageshards.transforms.shard import write_rejects
-from imageshards.transforms.tfrecord import SUFFIX, CorruptRecord, parse_shard_name
+from imageshards.transforms.tfrecord import CorruptRecord, parse_shard_name, suffix_of
 
 
 @dataclass
@@ -105,16 +106,18 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
       split: which.
       num_shards: files.
       layout: where.
-      schema_name: of the features, to read the files again.
+      schema: of the records, to read the files again.
       conversions: side input, ((split, kinds), records), which the files do not tell. Which shard
         has them is not known: the report of the first counts those of the whole split.
+      compression: of the files, "gzip" or empty.
     """
 
     split: str
     num_shards: int
     layout: Layout
-    schema_name: str
+    schema: Schema
     conversions: beam.pvalue.AsIter
+    compression: str = ""
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -129,19 +132,21 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
             | "WriteToTFRecord"
             >> WriteToTFRecord(
                 f"{self.layout.root}/{self.split}",
-                file_name_suffix=SUFFIX,
+                file_name_suffix=suffix_of(self.compression),
                 num_shards=self.num_shards,
-                compression_type=CompressionTypes.UNCOMPRESSED,
+                compression_type=CompressionTypes.GZIP
+                if self.compression
+                else CompressionTypes.UNCOMPRESSED,
             )  # file name
             | "Distribute" >> beam.Reshuffle()
-            | "ReadBack" >> beam.ParDo(_ReadBack(self.layout, self.schema_name), self.conversions)
+            | "ReadBack" >> beam.ParDo(_ReadBack(self.layout, self.schema), self.conversions)
         )
 
 
 class _ReadBack(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, layout: Layout, schema_name: str) -> None:
+    def __init__(self, layout: Layout, schema: Schema) -> None:
         self._layout = layout
-        self._schema_name = schema_name
+        self._schema = schema
 
     def process(
         self, file_name: str, conversions: Iterable[tuple[tuple[str, tuple[str, ...]], int]]
@@ -155,10 +160,11 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
             if (split, 0) == (shard.split, shard.index)
         ]
         try:
-            report, index, digests = scan.scan_shard(file_name, shard, self._schema_name, of_split)
+            report, index, digests = scan.scan_shard(file_name, shard, self._schema, of_split)
         except CorruptRecord as error:
             raise BuildError(f"{file_name}: {error}") from error
-        self._layout.write(self._layout.index(shard), index.encode())
+        if not shard.compression:
+            self._layout.write(self._layout.index(shard), index.encode())
         self._layout.write(self._layout.digests(shard), digests)
         yield report
 

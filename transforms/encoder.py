@@ -5,15 +5,21 @@ The one encoder of both writers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from imageshards.transforms import example, images, storage
-from imageshards.transforms.convert import Rules, convert, pixel_digest
+from imageshards.transforms.convert import Converted, Rules, convert, pixel_digest
 from imageshards.transforms.elements import ImageRef, Problem
 from imageshards.transforms.features import FeatureColumn
 from imageshards.transforms.reader import ImageReader
+from imageshards.transforms.schemas import COLUMN, Schema, Value
 
 
 class Rejected(Exception):
@@ -36,8 +42,8 @@ class Encoded:
 
     Attributes:
       parts: bytes whose concatenation is the serialized Example.
-      info: format and size in pixels of the image.
-      image: the bytes of the image in it.
+      info: format and size in pixels of the image; of a text 1 and its length in bytes.
+      content: the bytes of the image, the pixels or the text in it.
       label: label number, or None.
       conversions: kinds of what was done to the image.
       stamp: of the file that is the image, as it was read, or 0.
@@ -45,15 +51,24 @@ class Encoded:
 
     parts: list[bytes]
     info: images.ImageInfo
-    image: bytes
+    content: bytes
     label: int | None
     conversions: tuple[str, ...] = ()
     stamp: int = 0
 
 
+class _Content(NamedTuple):
+    """What a record is made of: the values that are its own, and what is told of it."""
+
+    values: dict[str, Value]
+    info: images.ImageInfo
+    data: bytes
+    kinds: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class ImageEncoder:
-    """Reads, checks, converts and encodes images.
+    """Reads, checks, converts and encodes images, or texts.
 
     Attributes:
       schema: the features of a record.
@@ -61,13 +76,17 @@ class ImageEncoder:
       base: what `image/filename` leaves out of the beginning of a URI.
       reader: gets the bytes.
       columns: features that come with the reference or, of records of TFRecord files, stand there.
+      unit: whether float pixels are from 0 to 1, and not to 255.
+      class_texts: name of a class -> what `image/class/text` says of it, where that is another.
     """
 
-    schema: example.Schema
+    schema: Schema
     rules: Rules
     base: str = ""
     reader: ImageReader = field(default_factory=ImageReader)
     columns: tuple[FeatureColumn, ...] = ()
+    unit: bool = True
+    class_texts: Mapping[bytes, bytes] = field(default_factory=dict)
 
     @property
     def check(self) -> images.Check:
@@ -87,7 +106,7 @@ class ImageEncoder:
         except (storage.ReadError, images.ImageError):
             return None
 
-    def _features_of(self, record: Mapping[str, list[Any]]) -> dict[str, example.Value]:
+    def _features_of(self, record: Mapping[str, list[Any]]) -> dict[str, Value]:
         try:
             return {
                 column.source: column.of_record(record.get(column.column))
@@ -116,23 +135,93 @@ class ImageEncoder:
         except images.ImageError as error:
             raise Rejected(Problem("check", error.kind, str(error))) from error
         try:
-            image = convert(read.image, self.rules)
+            content = self._content(ref, read.image)
         except images.ImageError as error:
             raise Rejected(Problem("check", error.kind, str(error)), read.stamp) from error
-        info = image.info
-        values: dict[str, example.Value] = {
-            "encoded": image.data,
-            "format": info.format.encode(),
-            "height": info.height,
-            "width": info.width,
-            "filename": ref.uri.removeprefix(self.base).encode("utf-8", "surrogateescape"),
-        }
+        values = content.values
         record = read.features
         values.update(ref.features or {} if record is None else self._features_of(record))
         label = None
         if ref.label is not None:
             label, name = classes[ref.label]
             values["label"] = label
-            values["class_text"] = name
+            values["class_text"] = values["synset"] = name
+            if self.class_texts:
+                values["class_text"] = self.class_texts.get(name, name)
+        for source in self._open_sources:
+            values.setdefault(source, _without_column(source, values, label))
         parts = example.encode(self.schema, values)
-        return Encoded(parts, info, image.data, label, image.kinds, read.stamp)
+        return Encoded(parts, content.info, content.data, label, content.kinds, read.stamp)
+
+    @cached_property
+    def _open_sources(self) -> tuple[str, ...]:
+        return tuple(feature.source for feature in self.schema.features if feature.is_open)
+
+    def _content(self, ref: ImageRef, data: bytes) -> _Content:
+        if self.schema.holds == "text":
+            return self._text(ref, data)
+        image = convert(data, self.rules)
+        if self.schema.holds == "pixels":
+            return self._pixels(image)
+        info = image.info
+        values: dict[str, Value] = {
+            "encoded": image.data,
+            "format": info.format.encode(),
+            "height": info.height,
+            "width": info.width,
+            "filename": ref.uri.removeprefix(self.base).encode("utf-8", "surrogateescape"),
+            "channels": 3,
+            "colorspace": b"RGB",
+        }
+        return _Content(values, info, image.data, image.kinds)
+
+    def _pixels(self, image: Converted) -> _Content:
+        array = self.schema.content.array if self.schema.content else None
+        shape = (image.info.height, image.info.width, image.channels)
+        if array and array.shape not in (None, shape):
+            height, width, _ = array.shape or shape
+            raise images.ImageError(
+                "WrongSize",
+                f"{shape[1]} x {shape[0]} pixels after --resize, which does not enlarge, not "
+                f"{width} x {height} (--enlarge lets it)",
+            )
+        data, info = image.data, image.info
+        if array and array.dtype == "float32":
+            data = _as_floats(data, self.unit)
+            info = replace(info, format="float32")
+        return _Content({"pixels": data, "shape": _SHAPE.pack(*shape)}, info, data, image.kinds)
+
+    def _text(self, ref: ImageRef, data: bytes) -> _Content:
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            reason = f"not UTF-8 at its byte {error.start}"
+            raise images.ImageError("NotText", reason) from error
+        source = (ref.range.uri if ref.range else ref.uri).removeprefix(self.base)
+        values: dict[str, Value] = {
+            "text": data,
+            "source": source.encode("utf-8", "surrogateescape"),
+        }
+        return _Content(values, images.ImageInfo("text", 1, len(data)), data)
+
+
+_SHAPE = struct.Struct("<3i")
+
+
+@cache
+def _levels(unit: bool) -> npt.NDArray[Any]:
+    """Grey level -> float32, little-endian."""
+    levels = np.arange(256, dtype=np.float32)
+    return np.divide(levels, np.float32(255 if unit else 1)).astype("<f4")
+
+
+def _as_floats(pixels: bytes, unit: bool) -> bytes:
+    return _levels(unit)[np.frombuffer(pixels, np.uint8)].tobytes()
+
+
+def _without_column(source: str, values: Mapping[str, Value], label: int | None) -> list[int]:
+    """The value of a feature that no column fills."""
+    if source != "bbox_labels" or label is None:
+        return []
+    boxes = values.get(f"{COLUMN}image/object/bbox/xmin", ())
+    return [label] * (len(boxes) if isinstance(boxes, Sequence) else 0)

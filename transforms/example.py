@@ -1,4 +1,4 @@
-"""Feature schemas and the wire format of tf.train.Example, without TensorFlow. Pure.
+"""The wire format of tf.train.Example, without TensorFlow. Pure.
 
 TensorFlow costs a process 3-4 s and 400 MB to import, and a Python proto message copies the
 image twice. The encoder writes the wire format of tensorflow/core/example/example.proto
@@ -9,73 +9,11 @@ directly, map keys in order, so that its bytes are those of
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache, lru_cache
-from typing import Any, Literal
+from typing import Any
 
-Kind = Literal["bytes", "int64", "float"]
-Value = bytes | int | float | Sequence[bytes] | Sequence[int] | Sequence[float]
-
-
-@dataclass(frozen=True)
-class Feature:
-    """One key of an Example.
-
-    Attributes:
-      key: such as `image/height`.
-      kind: which list of tf.train.Feature holds it.
-      source: the key of the values given to `encode`.
-      tfds: what the feature is to tensorflow_datasets: "Image", "ClassLabel", "Text", "Scalar", or
-        "List" for any number of values.
-      repeats: whether many records share a value.
-    """
-
-    key: str
-    kind: Kind
-    source: str
-    tfds: Literal["Image", "ClassLabel", "Text", "Scalar", "List"]
-    repeats: bool = True
-
-
-@dataclass(frozen=True)
-class Schema:
-    """The features of a record, and the name that `--features` gives them."""
-
-    name: str
-    features: tuple[Feature, ...]
-
-    def without_labels(self) -> Schema:
-        """The same without what a data set without classes cannot fill."""
-        return Schema(
-            self.name,
-            tuple(f for f in self.features if f.source not in ("label", "class_text")),
-        )
-
-    def with_features(self, features: Iterable[Feature]) -> Schema:
-        """The same with more features."""
-        return Schema(self.name, (*self.features, *features))
-
-    def key_of(self, source: str) -> str | None:
-        """The key that is filled from a source, if there is one."""
-        return next((f.key for f in self.features if f.source == source), None)
-
-
-SLIM = Schema(
-    "slim",
-    (
-        Feature("image/class/label", "int64", "label", "ClassLabel"),
-        Feature("image/class/text", "bytes", "class_text", "Text"),
-        Feature("image/encoded", "bytes", "encoded", "Image", repeats=False),
-        Feature("image/filename", "bytes", "filename", "Text", repeats=False),
-        Feature("image/format", "bytes", "format", "Text"),
-        Feature("image/height", "int64", "height", "Scalar"),
-        Feature("image/width", "int64", "width", "Scalar"),
-    ),
-)
-"""The keys of TF-slim (tf_slim/data/tfexample_decoder.py), which most readers know."""
-
-SCHEMAS = {schema.name: schema for schema in (SLIM,)}
+from imageshards.transforms.schemas import Kind, Schema, Value
 
 # Field numbers of example.proto, all of wire type 2 (length-delimited).
 _LIST_TAGS: dict[Kind, bytes] = {"bytes": b"\x0a", "float": b"\x12", "int64": b"\x1a"}
@@ -148,7 +86,7 @@ def encode(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
     parts: list[bytes] = []
     small: list[bytes] = []
     length = 0
-    for feature in _in_order(schema.features):
+    for feature in schema.in_order:
         value = values[feature.source]
         if isinstance(value, bytes) and len(value) >= _APART_BYTES:
             item = _FIELD_1 + _varint(len(value))
@@ -170,12 +108,6 @@ def encode(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
     else:
         parts = [prefix]
     return parts
-
-
-@cache
-def _in_order(features: tuple[Feature, ...]) -> list[Feature]:
-    # protobuf's Python implementation (upb) puts a key behind those that begin with it.
-    return sorted(features, key=lambda feature: feature.key.encode() + b"\xff")
 
 
 _HASHABLE = (int, bytes)

@@ -1,4 +1,4 @@
-"""Manifest columns that become features of the records (`--features_from`). Pure."""
+"""What the options of a build say of its features: schema, columns, shape of the pixels. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from imageshards.transforms.example import Feature, Kind
+from imageshards.transforms.resize import Resize
+from imageshards.transforms.schemas import COLUMN, SCHEMAS, Feature, Kind, Schema
 
 Type = Literal["int", "float", "bytes", "int_list", "float_list", "bytes_list"]
 _KINDS: dict[Type, Kind] = {
@@ -21,8 +22,6 @@ _KINDS: dict[Type, Kind] = {
     "float_list": "float",
     "bytes_list": "bytes",
 }
-SOURCE = "feature:"
-"""Begins the names under which columns travel, apart from whatever else a record is made of."""
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-/]*")
 _SEPARATOR = re.compile(r"[\s,;]+")
 _LARGEST_FLOAT = 3.4028234663852886e38
@@ -65,7 +64,7 @@ class FeatureColumn:
     @property
     def source(self) -> str:
         """Its name in a batch of references and among the values of a record."""
-        return SOURCE + self.key
+        return COLUMN + self.key
 
     @property
     def is_list(self) -> bool:
@@ -135,11 +134,69 @@ class FeatureColumn:
         return None if _is_nothing(value) else parse(value)
 
 
-def columns_of(rows: Iterable[Mapping[str, Sequence[Any]]]) -> list[str]:
+def schema_of(options: Mapping[str, Any]) -> Schema:
+    """The schema of a build: its features, those of columns too, and the shape of its pixels.
+
+    Args:
+      options: of a `Config`, or as build.json has them.
+
+    Raises:
+      ValueError: they make no schema; says what to write instead.
+      KeyError: there is no schema of that name.
+    """
+    schema = SCHEMAS[options["features"]]
+    columns = [FeatureColumn.parse(text) for text in options["features_from"] if text != "auto"]
+    taken: dict[str, Feature | None] = {feature.key: feature for feature in schema.features}
+    for column in columns:
+        if column.key in taken:
+            _check_open(taken[column.key], column)
+        taken[column.key] = None
+    if columns:
+        schema = schema.with_features(column.feature for column in columns)
+    if schema.fixed:
+        schema = schema.with_shape(_shape(options))
+    return schema.without_labels() if options["labels"] == "none" else schema
+
+
+def _check_open(there: Feature | None, column: FeatureColumn) -> None:
+    """Refuses a column for a key that is taken, unless it is one that columns are to fill."""
+    if not there or not there.is_open:
+        raise ValueError(
+            f"--features_from: there is a feature {column.key!r} already: write "
+            f"KEY={column.column}:{column.type} with another key"
+        )
+    if (there.kind, there.tfds) != (column.feature.kind, column.feature.tfds):
+        right = "float_list" if there.kind == "float" else "int_list"
+        raise ValueError(
+            f"--features_from: the feature {column.key!r} is of type {right}: write "
+            f"{column.key}={column.column}:{right}"
+        )
+
+
+def channels_of(options: Mapping[str, Any]) -> int:
+    """Channels of pixels that are written: 1 or 3, or 0 for what each image has."""
+    told = int(options.get("channels") or 0)
+    return told or (3 if SCHEMAS[options["features"]].fixed else 0)
+
+
+def _shape(options: Mapping[str, Any]) -> tuple[int, int, int]:
+    resize = Resize.parse(options["resize"]) if options["resize"] else None
+    if resize is None or resize.mode in ("short", "long"):
+        raise ValueError(
+            f"--features {options['features']} needs one size for all images: write --resize "
+            "32x32, crop:32x32 or pad:32x32"
+        )
+    return resize.height, resize.width, channels_of(options)
+
+
+def columns_of(
+    rows: Iterable[Mapping[str, Sequence[Any]]], lists: Collection[str] = ()
+) -> list[str]:
     """The columns, as `FeatureColumn.parse` takes them, that hold all features of some records.
 
     Args:
       rows: key -> values of each record. A key that has one value in each is a single value.
+      lists: keys that are lists whatever they have.
     """
     kinds: dict[str, Kind] = {}
     single: Counter[str] = Counter()
@@ -151,7 +208,7 @@ def columns_of(rows: Iterable[Mapping[str, Sequence[Any]]]) -> list[str]:
                 kinds.setdefault(key, _kind(values[0]))
     names = {"int64": "int", "float": "float", "bytes": "bytes"}
     return [
-        f"{key}:{names[kind]}{'' if single[key] == records else '_list'}"
+        f"{key}:{names[kind]}{'' if single[key] == records and key not in lists else '_list'}"
         for key, kind in sorted(kinds.items())
     ]
 

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 
 from imageshards.transforms import scan, storage
 from imageshards.transforms.elements import ShardId, ShardReport
 from imageshards.transforms.layout import Layout
-from imageshards.transforms.tfrecord import parse_index
+from imageshards.transforms.schemas import Schema
+from imageshards.transforms.tfrecord import parse_index, shard_name
 
 LEAKS_LISTED = 1000
 """Lines of leaks.jsonl; more are counted."""
 _PLACES_LISTED = 20
 _RECORDS_AT_A_TIME = 1 << 22
+_TEXT_SHOWN = 80
 
 Place = tuple[ShardId, int]
 """A shard, and the number of a record in it."""
@@ -70,33 +73,60 @@ def _find(
         yield [(shards[owner[i]], int(row[i])) for i in range(begin, last)]
 
 
-def write_leaks(layout: Layout, reports: Sequence[ShardReport], filename_key: str) -> int:
+def write_leaks(layout: Layout, reports: Sequence[ShardReport], schema: Schema) -> int:
     """Writes leaks.jsonl, a line for each image; returns how many there are.
 
     Args:
       layout: where.
       reports: of all shards.
-      filename_key: the feature that names an image.
+      schema: of the records: what a leak is called, it may say.
     """
 
     def read(shard: ShardId) -> bytes:
         with storage.open_read(layout.digests(shard)) as file:
             return file.read()
 
-    def name(place: Place) -> dict[str, str]:
-        shard, row = place
-        record = scan.read_record(layout.shard(shard), *_index(layout, shard)[row])
-        filename = record.first(filename_key, b"").decode("utf-8", "replace")
-        return {"split": shard.split, "filename": filename}
-
     count = 0
+    listed: list[list[Place]] = []
+    written = [(report.shard, report.records) for report in reports if report.records]
+    for count, places in enumerate(find_leaks(written, read), 1):
+        if count <= LEAKS_LISTED:
+            listed.append(_some(places))
+    names = _names(layout, {place for places in listed for place in places}, schema)
     with storage.open_sink(layout.leaks, layout.state) as sink:
-        written = [(report.shard, report.records) for report in reports if report.records]
-        for count, places in enumerate(find_leaks(written, read), 1):
-            if count <= LEAKS_LISTED:
-                line = json.dumps({"images": [name(place) for place in _some(places)]}) + "\n"
-                sink.write([line.encode()])
+        for places in listed:
+            line = [{"split": place[0].split, "filename": names[place]} for place in places]
+            sink.write([(json.dumps({"images": line}) + "\n").encode()])
     return count
+
+
+def _names(layout: Layout, places: set[Place], schema: Schema) -> dict[Place, str]:
+    """What records are called; those of a schema that keeps no names by where they stand."""
+    key = schema.key_of("filename") or schema.key_of("source")
+    if not key:
+        return {(shard, row): f"record {row} of {shard_name(shard)}" for shard, row in places}
+    names = {}
+    for shard, rows in groupby(sorted(places), key=itemgetter(0)):
+        numbers = [row for _, row in rows]
+        for row, record in zip(numbers, _records(layout, shard, numbers), strict=True):
+            name = record.first(key, b"")
+            if schema.holds == "text":
+                name += b": " + record.first(schema.key_of("text"), b"")[:_TEXT_SHOWN]
+            names[shard, row] = name.decode("utf-8", "replace")
+    return names
+
+
+def _records(layout: Layout, shard: ShardId, rows: Sequence[int]) -> Iterator[scan.Record]:
+    """Some records of a shard, by their numbers, in order."""
+    uri = layout.shard(shard)
+    if shard.compression:  # it has to be read from its beginning
+        wanted = set(rows)
+        yield from (r for row, r in enumerate(scan.read_shard(uri)) if row in wanted)
+        return
+    with storage.open_read(layout.index(shard)) as file:
+        index = parse_index(file.read().decode())
+    for row in rows:
+        yield scan.read_record(uri, *index[row])
 
 
 def _some(places: list[Place]) -> list[Place]:
@@ -106,9 +136,3 @@ def _some(places: list[Place]) -> list[Place]:
         of_split.setdefault(place[0].split, []).append(place)
     each = max(1, _PLACES_LISTED // len(of_split))
     return [place for some in of_split.values() for place in some[:each]]
-
-
-@lru_cache(maxsize=4)
-def _index(layout: Layout, shard: ShardId) -> list[tuple[int, int]]:
-    with storage.open_read(layout.index(shard)) as file:
-        return parse_index(file.read().decode())

@@ -11,7 +11,8 @@ from imageshards.transforms.elements import Codec, Problem
 CHUNK_ROWS = 1 << 14
 """Rows of a chunk: a manifest of any length passes through a memory of fixed size."""
 
-Kind = Literal["folder", "glob", "manifest", "file", "archive", "records"]
+Kind = Literal["folder", "glob", "manifest", "file", "archive", "records", "text"]
+TextUnit = Literal["line", "paragraph"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Listing:
       offsets: where the ranges begin in it.
       lengths: bytes of the ranges.
       unpacked: the file that was made to hold the ranges, if it was.
+      blank: lines of a text file without anything on them.
     """
 
     uris: list[str] = field(default_factory=list)
@@ -62,6 +64,7 @@ class Listing:
     offsets: array[int] = field(default_factory=lambda: array("q"))
     lengths: array[int] = field(default_factory=lambda: array("q"))
     unpacked: str = ""
+    blank: int = 0
 
     def add(self, uri: str, root_length: int, size: int, stamp: int) -> None:
         """Appends an image without columns."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import stat as modes
@@ -15,7 +16,7 @@ from imageshards.transforms.store import UNKNOWN, BatchSink, ReadError
 
 TEMP_SUFFIX = ".tmp"
 """Ends the names under which files grow; a later run sweeps what a killed one left."""
-TEMP_NAME = re.compile(r"\.[0-9a-f]{12}\.tmp$")
+_TEMP_NAME = re.compile(r"\.[0-9a-f]{12}\.tmp$")
 
 
 def read(uri: str, limit: int, stamp: int = 0) -> tuple[bytes, int]:
@@ -119,6 +120,8 @@ def open_sink(uri: str, scratch: str) -> Iterator[BatchSink]:
     temp = _temp(uri, scratch)
     with _writing(uri):
         file = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with suppress(OSError):  # of a filesystem that knows no locks
+            fcntl.flock(file, fcntl.LOCK_SH)
 
     def write_all(parts: list[bytes]) -> None:
         with _writing(uri):
@@ -142,6 +145,17 @@ def open_sink(uri: str, scratch: str) -> Iterator[BatchSink]:
         with suppress(OSError):
             delete(temp)
         raise
+
+
+def sweep(folder: str) -> None:
+    """Deletes what killed runs left in a folder; what a run is writing is locked, and stays."""
+    for name, _ in stamps_in(folder):
+        if not _TEMP_NAME.search(name):
+            continue
+        path = f"{folder}/{name}"
+        with suppress(OSError), open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
 
 
 def create(uri: str, data: bytes, scratch: str) -> bool:

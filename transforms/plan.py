@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
+from typing import Literal
 
 import numpy as np
 
@@ -43,6 +44,7 @@ class Tally:
       digests: (split, bucket) -> digest of the references in order.
       label_sources: where labels came from: "folder", "regex" or "column NAME".
       unpacked: plain tars that were made of compressed ones.
+      blank: lines of text files without anything on them.
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -56,6 +58,7 @@ class Tally:
     digests: Mapping[tuple[str, int], bytes] = field(default_factory=dict)
     label_sources: frozenset[str] = frozenset()
     unpacked: frozenset[str] = frozenset()
+    blank: int = 0
 
     @staticmethod
     def of(
@@ -92,7 +95,7 @@ class Tally:
         digests: dict[tuple[str, int], bytes] = {}
         sources: set[str] = set()
         unpacked: set[str] = set()
-        listed = below_base = duplicates = passed_over = 0
+        listed = below_base = duplicates = passed_over = blank = 0
         for tally in tallies:
             images.update(tally.images)
             size.update(tally.num_bytes)
@@ -103,12 +106,13 @@ class Tally:
             below_base += tally.below_base
             duplicates += tally.duplicates
             passed_over += tally.passed_over
+            blank += tally.blank
             sources |= tally.label_sources
             unpacked |= tally.unpacked
         return Tally(
             dict(images), dict(size), dict(sized), frozenset(labels),
             listed, below_base, duplicates, passed_over, digests, frozenset(sources),
-            frozenset(unpacked),
+            frozenset(unpacked), blank,
         )  # fmt: skip
 
 
@@ -167,6 +171,7 @@ class Plan:
       notes: what the build decided by itself, and why.
       digest: of all references in order, the classes and the shards.
       unpacked: plain tars that were made of compressed ones, to be deleted at the end.
+      compression: of the shards.
     """
 
     splits: Mapping[str, SplitPlan]
@@ -178,12 +183,13 @@ class Plan:
     notes: tuple[str, ...]
     digest: str
     unpacked: frozenset[str] = frozenset()
+    compression: Literal["", "gzip"] = ""
 
     @cached_property
     def shards(self) -> list[ShardId]:
         """Every shard, in order."""
         return [
-            ShardId(name, index, split.num_shards)
+            ShardId(name, index, split.num_shards, self.compression)
             for name, split in self.splits.items()
             for index in range(split.num_shards)
         ]
@@ -209,17 +215,25 @@ class Planner:
       num_shards: how many shards.
       split_order: splits that must come out, in their order; empty: those that are found.
       class_names: given class names in label order, or None.
+      class_texts: what records say of a class beside its name.
       label_offset: 1 leaves label 0 to a background class.
       with_labels: whether there are labels at all.
       base: what URIs are taken relative to, or empty.
+      compression: of the shards.
+      noun: what one reference stands for, in messages.
+      record_bytes: of each record, where all have one size; else 0, and what comes in tells.
     """
 
     num_shards: ShardCounts
     split_order: tuple[str, ...] = ()
     class_names: tuple[str, ...] | None = None
+    class_texts: Mapping[bytes, bytes] = field(default_factory=dict)
     label_offset: int = 0
     with_labels: bool = True
     base: str = ""
+    compression: Literal["", "gzip"] = ""
+    noun: str = "image"
+    record_bytes: int = 0
 
     def plan(self, tally: Tally) -> Plan:
         """The plan of a build.
@@ -231,14 +245,14 @@ class Planner:
         for (split, _), count in tally.images.items():
             images[split] += count
         if not images:
-            raise BuildError("no image in any --input")
+            raise BuildError(f"no {self.noun} in any --input")
         if tally.listed != images.total() + tally.duplicates:
             raise BuildError(
                 f"{tally.listed:,} references were listed, but {images.total():,} and "
                 f"{tally.duplicates:,} duplicates came out of the shuffle: the runner lost some"
             )
         if self.base and not tally.below_base:
-            raise BuildError(f"--base_uri {self.base}: none of the images is below it")
+            raise BuildError(f"--base_uri {self.base}: none of the {self.noun}s is below it")
         names = self.split_order or _usual_order(images)
         for name in images:
             if name not in names:
@@ -249,8 +263,8 @@ class Planner:
         for name in names:
             if not images[name]:
                 raise BuildError(
-                    f"split {name!r} gets none of the {images.total():,} images: give it a larger "
-                    "ratio, take smaller groups, or leave it out"
+                    f"split {name!r} gets none of the {images.total():,} {self.noun}s: give it a "
+                    "larger ratio, take smaller groups, or leave it out"
                 )
         for name in self.num_shards.named:
             if name not in images:
@@ -266,20 +280,32 @@ class Planner:
             )
             noun = "class" if len(classes.names) == 1 else "classes"
             notes.append(f"{len(classes.names):,} {noun} {classes.note}")
+        if self.compression:
+            notes.append(
+                "gzip: TensorFlow reads it with compression_type='GZIP', TensorFlow Datasets does "
+                "not; no index files, since a compressed file has no random access"
+            )
+        if tally.blank:
+            lines = "1 empty line was" if tally.blank == 1 else f"{tally.blank:,} empty lines were"
+            notes.append(f"{lines} left out")
         labels = classes.numbers or {}
         shards = [(name, split.num_shards) for name, split in splits.items()]
         head = json.dumps([shards, classes.names, sorted(labels.items())])
         digest = blake2b(head.encode(), digest_size=16)
+        for texts in sorted(self.class_texts.items()):
+            digest.update(b"%b\t%b\n" % texts)
         for (split, bucket), value in sorted(tally.digests.items()):
             digest.update(f"{split}:{bucket}:".encode() + value)
         return Plan(
             splits, classes.names, labels, tally.listed, tally.duplicates, tally.passed_over,
-            tuple(notes), digest.hexdigest(), tally.unpacked,
+            tuple(notes), digest.hexdigest(), tally.unpacked, self.compression,
         )  # fmt: skip
 
     def _split(self, name: str, images: int, tally: Tally, notes: list[str]) -> SplitPlan:
         sized = tally.sized.get(name, 0)
         size = tally.num_bytes.get(name, 0) * images // sized if sized else images * _GUESSED_BYTES
+        if self.record_bytes:
+            size, sized = images * self.record_bytes, images
         num_shards = self.num_shards.of(name)
         if num_shards is None:
             num_shards = max(1, min(images, round(size / TARGET_SHARD_BYTES)))
@@ -288,12 +314,12 @@ class Planner:
                 how = f", were they of {_GUESSED_BYTES // 1000} kB each,"
             shards = f"{num_shards:,} shard{'s' * (num_shards > 1)}"
             notes.append(
-                f"{name}: {shards} for {size / 1e6:,.1f} MB of images{how} "
+                f"{name}: {shards} for {size / 1e6:,.1f} MB of {self.noun}s{how} "
                 f"(auto aims at {TARGET_SHARD_BYTES / 1e6:.0f} MB a shard)"
             )
         if num_shards > images:
             raise BuildError(
-                f"split {name!r} has {images:,} image{'s' * (images > 1)} for {num_shards:,} "
+                f"split {name!r} has {images:,} {self.noun}{'s' * (images > 1)} for {num_shards:,} "
                 f"shards: write --num_shards {images} or less, or auto"
             )
         ranks: dict[int, int] = {}

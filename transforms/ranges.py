@@ -94,7 +94,7 @@ def _exactly(file: _File, offset: int, size: int) -> bytes:
     data = file.read_at(offset, size)
     if len(data) < size:
         raise ReadError(
-            "Changed", f"the archive ends {size - len(data):,} bytes before the image does"
+            "Changed", f"the file that holds it ends {size - len(data):,} bytes before it does"
         )
     return data
 
@@ -113,9 +113,9 @@ class _LocalFile:
         try:
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError as error:
-            raise ReadError("Missing", "the archive is gone") from error
+            raise ReadError("Missing", "the file that holds it is gone") from error
         except OSError as error:
-            raise ReadError("Unreadable", f"the archive: {error.strerror}") from error
+            raise ReadError("Unreadable", f"the file that holds it: {error.strerror}") from error
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):
@@ -126,9 +126,9 @@ class _LocalFile:
             # Of a file that was written since, nobody knows what stands where.
             status = os.fstat(self._file)
             if not stat.S_ISREG(status.st_mode):
-                raise ReadError("NotAFile", "the archive is not a regular file")
+                raise ReadError("NotAFile", "the file that holds it is not a regular file")
             if self._stamp and status.st_mtime_ns != self._stamp:
-                raise ReadError("Changed", "the archive has changed since it was listed")
+                raise ReadError("Changed", "the file that holds it has changed since it was listed")
             data = os.pread(self._file, size, offset)
             while 0 < len(data) < size:
                 more = os.pread(self._file, size - len(data), offset + len(data))
@@ -137,7 +137,7 @@ class _LocalFile:
                 data += more
             return data
         except OSError as error:
-            raise ReadError("Unreadable", f"the archive: {error.strerror}") from error
+            raise ReadError("Unreadable", f"the file that holds it: {error.strerror}") from error
 
 
 # By stamp too: another file of the same name is another file.
@@ -177,7 +177,7 @@ class _BeamFile:
         try:
             file: Any = storage.open_read(uri)
         except FileNotFoundError as error:
-            raise ReadError("Missing", "the archive is gone") from error
+            raise ReadError("Missing", "the file that holds it is gone") from error
         except storage.NoFilesystem as error:
             raise ReadError("Unreadable", str(error)) from error
         # Without the buffer, which would be filled for every image.

@@ -10,6 +10,7 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 
 from imageshards.transforms.batch import RefBatch
+from imageshards.transforms.listing import TextUnit
 from imageshards.transforms.plan import Tally
 from imageshards.transforms.records import RecordKeys
 from imageshards.transforms.references import Annotator, partition
@@ -38,6 +39,7 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
       exclude: a folder not to walk into.
       scratch: the folder in which compressed tars are unpacked.
       keys: which features of the records of TFRecord files are what.
+      unit: what of a text file is a record, where inputs are texts; None: they are images.
     """
 
     inputs: tuple[str, ...]
@@ -47,6 +49,7 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
     exclude: str = ""
     scratch: str = ""
     keys: RecordKeys = field(default_factory=RecordKeys)
+    unit: TextUnit | None = None
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -70,18 +73,19 @@ class _List(beam.DoFn):  # type: ignore[misc]
         self._exclude = read.exclude
         self._scratch = read.scratch
         self._keys = read.keys
+        self._unit = read.unit
         self._listed = Metrics.counter("imageshards", "images_listed")
 
     def process(self, text: str) -> Iterator[tuple[int, RefBatch] | beam.pvalue.TaggedOutput]:
         # -> (bucket, references), ... ; tallies: one
-        passed_over = 0
+        passed_over = blank = 0
         label_sources = set()
         unpacked = set()
         base = self._annotator.base
         held: list[RefBatch] = []
         rows = listed = below_base = 0
         for listing in list_source(
-            identify(text),
+            identify(text, self._unit),
             uri_column=self._uri_column,
             required=self._annotator.required_columns,
             optional=self._annotator.optional_columns,
@@ -90,10 +94,12 @@ class _List(beam.DoFn):  # type: ignore[misc]
             exclude=self._exclude,
             scratch=self._scratch,
             keys=self._keys,
+            unit=self._unit,
         ):
             if listing.unpacked:
                 unpacked.add(listing.unpacked)
             passed_over += listing.passed_over
+            blank += listing.blank
             if listing.uris:
                 label_sources.add(self._annotator.label_source(listing))
             held.append(self._annotator.annotate(listing))
@@ -112,5 +118,6 @@ class _List(beam.DoFn):  # type: ignore[misc]
             passed_over=passed_over,
             label_sources=frozenset(label_sources),
             unpacked=frozenset(unpacked),
+            blank=blank,
         )
         yield beam.pvalue.TaggedOutput("tallies", tally)

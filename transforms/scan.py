@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 import google_crc32c
 
 from imageshards.transforms import example, storage
 from imageshards.transforms.digests import image_digest
 from imageshards.transforms.elements import ShardId, ShardReport
-from imageshards.transforms.images import ImageInfo
+from imageshards.transforms.images import ImageInfo, inspect
+from imageshards.transforms.schemas import Schema
 from imageshards.transforms.stats import ShardStats
-from imageshards.transforms.tfrecord import FRAME_BYTES, index_line, read_records
+from imageshards.transforms.tfrecord import (
+    FRAME_BYTES,
+    GZIP_SUFFIX,
+    Gunzip,
+    index_line,
+    read_records,
+)
+
+_SHAPE = struct.Struct("<3i")
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,11 @@ class CountingFile:
         return data
 
 
+def uncompressed(file: IO[bytes] | CountingFile, name: str) -> BinaryIO:
+    """A shard as its records stand in it, whether or not its name says that it is compressed."""
+    return cast(BinaryIO, Gunzip(cast(BinaryIO, file)) if name.endswith(GZIP_SUFFIX) else file)
+
+
 def read_shard(uri: str) -> Iterator[Record]:
     """Yields the parsed records of a shard.
 
@@ -55,7 +70,7 @@ def read_shard(uri: str) -> Iterator[Record]:
       CorruptExample: a record is no tf.train.Example.
     """
     with storage.open_read(uri) as file:
-        for offset, data in read_records(cast(BinaryIO, file)):
+        for offset, data in read_records(uncompressed(file, uri)):
             yield Record(offset, len(data) + FRAME_BYTES, example.decode(data))
 
 
@@ -75,7 +90,7 @@ def read_record(uri: str, offset: int, framed_size: int) -> Record:
 def scan_shard(
     uri: str,
     shard: ShardId,
-    schema_name: str,
+    schema: Schema,
     conversions: Iterable[tuple[tuple[str, ...], int]] = (),
 ) -> tuple[ShardReport, str, bytes]:
     """The report, the index and the digests of a shard, from its file.
@@ -83,10 +98,9 @@ def scan_shard(
     Args:
       uri: of the file.
       shard: which it is.
-      schema_name: of its features.
+      schema: of its records.
       conversions: (kinds, records), which the file does not tell, for the report.
     """
-    schema = example.SCHEMAS[schema_name]
     stats = ShardStats()
     for kinds, records in conversions:
         stats.add_conversions(kinds, records)
@@ -94,16 +108,31 @@ def scan_shard(
     digests: list[bytes] = []
     with storage.open_read(uri) as raw:
         file = CountingFile(cast(BinaryIO, raw))
-        for offset, data in read_records(cast(BinaryIO, file)):
+        for offset, data in read_records(uncompressed(file, uri)):
             record = Record(offset, len(data) + FRAME_BYTES, example.decode(data))
             index.append(index_line(offset, record.framed_size))
             stats.add(info_of(record, schema), record.first(schema.key_of("label")))
-            digests.append(image_digest(record.first(schema.key_of("encoded"), b"")))
+            content = record.first(schema.key_of(schema.holds), b"")
+            digests.append(image_digest(content, schema.holds == "encoded"))
     return stats.report(shard, file.size, file.crc32c), "".join(index), b"".join(digests)
 
 
-def info_of(record: Record, schema: example.Schema) -> ImageInfo:
-    """What a record says of its image."""
+def info_of(record: Record, schema: Schema) -> ImageInfo:
+    """What a record says of its image; of a text its length.
+
+    Raises:
+      ImageError: it says nothing, and its image cannot be measured.
+    """
+    content = schema.content
+    if content and schema.holds == "text":
+        return ImageInfo("text", 1, len(record.first(content.key, b"")))
+    if content and content.array:
+        shape = content.array.shape
+        if shape is None:
+            shape = _SHAPE.unpack(record.first(schema.key_of("shape"), bytes(_SHAPE.size)))
+        return ImageInfo(content.array.dtype, shape[0], shape[1])
+    if content and not all(map(schema.key_of, ("format", "height", "width"))):
+        return inspect(record.first(content.key, b""), "header")
     return ImageInfo(
         record.first(schema.key_of("format"), b"").decode("ascii", "replace"),
         record.first(schema.key_of("height"), 0),

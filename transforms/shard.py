@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import zlib
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +33,7 @@ from imageshards.transforms.encoder import Encoded, Rejected
 from imageshards.transforms.layout import Layout
 from imageshards.transforms.plan import digest_of, problems_text
 from imageshards.transforms.stats import ShardStats
-from imageshards.transforms.tfrecord import frame, index_line
+from imageshards.transforms.tfrecord import Gzip, frame, index_line
 
 Encode = Callable[[ImageRef], Encoded]
 
@@ -77,6 +78,7 @@ def write_shard(
     settings: str,
     *,
     digests: bool = False,
+    coded: bool = True,
 ) -> ShardResult:
     """Writes a shard, or finds that an earlier run has.
 
@@ -89,11 +91,12 @@ def write_shard(
         not decoded: they hold the interpreter's lock most of the time.
       settings: digest of all options that decide bytes.
       digests: note those of the images, since there are splits to compare.
+      coded: whether records hold image files.
 
     Returns:
       The report. A shard of which no image is left is not written: its report has 0 records.
     """
-    fingerprint = _fingerprint(refs, settings)
+    fingerprint = _fingerprint(refs, settings + (_ZLIB if shard.compression else ""))
     unlisted = _unlisted(refs)
     if done := _finished(shard, layout, fingerprint, unlisted, digests):
         return done
@@ -103,6 +106,7 @@ def write_shard(
     rejects: list[Reject] = []
     index: list[str] = []
     noted: list[bytes] = []
+    gzip = Gzip() if shard.compression else None
     stamps: dict[str, int] = dict.fromkeys(unlisted, 0)
     with storage.open_sink(layout.shard(shard), layout.state) as sink:
         for ref, encoded in _encode_all(refs, encode, ahead):
@@ -112,16 +116,23 @@ def write_shard(
                 rejects.append(Reject(ref.uri, shard.split, encoded.problem))
                 continue
             head, tail = frame(encoded.parts)
-            start = sink.size
-            sink.write([head, *encoded.parts, tail])
-            index.append(index_line(start, sink.size - start))
+            record = [head, *encoded.parts, tail]
+            if gzip:
+                sink.write(gzip.add(record))
+            else:
+                start = sink.size
+                sink.write(record)
+                index.append(index_line(start, sink.size - start))
             stats.add(encoded.info, encoded.label, encoded.conversions)
             if digests:
-                noted.append(image_digest(encoded.image))
+                noted.append(image_digest(encoded.content, coded))
+        if gzip:
+            sink.write(gzip.end())
         sink.keep = stats.records > 0
     report = stats.report(shard, sink.size, sink.crc32c)
     part = write_rejects(layout, shard.split, f"{shard.split}-{shard.index:05d}", rejects)
-    layout.write(layout.index(shard), "".join(index).encode())
+    if not gzip:
+        layout.write(layout.index(shard), "".join(index).encode())
     if digests:
         layout.write(layout.digests(shard), b"".join(noted))
     result = ShardResult(report, part)
@@ -212,6 +223,10 @@ def decoders() -> str:
     return ",".join(found)
 
 
+_ZLIB = f"zlib={zlib.ZLIB_RUNTIME_VERSION}"
+"""Another version of it may compress to other bytes."""
+
+
 def _fingerprint(refs: RefBatch, settings: str) -> str:
     """Of all that decides the bytes of a shard: options, references, and their stamps."""
     state = blake2b(settings.encode() + digest_of(refs), digest_size=16)
@@ -266,7 +281,7 @@ def _finished(
     there = storage.size(layout.shard(shard))
     if there != (report.bytes if report.records else -1):
         return None
-    if not storage.exists(layout.index(shard)):
+    if not shard.compression and not storage.exists(layout.index(shard)):
         return None
     if digests and not storage.exists(layout.digests(shard)):
         return None

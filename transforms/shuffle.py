@@ -117,4 +117,7 @@ def assign_shards(group: Group, plan: Plan) -> Iterator[tuple[ShardId, tuple[int
         split = plan.splits[name]
         first = split.first_ranks[bucket]
         for index, start, stop in cut(first, len(refs), split.num_shards, split.images):
-            yield ShardId(name, index, split.num_shards), (bucket, refs[start:stop])
+            yield (
+                ShardId(name, index, split.num_shards, plan.compression),
+                (bucket, refs[start:stop]),
+            )

@@ -16,15 +16,20 @@ from imageshards.transforms import storage
 from imageshards.transforms.archives import is_archive, list_archive
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.images import is_image_name
-from imageshards.transforms.listing import CHUNK_ROWS, Kind, Listing, Source
+from imageshards.transforms.listing import CHUNK_ROWS, Kind, Listing, Source, TextUnit
 from imageshards.transforms.manifests import is_manifest, list_manifest
 from imageshards.transforms.records import RecordKeys, is_records, list_records
+from imageshards.transforms.texts import is_text_name, list_texts
 
 _WILDCARD = re.compile(r"[*?\[]")
 
 
-def identify(text: str) -> Source:
+def identify(text: str, unit: TextUnit | None = None) -> Source:
     """Tells what an `--input` is.
+
+    Args:
+      text: as it was written.
+      unit: what of a text file is a record, where inputs are texts; None: they are images.
 
     Raises:
       BuildError: there is nothing of that name.
@@ -33,6 +38,8 @@ def identify(text: str) -> Source:
         raise BuildError("--input is empty: name a folder, a pattern or a manifest")
     uri = storage.normalize(text)
     kind = _kind_by_name(uri)
+    if unit:
+        kind = _kind_of_text(text, uri, kind)
     if storage.is_web(uri):
         if kind == "file" and not uri.endswith("/"):
             return Source(text, uri, kind)
@@ -43,7 +50,7 @@ def identify(text: str) -> Source:
     if storage.is_local(uri):
         if os.path.isdir(uri):
             return Source(text, uri, "folder")
-        if uri.lower().endswith(".json"):
+        if uri.lower().endswith(".json") and not unit:
             raise BuildError(f"--input {text}: write it as JSONL, an object a line (.jsonl)")
         if os.path.lexists(uri):
             return Source(text, uri, kind)
@@ -53,6 +60,17 @@ def identify(text: str) -> Source:
     if _WILDCARD.search(uri):
         return Source(text, uri, "glob")
     raise BuildError(f"--input {text}: there is no such file or folder")
+
+
+def _kind_of_text(text: str, uri: str, kind: Kind) -> Kind:
+    if storage.is_web(uri):
+        raise BuildError(f"--input {text}: texts are not read from the web: download it first")
+    if kind in ("archive", "records") or (kind == "manifest" and not is_text_name(uri)):
+        what = {"archive": "an archive", "records": "a TFRecord file"}.get(kind, "a manifest")
+        if not os.path.isdir(uri) and not _WILDCARD.search(uri):
+            raise BuildError(f"--input {text}: {what}, where --features text takes text files")
+    # What is there under a name without an ending is a folder, on places that have none.
+    return "text" if is_text_name(uri) else "file"
 
 
 def _kind_by_name(uri: str) -> Kind:
@@ -74,6 +92,7 @@ def list_source(
     exclude: str = "",
     scratch: str = "",
     keys: RecordKeys | None = None,
+    unit: TextUnit | None = None,
 ) -> Iterator[Listing]:
     """Lists a source.
 
@@ -87,6 +106,7 @@ def list_source(
       exclude: a folder that is not walked into: the output.
       scratch: the folder in which compressed tars are unpacked.
       keys: which features of the records of TFRecord files are what.
+      unit: what of a text file is a record, where inputs are texts; None: they are images.
 
     Raises:
       BuildError: nothing was found, or a manifest is not what it must be.
@@ -104,6 +124,7 @@ def list_source(
             exclude,
             scratch,
             keys or RecordKeys(),
+            unit,
         )
         chunks = lister.list(_files(source, exclude))
     for chunk in chunks:
@@ -115,7 +136,8 @@ def list_source(
         if passed_over:
             files_were = "1 file was" if passed_over == 1 else f"{passed_over:,} files were"
             hint = f" ({files_were} passed over by name; --include_all takes them)"
-        raise BuildError(f"--input {source.text}: no image there{hint}")
+        what = "text" if unit else "image"
+        raise BuildError(f"--input {source.text}: no {what} there{hint}")
 
 
 _File = tuple[str, int, int, int, bool]  # uri, root length, bytes, stamp, hidden
@@ -133,8 +155,12 @@ class _Lister:
     output: str
     scratch: str
     keys: RecordKeys
+    unit: TextUnit | None = None
 
     def list(self, files: Iterator[_File]) -> Iterator[Listing]:
+        if self.unit:
+            yield from self._texts(files)
+            return
         opened = self._opened
         named = self.source.kind != "glob"
         include_all = self.include_all or self.source.kind == "file"
@@ -154,6 +180,21 @@ class _Lister:
                 chunk.passed_over += 1
         if chunk.uris or chunk.passed_over:
             yield chunk
+
+    def _texts(self, files: Iterator[_File]) -> Iterator[Listing]:
+        assert self.unit
+        include_all = self.include_all or self.source.kind in ("file", "text")
+        rest = Listing()
+        for uri, root_length, _, stamp, hidden in files:
+            if not include_all and (hidden or not is_text_name(uri)):
+                rest.passed_over += 1
+                continue
+            if storage.is_local(uri) and not os.path.isfile(uri):  # a pipe would not end
+                raise BuildError(f"{uri}: not a regular file")
+            source = Source(self.source.text, uri, "text")
+            yield from list_texts(source, stamp, root_length, self.unit)
+        if rest.passed_over:
+            yield rest
 
     @property
     def _opened(self) -> tuple[Kind, ...]:
@@ -190,7 +231,7 @@ def _files(source: Source, exclude: str) -> Iterator[_File]:
         yield from _remote_files(source)
     elif source.kind == "folder":
         yield from _walk(source.uri, len(source.uri.rstrip("/")) + 1, exclude)
-    elif source.kind == "file":
+    elif source.kind in ("file", "text"):
         yield _local_file(source.uri, len(os.path.dirname(source.uri).rstrip("/")) + 1)
     elif source.kind in ("archive", "records"):
         yield _local_file(source.uri, len(source.uri) + 1)
@@ -245,9 +286,10 @@ def _remote_files(source: Source) -> Iterator[_File]:
     elif source.kind == "file":
         yield uri, uri.rindex("/") + 1, -1, 0, False
         return
-    elif source.kind in ("archive", "records"):
+    elif source.kind in ("archive", "records", "text"):
         size, stamp = storage.stat(uri)
-        yield uri, len(uri) + 1, size, stamp, False
+        root_length = uri.rindex("/") + 1 if source.kind == "text" else len(uri) + 1
+        yield uri, root_length, size, stamp, False
         return
     else:
         fixed = uri[: _WILDCARD.search(uri).start()]  # type: ignore[union-attr]

@@ -162,8 +162,7 @@ def open_sink(uri: str, scratch: str) -> AbstractContextManager[Sink]:
 def sweep(folder: str) -> None:
     """Deletes the files of `open_sink` that killed runs left in a local scratch folder."""
     if is_local(folder):
-        left = local_files.TEMP_NAME.search
-        delete([join(folder, name) for name in names_in(folder) if left(name)])
+        local_files.sweep(folder)
 
 
 def sweep_folders(folder: str, prefix: str) -> None:

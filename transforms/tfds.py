@@ -5,9 +5,10 @@ Format: core/proto/feature.proto of tensorflow_datasets, as JSON.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from imageshards.transforms.example import Feature, Schema
+from imageshards.transforms.schemas import Feature, Schema
 
 _TFDS = "tensorflow_datasets.core.features"
 
@@ -40,12 +41,20 @@ def _tfds_feature(feature: Feature, num_classes: int) -> dict[str, Any]:
         }
     if feature.tfds == "Text":
         return {"pythonClassName": f"{_TFDS}.text_feature.Text", "text": {}}
+    if feature.array:
+        # Of images that tell their shape themselves, tensorflow_datasets knows the pixels in a row.
+        shape = feature.array.shape or (-1,)
+        return _tensor(feature.array.dtype, shape, "bytes")
     dtype = {"int64": "int64", "float": "float32", "bytes": "string"}[feature.kind]
+    return _tensor(dtype, (-1,) if feature.tfds == "List" else (), "none")
+
+
+def _tensor(dtype: str, shape: Sequence[int], encoding: str) -> dict[str, Any]:
     return {
         "pythonClassName": f"{_TFDS}.tensor_feature.Tensor",
         "tensor": {
-            "shape": {"dimensions": ["-1"]} if feature.tfds == "List" else {},
+            "shape": {"dimensions": [str(side) for side in shape]} if shape else {},
             "dtype": dtype,
-            "encoding": "none",
+            "encoding": encoding,
         },
     }

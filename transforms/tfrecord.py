@@ -10,8 +10,10 @@ all little-endian. The index is that of NVIDIA DALI's tfrecord2idx: an ASCII lin
 
 from __future__ import annotations
 
+import gzip
 import re
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -26,7 +28,10 @@ _TAIL = struct.Struct("<I")
 FRAME_BYTES = _HEAD.size + _TAIL.size
 
 SUFFIX = ".tfrecord"
-_NAME = re.compile(r"(?P<split>.+)-(?P<index>\d{5,})-of-(?P<num_shards>\d{5,})\.tfrecord")
+GZIP_SUFFIX = ".gz"
+_NAME = re.compile(
+    r"(?P<split>.+)-(?P<index>\d{5,})-of-(?P<num_shards>\d{5,})\.tfrecord(?P<gzip>\.gz)?"
+)
 SHARD_LIKE = re.compile(r".+-\d{5,}-of-\d{5,}(\.tfrecords?(\..*)?)?")
 """Matches what readers' globs would take for a shard, with the usual suffixes or none."""
 
@@ -119,10 +124,10 @@ def scan_records(
 
 
 def read_records(file: BinaryIO, *, check: bool = True) -> Iterator[tuple[int, bytes]]:
-    """Yields (offset, data) of every record of an uncompressed TFRecord file.
+    """Yields (offset, data) of every record of a TFRecord file.
 
     Args:
-      file: opened for reading bytes, at its beginning.
+      file: opened for reading bytes, at its beginning; `Gunzip` reads a compressed one.
       check: compare the CRCs.
 
     Raises:
@@ -134,9 +139,54 @@ def read_records(file: BinaryIO, *, check: bool = True) -> Iterator[tuple[int, b
         yield record.offset, record.data
 
 
+class Gzip:
+    """Compresses what is written to a file, as TensorFlow's compression_type="GZIP" reads it.
+
+    Without a time or a name in its header: equal records give equal bytes with the same zlib.
+    """
+
+    def __init__(self) -> None:
+        self._compressor = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_FORMAT)
+
+    def add(self, parts: Sequence[bytes]) -> list[bytes]:
+        """What is to be written for some more bytes; most often nothing yet."""
+        return [data for part in parts if (data := self._compressor.compress(part))]
+
+    def end(self) -> list[bytes]:
+        """What is to be written at the end."""
+        return [self._compressor.flush()]
+
+
+_GZIP_LEVEL = 6
+_GZIP_FORMAT = 16 + zlib.MAX_WBITS
+
+
+class Gunzip:
+    """Reads what a gzip file holds; a broken one is a `CorruptRecord`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = gzip.GzipFile(fileobj=file)
+
+    def read(self, size: int = -1) -> bytes:
+        """As a file does."""
+        try:
+            return self._file.read(size)
+        except (EOFError, OSError, zlib.error) as error:
+            raise CorruptRecord(f"gzip: {error}") from error
+
+
 def shard_name(shard: ShardId) -> str:
-    """`train-00000-of-00016.tfrecord`."""
-    return f"{shard.split}-{shard.index:05d}-of-{shard.num_shards:05d}{SUFFIX}"
+    """`train-00000-of-00016.tfrecord`, and `.gz` behind it where it is compressed."""
+    return f"{_stem(shard)}{suffix_of(shard.compression)}"
+
+
+def suffix_of(compression: str) -> str:
+    """What ends the names of shards."""
+    return SUFFIX + (GZIP_SUFFIX if compression else "")
+
+
+def _stem(shard: ShardId) -> str:
+    return f"{shard.split}-{shard.index:05d}-of-{shard.num_shards:05d}"
 
 
 def parse_shard_name(name: str) -> ShardId | None:
@@ -144,12 +194,13 @@ def parse_shard_name(name: str) -> ShardId | None:
     match = _NAME.fullmatch(name)
     if not match:
         return None
-    return ShardId(match["split"], int(match["index"]), int(match["num_shards"]))
+    numbers = int(match["index"]), int(match["num_shards"])
+    return ShardId(match["split"], *numbers, "gzip" if match["gzip"] else "")
 
 
 def index_name(shard: ShardId) -> str:
     """`train-00000-of-00016.idx`."""
-    return shard_name(shard).removesuffix(SUFFIX) + ".idx"
+    return f"{_stem(shard)}.idx"
 
 
 def index_line(offset: int, framed_size: int) -> str:

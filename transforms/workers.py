@@ -83,6 +83,7 @@ class ShardJob:
             threads.ahead(local, decodes=self.encoder.check == "full"),
             self.settings,
             digests=self.digests,
+            coded=self.encoder.schema.holds == "encoded",
         )
 
 

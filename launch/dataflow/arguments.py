@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from imageshards.launch.dataflow.package import NAME, write_wheel
 from imageshards.pipeline.config import Config
 from imageshards.pipeline.metadata import version
 from imageshards.pipeline.options import Parser
 from imageshards.transforms import storage
-from imageshards.transforms.elements import UsageError
+from imageshards.transforms.elements import BuildError, UsageError
 
 _NEEDED = {
     "project": "the project that pays",
@@ -26,14 +27,14 @@ _NEEDED = {
 }
 _OPTIONAL = (
     "staging_location", "job_name", "setup_file", "sdk_container_image",
-    "number_of_worker_harness_threads",
+    "number_of_worker_harness_threads", "impersonate_service_account",
 )  # fmt: skip
 _HARNESS_THREADS = 2
 """Shards at a time in the process of each vCPU, each with reads in flight of its own. Beam's
 default of 12 would begin hundreds of reads, and hold as many images, for one core to check."""
 _JOB_NAME_LENGTH = 63
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-_REFRESH_SECONDS = 10
+_REQUEST_SECONDS = 10
 
 
 @contextmanager
@@ -63,6 +64,8 @@ def completed(arguments: Sequence[str], config: Config) -> Iterator[list[str]]:
                 f"--{option} {uri}: Dataflow's workers do not see this machine's files; "
                 "write a place such as gs://BUCKET/FOLDER"
             )
+    if given.setup_file and not os.path.isfile(given.setup_file):
+        raise UsageError(f"--setup_file {given.setup_file}: there is no such file")
     temp = given.temp_location.rstrip("/")
     added = [f"--labels={NAME}-version={re.sub('[^a-z0-9]', '-', version().lower())}"]
     if temp.count("/") == 2:  # Beam takes a bucket for a folder only with a slash
@@ -79,19 +82,32 @@ def completed(arguments: Sequence[str], config: Config) -> Iterator[list[str]]:
         yield [*arguments, *added]
 
 
-def check_credentials(arguments: Sequence[str]) -> None:
-    """Looks for Google credentials, within seconds.
+def check_access(arguments: Sequence[str]) -> None:
+    """Looks for Google credentials and for the buckets of the job's own files, within seconds.
 
-    Beam and its clients would each look for them again and again, and go on without.
+    Beam and its clients would each look for credentials again and again, and go on without; and
+    Beam tries for ten minutes to write into a bucket that is not there.
 
     Raises:
-      UsageError: there are none, or they are not valid any more.
+      UsageError: there are no credentials, or they are not valid any more; there is no such
+        bucket, or it may not be looked at.
     """
-    if _parse(arguments).no_auth:
-        return
     # Off Google's machines nobody answers there, and by default it is asked 3 times for 3 s.
     os.environ.setdefault("GCE_METADATA_TIMEOUT", "1")
     os.environ.setdefault("GCE_METADATA_DETECT_RETRIES", "2")
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage as cloud_storage
+
+    given = _parse(arguments)
+    credentials = AnonymousCredentials() if given.no_auth else _credentials()  # type: ignore[no-untyped-call]
+    if given.impersonate_service_account:
+        return  # the buckets are for that one to see
+    client = cloud_storage.Client(project=given.project, credentials=credentials)
+    for option in ("temp_location", "staging_location"):
+        _check_exists(client, option, getattr(given, option))
+
+
+def _credentials() -> Any:
     import google.auth
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import Request
@@ -101,13 +117,33 @@ def check_credentials(arguments: Sequence[str]) -> None:
             warnings.simplefilter("ignore")  # of quota projects
             credentials, _ = google.auth.default(scopes=[_SCOPE])
         if not credentials.valid:
-            credentials.refresh(partial(Request(), timeout=_REFRESH_SECONDS))  # type: ignore[no-untyped-call]
+            credentials.refresh(partial(Request(), timeout=_REQUEST_SECONDS))  # type: ignore[no-untyped-call]
     except GoogleAuthError as error:
         reason = re.split(r"\.\s|\n", str(error.args[0] if error.args else error))[0].rstrip(".")
         raise UsageError(
             f"no Google credentials: {reason}; `gcloud auth application-default login` gets them, "
             "or GOOGLE_APPLICATION_CREDENTIALS names the file of a service account"
         ) from error
+    return credentials
+
+
+def _check_exists(client: Any, option: str, uri: str) -> None:
+    from google.api_core.exceptions import Forbidden, NotFound, Unauthorized
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    bucket = uri.split("/")[2]
+    retry = DEFAULT_RETRY.with_timeout(2 * _REQUEST_SECONDS)
+    try:
+        client.get_bucket(bucket, timeout=_REQUEST_SECONDS, retry=retry)
+    except NotFound as error:
+        raise UsageError(f"--{option} {uri}: there is no bucket {bucket!r}") from error
+    except (Forbidden, Unauthorized) as error:
+        raise UsageError(
+            f"--{option} {uri}: these credentials may not look at bucket {bucket!r}: it takes "
+            "roles/storage.legacyBucketReader, and roles/storage.objectAdmin to write there"
+        ) from error
+    except Exception as error:
+        raise BuildError(f"--{option} {uri}: cannot be reached: {error}") from error
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -281,6 +281,25 @@ def test_an_interrupt_leaves_the_job_alone(bucket: Bucket):
     assert all("jobs" in request and "PUT" not in request for request in service.requests)
 
 
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--temp_location=gs://none/tmp", "--temp_location gs://none/tmp: there is no bucket"),
+        ("--max_num_workers=1", "num_workers (2) cannot exceed max_num_workers (1)"),
+        ("--project=12345", "Invalid Project ID (12345)"),
+    ],
+)
+def test_what_could_not_run_is_not_submitted(bucket: Bucket, option: str, says: str):
+    # Without a stub: Beam looks at these only where the endpoint is Dataflow's own.
+    done = imageshards(
+        *bucket.build, "--output=gs://bucket/never", *SUBMIT, "--num_workers=2", option,
+        **bucket.environment,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 FAILURES = {
     "failed": (
         Service(

@@ -58,3 +58,14 @@ def test_a_gigabyte_of_images_passes_through_400_megabytes(tmp_path: Path):
     assert peak_rss([*IMAGESHARDS, *arguments]) < LIMIT
     written = sum(path.stat().st_size for path in (tmp_path / "out").glob("*.tfrecord"))
     assert written > 1e9
+
+
+def test_a_hundred_megabytes_of_text_pass_through_500(tmp_path: Path):
+    lines = 100_000_000 // 200
+    with open(tmp_path / "a.txt", "wb") as file:
+        for number in range(lines):
+            file.write(b"%0199d\n" % number)
+    arguments = ["build", f"--input={tmp_path}/a.txt", f"--output={tmp_path}/out", "--num_shards=4"]
+    peak = peak_rss([*IMAGESHARDS, *arguments, "--features=text", "--labels=none"])
+    assert peak < 500e6
+    assert sum(path.stat().st_size for path in (tmp_path / "out").glob("*.tfrecord")) > 1e8

@@ -1,0 +1,90 @@
+"""`imageshards features`: the schemas, and Python that parses their records, as text to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from imageshards.reader.parse import schema_of
+from imageshards.transforms.schemas import COLUMN, SCHEMAS, SOURCES, Feature, Schema
+
+_TF_TYPES = {"bytes": "tf.string", "int64": "tf.int64", "float": "tf.float32"}
+_EXAMPLE_SHAPE = "[32, 32, 3]"
+
+
+def list_schemas() -> str:
+    """A line for each schema."""
+    rows = "\n".join(f"  {schema.name:<10}{schema.use}" for schema in SCHEMAS.values())
+    return (
+        f"Schemas, for --features:\n{rows}\n"
+        "imageshards features NAME, or DIR of a data set, prints its features and how to parse them"
+    )
+
+
+def describe(place: str) -> str:
+    """The features of a schema, and a function that parses a record of it: a piece of Python.
+
+    Args:
+      place: the name of a schema, or the folder of a data set.
+
+    Raises:
+      BuildError: it is neither.
+    """
+    schema = schema_of(place)
+    return "\n".join([*_comment(schema), "", *_code(schema)])
+
+
+def _comment(schema: Schema) -> Iterator[str]:
+    yield f"# {schema.name}: {schema.use}" if schema.use else f"# {schema.name}"
+    yield "#"
+    width = max(len(feature.key) for feature in schema.features) + 2
+    for feature in schema.features:
+        kind = feature.kind + (" list" if feature.tfds == "List" else "")
+        yield f"# {feature.key:<{width}}{kind:<12}{_meaning(feature)}"
+
+
+def _meaning(feature: Feature) -> str:
+    if feature.source.startswith(COLUMN):
+        return "a column of --features_from, or none: an empty list"
+    text = SOURCES.get(feature.source, feature.tfds)
+    if feature.array:
+        text += f": {feature.array.dtype}, little-endian"
+    return text
+
+
+def _code(schema: Schema) -> Iterator[str]:
+    yield "import tensorflow as tf"
+    yield ""
+    content = schema.content
+    if content and content.array and not schema.key_of("shape"):
+        told = content.array.shape
+        shape = str(list(told)) if told else _EXAMPLE_SHAPE
+        yield f"SHAPE = {shape}  # height, width, channels" + (
+            "" if told else ": as --resize and --channels say"
+        )
+    yield "SPEC = {"
+    for feature in schema.features:
+        kind = _TF_TYPES[feature.kind]
+        parsed = f"RaggedFeature({kind})"
+        if feature.tfds != "List":
+            parsed = f"FixedLenFeature([], {kind})"
+        yield f'    "{feature.key}": tf.io.{parsed},'
+    yield "}"
+    yield ""
+    yield ""
+    yield "def parse(record):"
+    yield "    values = tf.io.parse_single_example(record, SPEC)"
+    shape_key = schema.key_of("shape")
+    for feature in sorted(schema.features, key=lambda feature: feature.key != shape_key):
+        value = f'values["{feature.key}"]'
+        if feature.tfds == "Image":
+            yield f"    {value} = tf.io.decode_image("
+            yield f"        {value}, channels=3, expand_animations=False"
+            yield "    )"
+        elif feature.array:
+            raw = f"tf.io.decode_raw({value}, tf.{feature.array.dtype})"
+            if feature.source != "pixels":
+                yield f"    {value} = {raw}"
+            else:
+                shape = f'values["{shape_key}"]' if shape_key else "SHAPE"
+                yield f"    {value} = tf.reshape({raw}, {shape})"
+    yield "    return values"

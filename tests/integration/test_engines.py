@@ -1,0 +1,337 @@
+"""Builds on Flink and on Prism: the bytes of a local build, through faults too.
+
+Each cell of the table in launch/flink/README.md is tested here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from helpers import IMAGESHARDS, contents, image_bytes, imageshards, names, write_images
+from web_server import WebServer, reply, running
+
+from imageshards.pipeline.options import without_effect
+
+ROOT = Path(__file__).parents[2]
+FIRST_DOWNLOAD = 1200
+OPTIONS = ["--num_shards=3", "--name=x", "--splits", "train=0.8,test=0.2"]
+
+
+def made(target: str, *tools: str) -> Path:
+    """A file that make fetches; skips where it is not to be had."""
+    for tool in tools:
+        if not shutil.which(tool):
+            pytest.skip(f"{tool} is not installed, with which make fetches {target}")
+    done = subprocess.run(
+        ["make", "-s", target],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=FIRST_DOWNLOAD,
+    )  # fmt: skip
+    if done.returncode:
+        told = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        report = pytest.fail if os.environ.get("CI") else pytest.skip
+        report(f"make {target} failed: {told[0] if told else done.returncode}")
+    return ROOT / target
+
+
+@pytest.fixture(scope="module")
+def prism() -> list[str]:
+    """What a build on Prism is told."""
+    return ["--runner=PrismRunner", f"--prism_location={made('.engines/bin/prism', 'go')}"]
+
+
+@pytest.fixture(scope="module")
+def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """What a build on Flink is told; the cluster, which dies with this process."""
+    made(".engines/flink.made", "java", "mvn")
+    folder = tmp_path_factory.mktemp("flink")
+    script = ROOT / "launch/flink/cluster.py"
+    options = ["--folder", folder, "--rest_port=0", "--job_port=0", "--restarts=1"]
+    cluster = subprocess.Popen(
+        [sys.executable, script, "run", *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert cluster.stdin
+    assert cluster.stdout
+    try:
+        told = cluster.stdout.readline()
+        assert told, [path.read_text()[-500:] for path in folder.glob("*.log")]
+        yield json.loads(told)["options"]
+    finally:
+        cluster.stdin.close()
+        cluster.wait(60)
+        await_that(lambda: not in_group(cluster.pid), "the cluster leaves processes behind")
+
+
+@pytest.fixture(params=["flink", "prism"])
+def engine(request: pytest.FixtureRequest) -> list[str]:
+    options: list[str] = request.getfixturevalue(request.param)
+    return options
+
+
+@pytest.fixture(scope="module")
+def local(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a local build of the photos writes."""
+    out = tmp_path_factory.mktemp("local") / "out"
+    done = imageshards("build", "--input", photos, "--output", out, *OPTIONS)
+    assert done.returncode == 0, done.stderr
+    return contents(out)
+
+
+def await_that(condition: Callable[[], object], otherwise: str, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.05)
+
+
+def processes() -> Iterator[tuple[int, int, int, str]]:
+    """(pid, parent, group, command line) of what runs here."""
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            _, _, stat = (place / "stat").read_text().rpartition(")")
+            command = (place / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue
+        state, parent, group = stat.split()[:3]
+        if state != "Z":
+            yield int(place.name), int(parent), int(group), command
+
+
+def in_group(group: int) -> list[int]:
+    return [pid for pid, _, of, _ in processes() if of == group]
+
+
+def below(ancestor: int, command: str) -> list[int]:
+    """Descendants whose command line has that in it."""
+    found = list(processes())
+    family = {ancestor}
+    while more := {pid for pid, parent, _, _ in found if parent in family} - family:
+        family |= more
+    return [pid for pid, _, _, line in found if pid in family - {ancestor} and command in line]
+
+
+def test_the_bytes_of_a_local_build(
+    engine: list[str], photos: Path, local: dict[str, bytes], tmp_path: Path
+):
+    before = {pid for pid, _, _, _ in processes()}
+    out = tmp_path / "out"
+    done = imageshards("build", "--input", photos, "--output", out, *OPTIONS, *engine, "--json")
+    assert done.returncode == 0, done.stderr
+    assert contents(out) == local
+    assert json.loads(done.stdout)["records"] == 120
+    assert all(line.startswith("imageshards: ") for line in done.stderr.splitlines()), done.stderr
+    left = [line for pid, parent, _, line in processes() if pid not in before and parent == 1]
+    assert not [line for line in left if "prism" in line or "job-server" in line]
+
+
+def test_relative_places(engine: list[str], photos: Path, tmp_path: Path):
+    # Workers run in folders of their own.
+    shutil.copytree(photos / "class00", tmp_path / "in/class00")
+    (tmp_path / "names.txt").write_text("class00\n")
+    made = []
+    for out, runner in (("a", []), ("b", engine)):
+        done = subprocess.run(
+            [*IMAGESHARDS, "build", "--input=in", f"--output={out}", "--class_names=names.txt",
+             "--base_uri=in", "--name=x", *runner],
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        made.append(contents(tmp_path / out))
+    assert made[0] == made[1]
+
+
+def test_the_beam_writer_on_flink(flink: list[str], photos: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    done = imageshards(
+        "build", "--input", photos, "--output", out, *OPTIONS, *flink, "--writer=beam"
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(set(names(out))) == 120
+    done = imageshards("verify", out)
+    assert "120 records in 6 shards" in done.stdout, done.stderr
+
+
+def test_prism_cannot_run_the_beam_writer(photos: Path, tmp_path: Path):
+    done = imageshards(
+        "build", "--input", photos, "--output", tmp_path / "out", "--runner=PrismRunner",
+        "--num_shards=2", "--writer=beam",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "Prism halts in the middle of --writer beam" in done.stderr
+
+
+def test_a_failed_build_is_one_line(engine: list[str], tmp_path: Path):
+    write_images(tmp_path / "in", 1, 3)
+    (tmp_path / "in/class00/bad.jpg").write_bytes(b"nonsense")
+    out = tmp_path / "out"
+    done = imageshards("build", "--input", tmp_path / "in", "--output", out, *engine)
+    lines = [line for line in done.stderr.splitlines() if not is_progress(line)]
+    assert done.returncode == 1
+    assert len(lines) == 1, done.stderr
+    assert "1 of 4 images (25.0%) were rejected" in lines[0]
+    assert "1 NotAnImage, such as" in lines[0]
+    assert not (out / "dataset_info.json").exists()
+
+
+def is_progress(line: str) -> bool:
+    return line.endswith("listing") or " shards, " in line
+
+
+def test_options_without_effect_are_told(prism: list[str], photos: Path, tmp_path: Path):
+    done = imageshards(
+        "build", "--input", photos, "--output", tmp_path / "out", *prism,
+        "--direct_running_mode=multi_processing", "--direct_num_workers=2",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    line = "imageshards: PrismRunner ignores --direct_running_mode, --direct_num_workers\n"
+    assert line in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("runner", "option", "told"),
+    [
+        ("FlinkRunner", "--direct_num_workers=2", "FlinkRunner ignores --direct_num_workers"),
+        ("FlinkRunner", "--num_workers=2", "FlinkRunner ignores --num_workers"),
+        ("FlinkRunner", "--parallelism=2", ""),
+        ("FnApiRunner", "--parallelism=2", "FnApiRunner ignores --parallelism"),
+        ("FnApiRunner", "--direct_num_workers=2", ""),
+    ],
+)
+def test_what_a_runner_ignores(runner: str, option: str, told: str):
+    assert without_effect([f"--runner={runner}", option]) == told
+
+
+def test_workers_are_for_the_local_runner(photos: Path, tmp_path: Path):
+    for runner in ("FlinkRunner", "PrismRunner"):
+        done = imageshards(
+            "build", "--input", photos, "--output", tmp_path / "out", f"--runner={runner}",
+            "--workers=2",
+        )  # fmt: skip
+        assert done.returncode == 2
+        assert "--workers is for the local runner in one process" in done.stderr
+
+
+# ------------------------------------------------------------------------------------- faults
+
+
+class Gate:
+    """A page that does not answer before it is opened."""
+
+    def __init__(self, body: bytes) -> None:
+        self.asked = threading.Event()
+        self.open = threading.Event()
+        self._body = body
+
+    def __call__(self, handler: object) -> None:
+        self.asked.set()
+        self.open.wait(200)
+        reply(handler, 200, self._body)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def web() -> Iterator[WebServer]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def halfway(web: WebServer, tmp_path: Path) -> tuple[Gate, list[str], dict[str, bytes]]:
+    """A build that halts in the middle of a shard; its gate, options and bytes."""
+    for number in range(40):
+        web.pages[f"/c{number % 2}/{number}.jpg"] = image_bytes(number)
+    listed = tmp_path / "list.txt"
+    listed.write_text("".join(f"{web.url}{path}\n" for path in web.pages))
+    options = ["build", f"--input={listed}", "--num_shards=2", "--name=x", "--web_timeout=300"]
+    done = imageshards(*options, "--output", tmp_path / "local")
+    assert done.returncode == 0, done.stderr
+    gate = web.pages["/c1/7.jpg"] = Gate(image_bytes(7))
+    return gate, options, contents(tmp_path / "local")
+
+
+@contextmanager
+def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A command line that is under way; ended with the block."""
+    process = subprocess.Popen(
+        [*IMAGESHARDS, *map(str, arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+Halfway = tuple[Gate, list[str], dict[str, bytes]]
+
+
+def test_flink_replaces_a_worker_that_was_killed_while_it_wrote(
+    flink: list[str], halfway: Halfway, tmp_path: Path
+):
+    gate, options, expected = halfway
+    out = tmp_path / "out"
+    with started(*options, "--output", out, *flink) as build:
+        assert gate.asked.wait(120)
+        workers = below(os.getpid(), "imageshards-worker --id")
+        assert workers
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+        gate.open.set()
+        _, told = build.communicate(timeout=200)
+    assert build.returncode == 0, told
+    assert contents(out) == expected
+
+
+def test_a_worker_of_the_local_runner_that_was_killed_while_it_wrote(
+    halfway: Halfway, tmp_path: Path
+):
+    gate, options, expected = halfway
+    out = tmp_path / "out"
+    running = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+    with started(*options, "--output", out, *running) as build:
+        assert gate.asked.wait(120)
+        workers = below(build.pid, "sdk_worker_main")
+        assert workers
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+        gate.open.set()
+        _, told = build.communicate(timeout=120)
+    assert build.returncode == 1
+    # A worker that lived may tell on its way out that it lost its connection.
+    assert "Traceback" not in told
+    assert "imageshards: a worker process was killed" in told.splitlines()[-1]
+    assert not (out / "dataset_info.json").exists()
+    done = imageshards(*options, "--output", out)
+    assert done.returncode == 0, done.stderr
+    assert contents(out) == expected
+    assert not list(out.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("runner", ["local", "flink"])
+def test_two_builds_of_the_same_data_set_at_once(
+    runner: str, halfway: Halfway, tmp_path: Path, request: pytest.FixtureRequest
+):
+    gate, options, expected = halfway
+    chosen = request.getfixturevalue("flink") if runner == "flink" else []
+    out = tmp_path / "out"
+    with started(*options, "--output", out, *chosen) as first:
+        assert gate.asked.wait(120)
+        # Both are in the middle of the same shard.
+        gate.asked.clear()
+        with started(*options, "--output", out) as second:
+            assert gate.asked.wait(120)
+            gate.open.set()
+            told = [build.communicate(timeout=200)[1] for build in (first, second)]
+    assert first.returncode == second.returncode == 0, told
+    assert contents(out) == expected
