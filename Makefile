@@ -2,7 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 FOLDERS := pipeline transforms reader launch launch/dataflow
 
-.PHONY: env demo test test-airflow check integration bench engines flink flink-stop template clean
+.PHONY: env demo test test-airflow test-airflow-standalone check integration bench engines flink flink-stop template clean
 
 env: .venv/made
 
@@ -30,7 +30,11 @@ $(AIRFLOW)/made: launch/airflow/requirements.txt
 
 test-airflow: env $(AIRFLOW)/made
 	$(AIRFLOW)/bin/python -m pytest tests/airflow --confcutdir tests/airflow \
-	    --override-ini 'pythonpath=tests/airflow tests' $(TESTS)
+	    --override-ini 'pythonpath=tests/airflow tests' $(or $(TESTS),-m 'not standalone')
+
+# A scheduler, its web server and SQLite for some minutes, as a person would start them.
+test-airflow-standalone:
+	$(MAKE) test-airflow TESTS='-m standalone'
 
 check: env
 	$(BIN)/ruff check .

@@ -23,6 +23,7 @@ import psutil
 import pytest
 from nights import DAGS, data, data_set, splits, write_dag
 
+pytestmark = pytest.mark.standalone
 DEADLINE = 420
 OPTIONS = {"splits": "train=0.7,test=0.3", "num_shards": 2, "labels_from": "dirname"}
 
