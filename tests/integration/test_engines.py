@@ -6,6 +6,7 @@ Each cell of the table in launch/flink/README.md is tested here.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
