@@ -1,6 +1,6 @@
 """Builds on Flink and on Prism: the bytes of a local build, through faults too.
 
-Each cell of the table in launch/flink/README.md is tested here.
+Each cell of the README's table of engines is tested here.
 """
 
 from __future__ import annotations
