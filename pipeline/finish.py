@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 from imageshards.pipeline import metadata
 from imageshards.pipeline.config import Config
@@ -29,7 +29,7 @@ from imageshards.transforms.leaks import write_leaks
 from imageshards.transforms.plan import Plan
 from imageshards.transforms.schemas import SCHEMAS
 from imageshards.transforms.tfds import features_json
-from imageshards.transforms.tfrecord import SHARD_LIKE
+from imageshards.transforms.tfrecord import GZIP_SUFFIX, SHARD_LIKE
 from imageshards.transforms.unpack import PREFIX as UNPACKED_PREFIX
 
 
@@ -172,19 +172,11 @@ def _unplanned(layout: Layout) -> list[str]:
 def clear(layout: Layout) -> None:
     """Deletes the files of a build, and no others; what made it complete goes first."""
     storage.delete([layout.dataset_info])
-    plan = _read_json(layout.plan)
-    if not plan:  # none, or one that cannot be read
+    shards = _planned(layout)
+    if not shards:  # no plan, or one that cannot be read
         storage.delete([storage.join(layout.root, name) for name in _unplanned(layout)])
-        storage.delete([layout.plan])
+        storage.delete([layout.plan, layout.reshard])
         return
-    compression: Literal["", "gzip"] = (
-        "gzip" if (plan.get("options") or {}).get("compression") == "gzip" else ""
-    )
-    shards = [
-        ShardId(split, index, counts["shards"], compression)
-        for split, counts in (plan.get("splits") or {}).items()
-        for index in range(counts["shards"])
-    ]
     there = {
         folder: set(storage.names_in(folder))
         for folder in (layout.root, layout.index_folder, layout.state)
@@ -206,7 +198,26 @@ def clear(layout: Layout) -> None:
         ]
     )
     storage.sweep(layout.state)
-    storage.delete([layout.plan])
+    storage.delete([layout.plan, layout.reshard])
+
+
+def _planned(layout: Layout) -> list[ShardId]:
+    """The shards of a folder, as the plan of its build or what `reshard` wrote there tells."""
+    plan = _read_json(layout.plan) or {}
+    gzip = (plan.get("options") or {}).get("compression") == "gzip"
+    counts = [
+        (split, counts["shards"], gzip) for split, counts in (plan.get("splits") or {}).items()
+    ]
+    resharded = _read_json(layout.reshard) or {}
+    gzip = any(name.endswith(GZIP_SUFFIX) for name, _ in resharded.get("shards") or ())
+    counts += [
+        (split, number, gzip) for split, number in (resharded.get("num_shards") or {}).items()
+    ]
+    return [
+        ShardId(split, index, number, "gzip" if gzip else "")
+        for split, number, gzip in counts
+        for index in range(number)
+    ]
 
 
 def finish(

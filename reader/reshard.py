@@ -140,20 +140,28 @@ def _claim(dataset: Dataset, layout: Layout, counts: dict[str, int]) -> bool:
         "num_shards": counts,
     }
     text = (json.dumps(mine) + "\n").encode()
-    marker = storage.join(layout.state, "reshard.json")
     found = [
         name
         for name in storage.names_in(layout.root)
         if SHARD_LIKE.fullmatch(name) or name in ("dataset_info.json", "features.json")
     ]
-    if _read(marker) == text:
-        return storage.exists(layout.dataset_info)
-    if found or storage.exists(layout.plan):
+    planned = storage.exists(layout.plan)
+    if _read(layout.reshard) == text and not planned:
+        compression = dataset.shards[0].id.compression
+        ours = {
+            shard_name(ShardId(split, index, count, compression))
+            for split, count in counts.items()
+            for index in range(count)
+        }
+        found = [name for name in found if SHARD_LIKE.fullmatch(name) and name not in ours]
+        if not found:
+            return storage.exists(layout.dataset_info)
+    if found or planned:
         what = f"holds another data set: {', '.join(found[:3])}" if found else "holds a build"
         raise BuildError(f"{layout.root} {what}; name another folder, or empty this one")
     layout.make_folders()
     storage.sweep(layout.state)
-    layout.write(marker, text)
+    layout.write(layout.reshard, text)
     return False
 
 

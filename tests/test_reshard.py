@@ -14,9 +14,11 @@ from conftest import Build, Command
 from helpers import build_json, every_file, records, shards
 
 from imageshards import reader
+from imageshards.pipeline.finish import clear
 from imageshards.reader.advise import advised_shards
 from imageshards.reader.verify import verify
 from imageshards.transforms.keys import first_rank
+from imageshards.transforms.layout import Layout
 from imageshards.transforms.scan import read_shard
 
 
@@ -78,6 +80,38 @@ def test_the_same_again_does_nothing_and_another_is_refused(
     code, _, err = command("build", "--input", tmp_path, "--output", new)
     assert code == 2
     assert "holds files of another build" in err
+
+
+def test_a_build_in_its_place_is_not_taken_for_it(
+    dataset: Path, photos: Path, tmp_path: Path, build: Build, command: Command
+):
+    new = tmp_path / "new"
+    assert command("reshard", dataset, new, "--num_shards", 2)[0] == 0
+    marker = (new / "metadata/shards/reshard.json").read_bytes()
+    build(photos, output=new, num_shards="5", overwrite=True)
+    assert not (new / "metadata/shards/reshard.json").exists()
+    before = every_file(new)
+    for _ in range(2):
+        code, _, err = command("reshard", dataset, new, "--num_shards", 2)
+        assert code == 2
+        assert "holds another data set" in err
+        assert every_file(new) == before
+        # The same where another process wrote the marker again, and where there is no plan.
+        (new / "metadata/shards/reshard.json").write_bytes(marker)
+        (new / "metadata/shards/plan.json").unlink(missing_ok=True)
+        before = every_file(new)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_all_of_it_is_deleted_by_overwrite(
+    build: Build, photos: Path, tmp_path: Path, command: Command, compression: str
+):
+    new = tmp_path / "new"
+    build(photos, num_shards="3", features="pixels", resize="8x8", compression=compression)
+    assert command("reshard", tmp_path / "out", new, "--num_shards", 4)[0] == 0
+    (new / "metadata/mine.csv").write_text("not of reshard")
+    clear(Layout(str(new)))
+    assert every_file(new) == {str(new / "metadata/mine.csv"): b"not of reshard"}
 
 
 def test_one_that_broke_off_is_finished_by_the_same_command(

@@ -1,6 +1,8 @@
 """`verify --sample`: some records of all shards."""
 
+import gzip
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from conftest import Command
 from helpers import shards
 
 from imageshards.reader.verify import verify
+from imageshards.transforms.tfrecord import FRAME_BYTES, frame
 
 
 @pytest.fixture
@@ -54,6 +57,44 @@ def test_an_index_that_does_not_match(dataset: Path):
     assert "does not match" in verify(str(dataset), 1).problems[0]
     index.write_text("9999999 5\n" * 30)
     assert "record" in verify(str(dataset), 120).problems[0]
+
+
+@pytest.fixture
+def compressed(tmp_path: Path, photos: Path, command: Command) -> Path:
+    output = tmp_path / "out"
+    options = ["--features=pixels", "--resize=8x8", "--compression=gzip", "--num_shards=4"]
+    assert command("build", "--input", photos, "--output", output, *options)[0] == 0
+    return output
+
+
+@pytest.mark.parametrize(("sample", "looked_at"), [(1, 1), (7, 7), (999, 120)])
+def test_a_sample_of_compressed_shards(compressed: Path, sample: int, looked_at: int):
+    verdict = verify(str(compressed), sample)
+    assert (verdict.records, verdict.problems) == (looked_at, ())
+
+
+def test_damage_to_compressed_shards(compressed: Path):
+    one, two, three, four = sorted(compressed.glob("*.gz"))
+    three.unlink()
+    two.write_bytes(gzip.compress(gzip.decompress(two.read_bytes())[:-100]))
+    data = gzip.decompress(one.read_bytes())
+    second = struct.unpack_from("<Q", data)[0] + FRAME_BYTES
+    one.write_bytes(gzip.compress(data[second:]))  # whole records, but one of them is gone
+    problems = verify(str(compressed), 8).problems
+    assert f"{one}: 29 records, and not the 30 of build.json" in problems
+    assert any(problem.startswith(f"{two}: ") for problem in problems)
+    assert f"{three}: missing" in problems
+    assert not any(four.name in problem for problem in problems)
+
+
+def test_a_record_of_a_compressed_shard_that_is_no_image(compressed: Path):
+    path = min(compressed.glob("*.gz"))
+    length = struct.unpack_from("<Q", gzip.decompress(path.read_bytes()))[0]
+    rest = gzip.decompress(path.read_bytes())[length + FRAME_BYTES :]
+    with gzip.open(path, "wb") as file:
+        file.write(b"".join(frame([b""])) + rest)
+    # The first record of the first shard is in every sample.
+    assert any("record 0: lacks" in problem for problem in verify(str(compressed), 1).problems)
 
 
 def test_the_command(dataset: Path, command: Command):

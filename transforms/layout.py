@@ -71,6 +71,11 @@ class Layout:
         """Which build the folder belongs to."""
         return storage.join(self.state, "plan.json")
 
+    @property
+    def reshard(self) -> str:
+        """Of which data set `reshard` filled the folder, in place of a plan."""
+        return storage.join(self.state, "reshard.json")
+
     def shard(self, shard: ShardId) -> str:
         """A TFRecord file."""
         return storage.join(self.root, shard_name(shard))
