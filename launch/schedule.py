@@ -46,7 +46,7 @@ def add_schedule_commands(commands: _SubParsersAction[Parser]) -> None:
     )
     publish.add_argument(
         "--keep_versions", type=_count, default=0, metavar="N",
-        help="delete published versions beside it but the N latest (default 0: keep all)",
+        help="delete its published versions but the N latest and this one (default 0: keep all)",
     )  # fmt: skip
     publish.add_argument(
         "--fingerprint", default="", metavar="HEX", help="what the command fingerprint printed"
@@ -81,7 +81,7 @@ def fingerprint(args: argparse.Namespace, rest: list[str]) -> int:
     )
     state, version = ("empty", "")
     if found.files:
-        state, version = state_of(config.output, found.digest)
+        state, version = state_of(config.output, found.digest, config.dataset_name)
     if args.json:
         result = {**asdict(found), "output": config.layout.root, "state": state, "version": version}
         print(json.dumps(result))

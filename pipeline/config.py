@@ -452,11 +452,7 @@ class Config:
     @property
     def dataset_name(self) -> str:
         """The name in dataset_info.json."""
-        if self.name:
-            return self.name
-        base = os.path.basename(self.layout.root.rstrip("/")).lower()
-        base = re.sub(r"[^a-z0-9_]+", "_", base).strip("_")
-        return base if _TFDS_NAME.fullmatch(base) else f"dataset_{base}".rstrip("_")
+        return self.name or default_name(os.path.basename(self.layout.root.rstrip("/")))
 
     @property
     def options(self) -> dict[str, Any]:
@@ -481,6 +477,12 @@ class Config:
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Config)}
+
+
+def default_name(folder: str) -> str:
+    """The name of a data set that is given none, from that of its folder."""
+    base = re.sub(r"[^a-z0-9_]+", "_", folder.lower()).strip("_")
+    return base if _TFDS_NAME.fullmatch(base) else f"dataset_{base}".rstrip("_")
 
 
 def _read_class_names(uri: str, with_texts: bool) -> tuple[tuple[str, str], ...]:

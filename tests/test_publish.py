@@ -1,16 +1,22 @@
 """Versions, and the pointer that is never half of one."""
 
+import fcntl
 import json
 import os
+import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from conftest import LOCAL, Command
 from helpers import every_file, write_images
 
 from imageshards.pipeline import publish as module
+from imageshards.pipeline.config import Config
 from imageshards.pipeline.publish import publish, read_pointer, state_of, versions
+from imageshards.pipeline.run import run
+from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
 
 
@@ -21,12 +27,21 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def built(images: Path, output: Path, **options: str) -> Path:
+    run(Config(input=(str(images),), output=str(output), **options), LOCAL, show_progress=False)
+    return output
+
+
+@pytest.fixture(scope="module")
+def version(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(images, tmp_path_factory.mktemp("version") / "x", name="x")
+
+
 @pytest.fixture
-def base(tmp_path: Path, images: Path, command: Command) -> Path:
+def base(tmp_path: Path, version: Path) -> Path:
     """Five complete data sets, none of them published."""
     for day in range(1, 6):
-        output = tmp_path / f"base/2026-11-0{day}"
-        assert command("build", "--input", images, "--output", output, "--name", "x")[0] == 0
+        shutil.copytree(version, tmp_path / f"base/2026-11-0{day}")
     return tmp_path / "base"
 
 
@@ -149,6 +164,119 @@ def test_a_killed_deletion_is_gone_on_with(base: Path, monkeypatch: pytest.Monke
     assert not (base / "2026-11-01").exists()
 
 
+def test_a_pointer_whose_version_is_gone_is_switched(base: Path):
+    for day in (1, 2, 3, 5):
+        publish(str(base / f"2026-11-0{day}"))
+    shutil.rmtree(base / "2026-11-05")
+    done = publish(str(base / "2026-11-03"), keep_versions=1)
+    assert (done.latest, done.deleted) == ("2026-11-03", ("2026-11-01", "2026-11-02"))
+    assert read_pointer(str(base / "latest"))["version"] == "2026-11-03"  # type: ignore[index]
+    assert (base / "2026-11-03/dataset_info.json").exists()
+
+
+def test_what_is_being_published_is_not_deleted(base: Path):
+    for day in (3, 4, 5):
+        publish(str(base / f"2026-11-0{day}"))
+    done = publish(str(base / "2026-11-01"), keep_versions=2)
+    assert (done.latest, done.deleted) == ("2026-11-05", ("2026-11-03",))
+    assert state_of(str(base / "2026-11-01"), "", "x")[0] == "done"
+    done = publish(str(base / "2026-11-02"), keep_versions=2)
+    assert done.deleted == ("2026-11-01",), "one published before may go"
+    assert state_of(str(base / "2026-11-02"), "", "x")[0] == "done"
+
+
+def test_other_data_sets_in_the_folder_stay(images: Path, tmp_path: Path):
+    for name in ("cats", "dogs"):
+        for number in (1, 2):
+            built(images, tmp_path / f"{name}-{number}")
+
+    def publish_one(version: str, pointer: str = "", keep: int = 1) -> tuple[str, ...]:
+        uri = str(tmp_path / pointer) if pointer else ""
+        return publish(str(tmp_path / version), pointer=uri, keep_versions=keep).deleted
+
+    assert publish_one("cats-1", "latest-cats") == ()
+    assert publish_one("dogs-1", "latest-dogs") == ()
+    assert publish_one("dogs-2", "latest-dogs") == ("dogs-1",)
+    assert (tmp_path / "cats-1/dataset_info.json").exists()
+    before = every_file(tmp_path)
+    with pytest.raises(BuildError, match=r"latest-dogs names dogs-2 of the data set dogs_2, and"):
+        publish_one("cats-2", "latest-dogs")
+    assert every_file(tmp_path) == before
+    assert publish_one("cats-2", "latest-cats") == ("cats-1",)
+    # Of the same inputs, but not of the same data set.
+    publish(str(tmp_path / "cats-2"), pointer=str(tmp_path / "latest-cats"), fingerprint="f")
+    assert state_of(str(tmp_path / "cats-3"), "f", "cats_3") == ("unchanged", "cats-2")
+    assert state_of(str(tmp_path / "dogs-3"), "f", "dogs_3") == ("new", "dogs-3")
+
+
+def test_a_version_that_another_pointer_names_stays(base: Path):
+    stable = str(base / "stable")
+    for day in (1, 2):
+        publish(str(base / f"2026-11-0{day}"))
+    publish(str(base / "2026-11-01"), pointer=stable)
+    publish(str(base / "2026-11-03"))
+    done = publish(str(base / "2026-11-04"), keep_versions=1)
+    assert done.deleted == ("2026-11-02", "2026-11-03")
+    publish(str(base / "2026-11-04"), pointer=stable)
+    assert publish(str(base / "2026-11-05"), keep_versions=2).deleted == ("2026-11-01",)
+
+
+def test_a_publish_that_broke_off_is_to_be_done_again(base: Path, monkeypatch: pytest.MonkeyPatch):
+    publish(str(base / "2026-11-01"), fingerprint="f")
+
+    def broken(*_: object) -> bool:
+        raise BuildError("disk full")
+
+    monkeypatch.setattr(storage, "replace", broken)
+    with pytest.raises(BuildError, match="disk full"):
+        publish(str(base / "2026-11-02"), fingerprint="g")
+    monkeypatch.undo()
+    assert state_of(str(base / "2026-11-02"), "g", "x") == ("new", "2026-11-02")
+    assert state_of(str(base / "2026-11-03"), "g", "x") == ("new", "2026-11-03")
+    assert publish(str(base / "2026-11-02"), fingerprint="g").latest == "2026-11-02"
+    assert state_of(str(base / "2026-11-02"), "g", "x") == ("done", "2026-11-02")
+
+
+def test_of_publishers_at_a_time_the_latest_wins(base: Path):
+    days = [str(base / f"2026-11-0{day}") for day in (4, 1, 5, 2, 3)]
+    with ThreadPoolExecutor(5) as threads:
+        list(threads.map(lambda day: publish(day, keep_versions=1), days))
+    assert read_pointer(str(base / "latest"))["version"] == "2026-11-05"  # type: ignore[index]
+    assert (base / "2026-11-05/dataset_info.json").exists()
+
+
+def test_without_locks_a_pointer_that_was_switched_meanwhile_is_read_again(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def no_locks(*_: object) -> None:
+        raise OSError("no locks")
+
+    def meanwhile(*arguments: object) -> bool:
+        monkeypatch.setattr(storage, "replace", replace)
+        publish(str(base / "2026-11-02"), keep_versions=1)
+        return replace(*arguments)  # type: ignore[arg-type]
+
+    replace = storage.replace
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    monkeypatch.setattr(storage, "replace", meanwhile)
+    assert publish(str(base / "2026-11-01"), keep_versions=1).latest == "2026-11-02"
+    assert read_pointer(str(base / "latest"))["version"] == "2026-11-02"  # type: ignore[index]
+
+
+def test_what_is_being_built_anew_is_neither_counted_nor_deleted(
+    base: Path, images: Path, command: Command
+):
+    for day in (1, 2, 3):
+        publish(str(base / f"2026-11-0{day}"))
+    anew = ["--input", images, "--output", base / "2026-11-01", "--seed=1", "--overwrite"]
+    assert command("build", *anew)[0] == 0
+    (base / "2026-11-02/dataset_info.json").unlink()
+    before = every_file(base / "2026-11-01"), every_file(base / "2026-11-02")
+    assert publish(str(base / "2026-11-04"), keep_versions=2).deleted == ()
+    assert (every_file(base / "2026-11-01"), every_file(base / "2026-11-02")) == before
+    assert publish(str(base / "2026-11-05"), keep_versions=2).deleted == ("2026-11-03",)
+
+
 def test_numbers_in_names_are_numbers(base: Path):
     (base / "2026-11-01").rename(base / "v9")
     (base / "2026-11-02").rename(base / "v10")
@@ -159,17 +287,17 @@ def test_numbers_in_names_are_numbers(base: Path):
 
 def test_states(base: Path):
     day = [str(base / f"2026-11-0{number}") for number in range(6)]
-    assert state_of(day[1], "f") == ("new", "2026-11-01")
+    assert state_of(day[1], "f", "x") == ("new", "2026-11-01")
     publish(day[1], fingerprint="f")
-    assert state_of(day[1], "f") == ("done", "2026-11-01")
-    assert state_of(day[1], "g") == ("changed", "2026-11-01")
-    assert state_of(day[2], "f") == ("unchanged", "2026-11-01")
-    assert state_of(day[2], "g") == ("new", "2026-11-02")
+    assert state_of(day[1], "f", "x") == ("done", "2026-11-01")
+    assert state_of(day[1], "g", "x") == ("changed", "2026-11-01")
+    assert state_of(day[2], "f", "x") == ("unchanged", "2026-11-01")
+    assert state_of(day[2], "g", "x") == ("new", "2026-11-02")
     publish(day[4], fingerprint="g")
     # Of an earlier date counts what there was before it, and not what came later.
-    assert state_of(day[2], "f") == ("unchanged", "2026-11-01")
-    assert state_of(day[3], "g") == ("new", "2026-11-03")
-    assert state_of(day[5], "g") == ("unchanged", "2026-11-04")
+    assert state_of(day[2], "f", "x") == ("unchanged", "2026-11-01")
+    assert state_of(day[3], "g", "x") == ("new", "2026-11-03")
+    assert state_of(day[5], "g", "x") == ("unchanged", "2026-11-04")
 
 
 def test_a_version_that_was_built_anew_is_not_published(base: Path, images: Path, command: Command):
@@ -177,7 +305,7 @@ def test_a_version_that_was_built_anew_is_not_published(base: Path, images: Path
     publish(str(output), fingerprint="f")
     anew = ["--input", images, "--output", output, "--seed=1", "--overwrite"]
     assert command("build", *anew)[0] == 0
-    assert state_of(str(output), "f") == ("new", "2026-11-01")
+    assert state_of(str(output), "f", "x") == ("new", "2026-11-01")
 
 
 @pytest.mark.parametrize("broken", ["missing", "incomplete", "damaged"])

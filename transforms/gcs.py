@@ -372,12 +372,17 @@ def open_sink(uri: str, scratch: str) -> Iterator[BatchSink]:
 
 def create(uri: str, data: bytes, scratch: str) -> bool:
     """Writes a small object that is not there yet; False if it is."""
+    return replace(uri, data, scratch, 0)
+
+
+def replace(uri: str, data: bytes, scratch: str, stamp: int) -> bool:
+    """Writes a small object in place of the one of a generation; False if it is another."""
     from google.api_core.exceptions import PreconditionFailed
 
     try:
         with _writing(uri) as blob:
             blob.upload_from_string(
-                data, "application/octet-stream", if_generation_match=0, **_patience()
+                data, "application/octet-stream", if_generation_match=stamp, **_patience()
             )
     except PreconditionFailed:
         return False

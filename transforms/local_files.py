@@ -170,3 +170,12 @@ def create(uri: str, data: bytes, scratch: str) -> bool:
     finally:
         delete(temp)
     return True
+
+
+def replace(uri: str, data: bytes, scratch: str, stamp: int) -> bool:
+    """Writes a small file in place of the one of a stamp; False if it is another."""
+    if stat(uri)[1] != stamp:
+        return False
+    with open_sink(uri, scratch) as sink:
+        sink.write([data])
+    return True

@@ -181,6 +181,21 @@ def create(uri: str, data: bytes, scratch: str) -> bool:
     return _store(uri).create(uri, data, scratch)
 
 
+def replace(uri: str, data: bytes, scratch: str, stamp: int) -> bool:
+    """Writes a small file in place of the one of a stamp, or of none; False if it is another.
+
+    Of two processes that try, one succeeds on Cloud Storage. Locally they must not try at once,
+    and elsewhere both succeed.
+
+    Args:
+      uri: its name.
+      data: all of it.
+      scratch: see `open_sink`.
+      stamp: as `read` told it; 0: there was no file.
+    """
+    return _store(uri).replace(uri, data, scratch, stamp)
+
+
 def folder_problem(folder: str) -> str:
     """Why a local folder could not be made or written to; empty if it could."""
     while not os.path.lexists(folder):

@@ -82,6 +82,9 @@ class Store(Protocol):
     def create(self, uri: str, data: bytes, scratch: str) -> bool:
         """See `storage.create`."""
 
+    def replace(self, uri: str, data: bytes, scratch: str, stamp: int) -> bool:
+        """See `storage.replace`."""
+
 
 class RemoteStore(Store, Protocol):
     """A store that is not of this machine."""
