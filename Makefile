@@ -43,7 +43,7 @@ check: env
 	$(BIN)/hadolint launch/dataflow/Dockerfile
 
 integration: env
-	$(BIN)/pytest tests/integration
+	$(BIN)/pytest -rs tests/integration
 
 # Engines to try builds on: Java, Maven and Go fetch them, once.
 engines: .engines/flink.made .engines/bin/prism

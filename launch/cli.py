@@ -31,6 +31,7 @@ from imageshards.pipeline.options import (
     workers_from,
 )
 from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.store import StoreError
 
 if TYPE_CHECKING:
     from imageshards.pipeline.config import Config
@@ -60,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _dispatch(arguments)
+    except StoreError as error:
+        return _complain(str(error), 1)
     except (UsageError, BuildError) as error:
         return _complain(str(error), 2)
     except KeyboardInterrupt:

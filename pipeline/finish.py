@@ -260,6 +260,7 @@ def finish(
     )
     storage.sweep(layout.state)
     _check_still_mine(plan, config)
+    _check_shards(layout, shards)
     _sweep_unpacked(layout)
     info = metadata.dataset_info_json(plan, shards, config)
     layout.write(layout.dataset_info, metadata.to_json(info))
@@ -277,6 +278,22 @@ def _conserve(plan: Plan, shards: Sequence[ShardReport], errors: Counter[str]) -
             f"{records:,} records + {errors.total():,} rejects are not the {plan.images:,} images "
             "listed: run the command again"
         )
+
+
+def _check_shards(layout: Layout, shards: Sequence[ShardReport]) -> None:
+    """That the files are those of the reports: a worker taken for dead may write once more."""
+    there = {entry.name: entry for entry in storage.entries_in(layout.root)}
+    for report in shards:
+        uri = layout.shard(report.shard)
+        entry = there.get(uri.rpartition("/")[2])
+        if report.records and (
+            entry is None or entry.size != report.bytes or entry.crc32c not in (None, report.crc32c)
+        ):
+            storage.delete([layout.shard_state(report.shard)])
+            raise BuildError(
+                f"{uri}: is not as this run wrote it, so that another one writes here too: run the "
+                "command again when that has ended"
+            )
 
 
 def _write_rejects(layout: Layout, parts: Sequence[RejectReport]) -> None:

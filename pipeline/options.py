@@ -394,11 +394,16 @@ _ONLY_FOR = {
 }
 
 
+_RUNNERS = (*_LOCAL, *_FLINK, *_DATAFLOW, "PrismRunner")
+
+
 def _runner(arguments: Sequence[str]) -> str:
-    """The name of the runner; the last counts."""
+    """The name of the runner, in whichever of the ways that Beam knows; the last counts."""
     words = " ".join(arguments).replace("=", " ").split()
     named = [name for word, name in pairwise(words) if word == "--runner"]
-    return named[-1].rpartition(".")[2] if named else ""
+    name = named[-1].rpartition(".")[2] if named else ""
+    known = (r for r in _RUNNERS if name.lower() in (r.lower(), r.lower().removesuffix("runner")))
+    return next(known, name)
 
 
 def without_effect(arguments: Sequence[str]) -> str:
@@ -411,16 +416,12 @@ def without_effect(arguments: Sequence[str]) -> str:
 
 def is_local_runner(arguments: Sequence[str]) -> bool:
     """Whether Beam's arguments name a runner of this machine, in this process or beside it."""
-    joined = " ".join(arguments).replace("=", " ")
-    return any(f"--runner {name}" in joined for name in _LOCAL)
+    return _runner(arguments) in _LOCAL
 
 
 def is_dataflow(arguments: Sequence[str]) -> bool:
-    """Whether Beam's arguments name Dataflow's runner, in one of the ways that Beam knows."""
-    runner = Parser(add_help=False, allow_abbrev=False)
-    runner.add_argument("--runner", default="")
-    name = runner.parse_known_args(arguments)[0].runner.rpartition(".")[2].lower()
-    return name in ("dataflow", "dataflowrunner")
+    """Whether Beam's arguments name Dataflow's runner."""
+    return _runner(arguments) in _DATAFLOW
 
 
 def waits(args: argparse.Namespace, arguments: Sequence[str]) -> bool:
@@ -440,4 +441,4 @@ def waits(args: argparse.Namespace, arguments: Sequence[str]) -> bool:
 def in_one_process(arguments: Sequence[str]) -> bool:
     """Whether the whole graph runs in this process."""
     joined = " ".join(arguments).replace("=", " ")
-    return f"--runner {_IN_PROCESS}" in joined and "--direct_running_mode multi" not in joined
+    return _runner(arguments) == _IN_PROCESS and "--direct_running_mode multi" not in joined

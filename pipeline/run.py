@@ -306,7 +306,7 @@ def _check_columns(config: Config, rows: Iterable[Mapping[str, object]], files: 
 
 def _resumed(config: Config) -> int:
     """Shards that an earlier run had finished: older than the plan, which every run writes."""
-    stamps = dict(storage.stamps_in(config.layout.state))
+    stamps = {entry.name: entry.changed for entry in storage.entries_in(config.layout.state)}
     plan = stamps.get(config.layout.plan.rpartition("/")[2], 0)
     return sum(
         name.endswith(".json")
@@ -343,6 +343,7 @@ def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float
 _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.DOTALL)
 # The local runner's words, and those of Flink.
 _WORKER_DIED = re.compile(r"Channel closed prematurely|Process died with exit code")
+_OURS = re.compile(r"(elements\.BuildError|store\.(StoreError|NoFilesystem))$")
 _CAUSE = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
 
 
@@ -368,7 +369,7 @@ def _job_error(error: Exception, job: Submission | None = None) -> JobError:
     lines = [line.strip() for line in (told or details).splitlines()]
     for line in lines:
         name, _, message = line.partition(": ")
-        if name.endswith(f"elements.{BuildError.__name__}") and message:
+        if _OURS.search(name) and message:
             return JobError(_WHILE_RUNNING.sub("", message) + where, details)
     if any(_WORKER_DIED.search(line) for line in lines):
         return JobError(

@@ -123,6 +123,7 @@ class GcsServer:
       delay: seconds before each answer.
       most_at_a_time: requests that were served together.
       uploaded: upload -> object, of the resumable uploads that are completed.
+      short_pages: lists have fewer objects than were asked for, and now and then none.
       sorted_of: bucket and number of the names that are kept sorted.
       sorted_names: of a large bucket, for its lists.
     """
@@ -137,6 +138,7 @@ class GcsServer:
     lock: threading.Lock = field(default_factory=threading.Lock)
     now: int = 0
     uploaded: dict[str, dict[str, Any]] = field(default_factory=dict)
+    short_pages: bool = False
     sorted_of: tuple[str, int] = ("", 0)
     sorted_names: list[str] = field(default_factory=list)
 
@@ -355,6 +357,11 @@ class _Handler(emulator.RequestHandler):
         begin = bisect.bisect_left(names, max(prefix, first("startOffset")))
         token = first("pageToken")
         most = min(int(first("maxResults", str(_PAGE))), _PAGE)
+        if self.gcs.short_pages and most > 1:
+            most -= 1
+        elif self.gcs.short_pages and not token:
+            self._say(200, {"nextPageToken": "\0"})
+            return
         items: list[dict[str, Any]] = []
         prefixes: list[str] = []
         last = ""

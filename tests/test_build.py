@@ -28,6 +28,7 @@ from imageshards.transforms.batch import RefBatch, to_bytes
 from imageshards.transforms.elements import BuildError, ImageRef
 from imageshards.transforms.encoder import Encoded
 from imageshards.transforms.images import ImageInfo
+from imageshards.transforms.layout import Layout
 
 SPLITS = "train=0.7,validation=0.15,test=0.15"
 
@@ -423,3 +424,31 @@ def test_overwrite_works_on_a_damaged_plan(build: Build, photos: Path, tmp_path:
         build(photos, num_shards="2")
     build(photos, num_shards="2", overwrite=True)
     assert len(shards(tmp_path / "out")) == 2
+
+
+def test_a_shard_is_not_taken_for_another_of_its_size(
+    build: Build, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source = shutil.copytree(photos, tmp_path / "photos")
+    image = source / "class00/0000.jpg"
+    before, stat = image.read_bytes(), image.stat()
+    build(source, num_shards="2", check="header")
+    whole = contents(tmp_path / "out")
+    other = before[:-4] + bytes([before[-4] ^ 1]) + before[-3:]
+    image.write_bytes(other)
+    real = Layout.write
+
+    def fail(layout: Layout, uri: str, data: bytes) -> None:
+        if "/metadata/shards/train-" in uri and uri.endswith(".json"):
+            raise OSError("no space")
+        real(layout, uri, data)
+
+    monkeypatch.setattr(Layout, "write", fail)
+    with pytest.raises(JobError):
+        build(source, num_shards="2", check="header")
+    monkeypatch.setattr(Layout, "write", real)
+    assert contents(tmp_path / "out") != whole
+    image.write_bytes(before)
+    os.utime(image, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    build(source, num_shards="2", check="header")
+    assert contents(tmp_path / "out") == whole

@@ -76,6 +76,8 @@ def building(tmp_path: Path, request: pytest.FixtureRequest):
             [*IMAGESHARDS, "build", "--input", str(manifest), "--output", str(tmp_path / "out"),
              "--num_shards=2", f"--workers={workers}"],
             stderr=subprocess.PIPE, text=True,
+            # Where the tests run in the background of a shell, they have it ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )  # fmt: skip
         deadline = time.monotonic() + 60
         while len(found := writing(tmp_path / "out")) < workers:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
-from imageshards.transforms.store import UNKNOWN, BatchSink, NoFilesystem, ReadError
+from imageshards.transforms.store import UNKNOWN, BatchSink, Entry, NoFilesystem, ReadError
 
 
 def _filesystems() -> Any:
@@ -91,10 +91,13 @@ def match(pattern: str) -> Iterator[tuple[str, int, int]]:
             yield found.path, found.size_in_bytes, when
 
 
-def stamps_in(folder: str) -> list[tuple[str, int]]:
-    """(name, time of last change in ns) of the files directly in a folder."""
+def entries_in(folder: str) -> list[Entry]:
+    """The files directly in a folder."""
     prefix = folder.rstrip("/") + "/"
-    return [(uri.removeprefix(prefix), ms * 1_000_000) for uri, _, ms in match(prefix + "*")]
+    return [
+        Entry(uri.removeprefix(prefix), milliseconds * 1_000_000, size)
+        for uri, size, milliseconds in match(prefix + "*")
+    ]
 
 
 def delete(uri: str) -> None:
@@ -117,9 +120,11 @@ def open_sink(uri: str, scratch: str) -> Iterator[BatchSink]:
         yield sink
         sink.finish()
     except BaseException:
-        # Closing would complete the object with what was written so far.
-        if terminate := getattr(file, "terminate", None):
-            terminate()
+        # Closing would complete the object with what was written so far, and so would the garbage
+        # collector.
+        for stream in (file, getattr(file, "raw", file)):
+            with suppress(AttributeError):
+                stream.close = lambda: None
         raise
     finally:
         sink.close()

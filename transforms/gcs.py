@@ -11,6 +11,7 @@ there any more.
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 import re
@@ -23,12 +24,12 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 from imageshards.transforms import gcs_api, gcs_list
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.gcs_api import FINISH_LATER, SCHEME, refused, request, split
-from imageshards.transforms.store import UNKNOWN, BatchSink, ReadError
+from imageshards.transforms.store import UNKNOWN, BatchSink, Entry, ReadError, StoreError
 
 if TYPE_CHECKING:
     from obstore.store import GCSStore
 
-_MOST_RETRIES = 11
+_MOST_RETRIES = 1000  # the time is the bound
 _UPLOAD_BYTES = 8 << 20
 """Of a request that is part of an upload; a multiple of 256 KiB."""
 _READ_AHEAD_BYTES = 4 << 20
@@ -44,11 +45,10 @@ class _Got(NamedTuple):
 
 
 @cache
-def _bucket(name: str) -> GCSStore:
+def _bucket(name: str, anonymous: bool) -> GCSStore:
     from obstore.store import GCSStore
 
     emulator = gcs_api.emulator()
-    anonymous = gcs_api.is_anonymous()
     return GCSStore(
         name,
         config={
@@ -80,19 +80,21 @@ def _get(uri: str, stamp: int, span: tuple[int, int] | None = None, limit: int =
     Raises:
       FileNotFoundError: there is none of that generation.
       ReadError: it has more bytes than `limit`.
-      BuildError: no permission, no answer.
+      StoreError: no permission, no answer.
     """
     import obstore
     from obstore.exceptions import BaseError
 
     bucket, name = split(uri)
     if _ODD.search(name):
+        if limit and (size := stat(uri)[0]) > limit:
+            raise ReadError("TooLarge", f"{size:,} bytes, more than {limit:,}")
         return _get_odd(uri, stamp, span)
     options: Any = {"version": str(stamp)} if stamp else {}
     if span:
         options["range"] = span
     try:
-        found = obstore.get(_bucket(bucket), name, options=options)
+        found = obstore.get(_bucket(bucket, gcs_api.is_anonymous()), name, options=options)
         if limit and found.meta["size"] > limit:
             raise ReadError("TooLarge", f"{found.meta['size']:,} bytes, more than {limit:,}")
         data = found.bytes().to_bytes()
@@ -110,14 +112,16 @@ _STATUS = re.compile(r"status code: (\d{3})\b")
 def _raise(uri: str, error: Exception) -> NoReturn:
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-        raise refused(uri, "storage.objects.get") from error
     text = str(error).partition("\n")[0].removeprefix("Generic GCS error: ")
     status = _STATUS.search(text)
+    if "credential provider" in text:  # what `gcs_api.token` raises arrives as a text
+        raise gcs_api.no_token(uri) from error
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        raise refused(uri, "storage.objects.get") from error
     cause = f"status {status[1]}" if status else text
     if text.startswith("HTTP error"):
         cause = "its body breaks off, or comes to a stop, each time"
-    raise BuildError(f"{uri}: cannot be read: {cause}; {FINISH_LATER}") from error
+    raise StoreError(f"{uri}: cannot be read: {cause}; {FINISH_LATER}") from error
 
 
 def _get_odd(uri: str, stamp: int, span: tuple[int, int] | None) -> _Got:
@@ -137,8 +141,6 @@ def read(uri: str, limit: int, stamp: int = 0) -> tuple[bytes, int]:
         got = _get(uri, stamp, limit=limit)
     except FileNotFoundError as error:
         raise _gone(uri, stamp) from error
-    if got.size > limit:
-        raise ReadError("TooLarge", f"{got.size:,} bytes, more than {limit:,}")
     return got.data, got.generation
 
 
@@ -147,7 +149,7 @@ def read_range(uri: str, offset: int, size: int, stamp: int = 0) -> bytes:
 
     Raises:
       ReadError: they cannot be had.
-      BuildError: no permission, no answer.
+      StoreError: no permission, no answer.
     """
     try:
         return _get(uri, stamp, (offset, offset + size)).data if size else b""
@@ -183,7 +185,12 @@ class _Object(io.RawIOBase):
         begin = self._position
         data = self._first.data[begin : begin + len(buffer)]
         if not data and begin < self._first.size:
-            data = read_range(self._uri, begin, len(buffer), self._first.generation)
+            try:
+                data = read_range(self._uri, begin, len(buffer), self._first.generation)
+            except ReadError as error:
+                raise BuildError(
+                    f"{self._uri}: was replaced while it was read; run the command again"
+                ) from error
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
@@ -216,14 +223,24 @@ def delete(uri: str) -> None:
         request("DELETE", uri, "storage.objects.delete")
 
 
-def _list(bucket: str, fields: str, **params: str) -> dict[str, Any]:
+def _list_all(bucket: str, fields: str, most: int = 0, **params: str) -> list[dict[str, Any]]:
+    """Objects with these fields, so many at most; 0: all."""
+    params = {name: value for name, value in params.items() if value}
     params["fields"] = f"items({fields}),nextPageToken"
-    try:
-        response = request("GET", f"{SCHEME}{bucket}", "storage.objects.list", params)
-    except FileNotFoundError as error:
-        raise BuildError(f"{SCHEME}{bucket}: there is no such bucket") from error
-    found: dict[str, Any] = response.json()
-    return found
+    found: list[dict[str, Any]] = []
+    while True:
+        if most:
+            params["maxResults"] = str(most - len(found))
+        try:
+            response = request("GET", f"{SCHEME}{bucket}", "storage.objects.list", params)
+        except FileNotFoundError as error:
+            raise BuildError(f"{SCHEME}{bucket}: there is no such bucket") from error
+        page = response.json()
+        found += page.get("items", ())
+        # A page may have fewer objects than were asked for, or none, and not be the last.
+        if "nextPageToken" not in page or len(found) == most > 0:
+            return found
+        params["pageToken"] = page["nextPageToken"]
 
 
 def match(pattern: str) -> Iterator[tuple[str, int, int]]:
@@ -236,12 +253,9 @@ def match(pattern: str) -> Iterator[tuple[str, int, int]]:
     matches = re.compile(_regex(rest), re.DOTALL).fullmatch
 
     def page(start: str, end: str, most: int) -> list[gcs_list.Entry]:
-        params = {"maxResults": str(most), "startOffset": max(start, prefix), "endOffset": end}
-        found = _list(bucket, "name,size,generation", **{k: v for k, v in params.items() if v})
-        return [
-            (item["name"], int(item["size"]), int(item["generation"]))
-            for item in found.get("items", ())
-        ]
+        params = {"startOffset": max(start, prefix), "endOffset": end}
+        items = _list_all(bucket, "name,size,generation", most, **params)
+        return [(item["name"], int(item["size"]), int(item["generation"])) for item in items]
 
     head = f"{SCHEME}{bucket}/"
     for entries in gcs_list.pages(page, prefix):
@@ -272,22 +286,23 @@ def _regex(pattern: str) -> str:
     return "".join(parts)
 
 
-def stamps_in(folder: str) -> list[tuple[str, int]]:
-    """(name, time of last change in ns) of the objects directly below a prefix."""
+def entries_in(folder: str) -> list[Entry]:
+    """The objects directly below a prefix."""
     bucket, name = split(folder)
     prefix = name.rstrip("/") + "/" if name else ""
-    found = []
-    token: str | None = ""
-    while token is not None:
-        page = _list(
-            bucket, "name,updated", prefix=prefix, delimiter="/",
-            **({"pageToken": token} if token else {}),
-        )  # fmt: skip
-        for item in page.get("items", ()):
-            changed = datetime.fromisoformat(item["updated"]).timestamp()
-            found.append((item["name"].removeprefix(prefix), int(changed * 1e9)))
-        token = page.get("nextPageToken")
-    return [(name, when) for name, when in found if name]
+    items = _list_all(
+        bucket, "name,updated,size,crc32c", prefix=prefix, delimiter="/"
+    )  # fmt: skip
+    return [
+        Entry(
+            item["name"].removeprefix(prefix),
+            int(datetime.fromisoformat(item["updated"]).timestamp() * 1e9),
+            int(item["size"]),
+            int.from_bytes(base64.b64decode(item["crc32c"])),
+        )
+        for item in items
+        if item["name"] != prefix
+    ]
 
 
 @cache
@@ -314,7 +329,7 @@ def _writing(uri: str) -> Iterator[Any]:
     """The object to be written; what goes wrong becomes one line.
 
     Raises:
-      BuildError: no permission, no bucket, no answer.
+      StoreError: no permission, no bucket, no answer.
     """
     from google.api_core.exceptions import GoogleAPIError, PreconditionFailed
     from google.auth.exceptions import GoogleAuthError
@@ -335,7 +350,9 @@ def _writing(uri: str) -> Iterator[Any]:
         if code == 404:
             raise BuildError(f"{SCHEME}{bucket}: there is no such bucket") from error
         reason = f"status {int(code)}" if code else gcs_api.connection_cause(cause)
-        raise BuildError(f"{uri}: cannot be written: {reason}; {FINISH_LATER}") from error
+        raise StoreError(f"{uri}: cannot be written: {reason}; {FINISH_LATER}") from error
+    except ValueError as error:  # of a chunk only a part was taken, which the client cannot mend
+        raise StoreError(f"{uri}: cannot be written: {error}; {FINISH_LATER}") from error
 
 
 @contextmanager

@@ -10,11 +10,11 @@ import threading
 import time
 from collections.abc import Mapping
 from datetime import UTC
-from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from imageshards.transforms.elements import BuildError
+from imageshards.transforms.store import StoreError
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -32,6 +32,10 @@ OFFLINE_SECONDS = 10.0
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 20.0
 _AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+
+IMPERSONATE = "IMAGESHARDS_IMPERSONATE"
+"""Environment variable: the service account to act as, after those through which, if any."""
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
 FINISH_LATER = "the same command again does the rest"
 
@@ -63,27 +67,48 @@ _VERBS = {
 }
 
 
-def refused(uri: str, permission: str) -> BuildError:
+def refused(uri: str, permission: str) -> StoreError:
     """What a refusal means, and what to do."""
     bucket, _ = split(uri)
     who = _who()
     if not who:
-        return BuildError(
+        return StoreError(
             f"{uri}: not public, and no Google Cloud credentials were found: run 'gcloud auth "
             "application-default login', or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
         )
-    return BuildError(
+    return StoreError(
         f"{uri}: {who} has no permission {permission} there: grant {_ROLES[permission]} on the "
         f"bucket {bucket}"
     )
 
 
-@cache
+_LOOK_AGAIN_SECONDS = 60.0
+_found: tuple[Credentials, float] | None = None
+_finding = threading.Lock()
+
+
 def credentials() -> Credentials:
     """Application default credentials: a key file, those of gcloud, a metadata server; else none.
 
-    Without any, what is public can be read.
+    Without any, what is public can be read; they are looked for again after a while, since a
+    metadata server may be there later than we are.
     """
+    global _found
+    with _finding:
+        if _found is None or time.monotonic() > _found[1]:
+            ours = _find_credentials()
+            sure = emulator() or not _are_anonymous(ours)
+            _found = ours, float("inf") if sure else time.monotonic() + _LOOK_AGAIN_SECONDS
+        return _found[0]
+
+
+def forget_credentials() -> None:
+    """Looks for them anew when they are needed."""
+    global _found
+    _found = None
+
+
+def _find_credentials() -> Credentials:
     import google.auth
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError
@@ -91,21 +116,28 @@ def credentials() -> Credentials:
     if emulator():
         return AnonymousCredentials()  # type: ignore[no-untyped-call]
     try:
-        found, _ = google.auth.default(
-            scopes=["https://www.googleapis.com/auth/devstorage.read_write"]
-        )
+        found, _ = google.auth.default(scopes=[_SCOPE])
     except DefaultCredentialsError as error:
         if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-            raise BuildError(f"GOOGLE_APPLICATION_CREDENTIALS: {cause(error)}") from error
+            raise StoreError(f"GOOGLE_APPLICATION_CREDENTIALS: {cause(error)}") from error
         return AnonymousCredentials()  # type: ignore[no-untyped-call]
+    if account := os.environ.get(IMPERSONATE):
+        from google.auth import impersonated_credentials
+
+        *through, target = account.split(",")
+        return impersonated_credentials.Credentials(found, target, [_SCOPE], delegates=through)  # type: ignore[no-untyped-call]
     return found
+
+
+def _are_anonymous(ours: Credentials) -> bool:
+    from google.auth.credentials import AnonymousCredentials
+
+    return isinstance(ours, AnonymousCredentials)
 
 
 def is_anonymous() -> bool:
     """Whether we are nobody."""
-    from google.auth.credentials import AnonymousCredentials
-
-    return isinstance(credentials(), AnonymousCredentials)
+    return _are_anonymous(credentials())
 
 
 def _who() -> str:
@@ -128,16 +160,37 @@ _refreshing = threading.Lock()
 
 def token() -> GCSCredential:
     """A token for obstore, which does not know all kinds of credentials itself."""
+    from google.api_core.retry import Retry
+    from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import Request
 
     ours = credentials()
-    with _refreshing:
-        if not ours.valid:
-            ours.refresh(Request())  # type: ignore[no-untyped-call]
-    return {
-        "token": ours.token or "",
-        "expires_at": ours.expiry and ours.expiry.replace(tzinfo=UTC),
-    }
+    retry = Retry(
+        predicate=lambda error: getattr(error, "retryable", False),
+        initial=FIRST_WAIT_SECONDS, maximum=LONGEST_WAIT_SECONDS, timeout=PATIENCE_SECONDS,
+    )  # fmt: skip
+    global _refusal
+    try:
+        with _refreshing:
+            if not ours.valid:
+                retry(ours.refresh)(Request())
+    except Exception as error:
+        is_known = isinstance(error, GoogleAuthError)
+        _refusal = cause(error if is_known else error.__cause__ or error)
+        raise
+    expiry = ours.expiry.replace(tzinfo=UTC) if ours.expiry else None
+    return {"token": ours.token or "", "expires_at": expiry}
+
+
+_refusal = ""
+
+
+def no_token(uri: str, why: str = "") -> StoreError:
+    """What it means that there are credentials, and no token for them."""
+    return StoreError(
+        f"{uri}: Google Cloud credentials give no token: {why or _refusal}; gcloud auth "
+        "application-default login gets new ones"
+    )
 
 
 def cause(error: BaseException) -> str:
@@ -178,7 +231,7 @@ def request(
 
     Raises:
       FileNotFoundError: there is no such object or bucket.
-      BuildError: no permission, or no answer.
+      StoreError: no permission, or no answer.
     """
     from google.api_core.exceptions import RetryError
     from google.api_core.retry import Retry
@@ -200,14 +253,13 @@ def request(
                 method, url, params=params, headers=headers, timeout=timeout
             )
         except RefreshError as error:
-            raise BuildError(
-                f"{uri}: Google Cloud credentials are not taken any more: {cause(error)} (gcloud "
-                "auth application-default login)"
-            ) from error
+            if getattr(error, "retryable", False):
+                raise _MayPass(cause(error)) from error
+            raise no_token(uri, cause(error)) from error
         except (RequestException, TransportError) as error:
             reason = connection_cause(error)
             if "Failed to resolve" in reason and time.monotonic() > begin + OFFLINE_SECONDS:
-                raise BuildError(f"{uri}: cannot be {_VERBS[permission]}: {reason}") from error
+                raise StoreError(f"{uri}: cannot be {_VERBS[permission]}: {reason}") from error
             raise _MayPass(reason) from error
         if response.status_code in _AGAIN:
             raise _MayPass(f"status {response.status_code} {response.reason}")
@@ -221,7 +273,7 @@ def request(
         response = retry(attempt)()
     except RetryError as error:
         verb = _VERBS[permission]
-        raise BuildError(
+        raise StoreError(
             f"{uri}: cannot be {verb}: {cause(error.cause)}; {FINISH_LATER}"
         ) from error
     code = response.status_code
@@ -233,7 +285,7 @@ def request(
         return None
     if code >= 300:
         verb = _VERBS[permission]
-        raise BuildError(f"{uri}: cannot be {verb}: status {code} {response.reason}")
+        raise StoreError(f"{uri}: cannot be {verb}: status {code} {response.reason}")
     return response
 
 

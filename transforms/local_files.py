@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
 
-from imageshards.transforms.elements import BuildError
-from imageshards.transforms.store import UNKNOWN, BatchSink, ReadError
+from imageshards.transforms.store import UNKNOWN, BatchSink, Entry, ReadError, StoreError
 
 TEMP_SUFFIX = ".tmp"
 """Ends the names under which files grow; a later run sweeps what a killed one left."""
@@ -67,15 +66,16 @@ def exists(uri: str) -> bool:
     return os.path.lexists(uri)
 
 
-def stamps_in(folder: str) -> list[tuple[str, int]]:
-    """(name, time of last change in ns) of the files in a folder; none if there is no folder."""
-    names = []
+def entries_in(folder: str) -> list[Entry]:
+    """The files in a folder; none if there is no folder."""
+    found = []
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):  # it was being written, and is done
                 if not entry.is_dir():
-                    names.append((entry.name, entry.stat().st_mtime_ns))
-    return names
+                    status = entry.stat()
+                    found.append(Entry(entry.name, status.st_mtime_ns, status.st_size))
+    return found
 
 
 def delete(uri: str) -> None:
@@ -103,12 +103,12 @@ def _writing(uri: str) -> Iterator[None]:
     """What goes wrong with a write becomes one line.
 
     Raises:
-      BuildError: no space, no permission.
+      StoreError: no space, no permission.
     """
     try:
         yield
     except OSError as error:
-        raise BuildError(
+        raise StoreError(
             f"{uri}: cannot be written: {error.strerror or error}; mend that, and the same "
             "command again does the rest"
         ) from error
@@ -149,10 +149,10 @@ def open_sink(uri: str, scratch: str) -> Iterator[BatchSink]:
 
 def sweep(folder: str) -> None:
     """Deletes what killed runs left in a folder; what a run is writing is locked, and stays."""
-    for name, _ in stamps_in(folder):
-        if not _TEMP_NAME.search(name):
+    for entry in entries_in(folder):
+        if not _TEMP_NAME.search(entry.name):
             continue
-        path = f"{folder}/{name}"
+        path = f"{folder}/{entry.name}"
         with suppress(OSError), open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.unlink(path)
@@ -167,6 +167,12 @@ def create(uri: str, data: bytes, scratch: str) -> bool:
         os.link(temp, uri)
     except FileExistsError:
         return False
+    except OSError:  # a filesystem without links
+        try:
+            os.close(os.open(uri, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        except FileExistsError:
+            return False
+        os.replace(temp, uri)
     finally:
         delete(temp)
     return True

@@ -100,8 +100,8 @@ def write_shard(
     unlisted = _unlisted(refs)
     if done := _finished(shard, layout, fingerprint, unlisted, digests):
         return done
-    # From here on the data set is not complete, whatever it was before.
-    storage.delete([layout.dataset_info])
+    # From here on the data set is not complete, whatever it was before, nor is the shard.
+    storage.delete([layout.dataset_info, layout.shard_state(shard)])
     stats = ShardStats()
     rejects: list[Reject] = []
     index: list[str] = []

@@ -20,14 +20,16 @@ from imageshards.transforms.local_files import TEMP_SUFFIX
 from imageshards.transforms.store import (
     MAX_BYTES,
     UNKNOWN,
+    Entry,
     NoFilesystem,
     ReadError,
     RemoteStore,
     Sink,
     Store,
+    StoreError,
 )
 
-__all__ = ["MAX_BYTES", "TEMP_SUFFIX", "NoFilesystem", "ReadError", "Sink"]
+__all__ = ["MAX_BYTES", "TEMP_SUFFIX", "NoFilesystem", "ReadError", "Sink", "StoreError"]
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 _AT_A_TIME = 32
@@ -123,12 +125,12 @@ def match(pattern: str) -> Iterator[tuple[str, int, int]]:
 
 def names_in(folder: str) -> list[str]:
     """Names of the files directly in a folder, sorted; none if there is no such folder."""
-    return [name for name, _ in stamps_in(folder)]
+    return [entry.name for entry in entries_in(folder)]
 
 
-def stamps_in(folder: str) -> list[tuple[str, int]]:
-    """(name, time of last change in ns) of the files directly in a folder, sorted."""
-    return sorted(_store(folder).stamps_in(folder))
+def entries_in(folder: str) -> list[Entry]:
+    """The files directly in a folder, sorted by name; none if there is no such folder."""
+    return sorted(_store(folder).entries_in(folder))
 
 
 def delete(uris: Sequence[str]) -> None:
@@ -166,8 +168,10 @@ def sweep(folder: str) -> None:
 
 
 def sweep_folders(folder: str, prefix: str) -> None:
-    """Deletes the local folders of a prefix that killed runs left."""
-    if is_local(folder):
+    """Deletes the folders of a prefix that killed runs left."""
+    if not is_local(folder):
+        delete([uri for uri, *_ in match(f"{folder}/{prefix}**")])
+    else:
         for entry in os.scandir(folder):
             if entry.is_dir() and entry.name.startswith(prefix):
                 shutil.rmtree(entry.path, ignore_errors=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import IO, Protocol
+from typing import IO, NamedTuple, Protocol
 
 import google_crc32c
 
@@ -36,6 +36,26 @@ class ReadError(Exception):
 
 class NoFilesystem(BuildError):
     """A URI of a scheme that nobody here knows."""
+
+
+class StoreError(BuildError):
+    """A store that does not do what it is asked for: no permission, no connection, no space."""
+
+
+class Entry(NamedTuple):
+    """A file in a folder.
+
+    Attributes:
+      name: of it in the folder.
+      changed: time of the last change in ns.
+      size: bytes.
+      crc32c: of the content, where the store tells it without reading.
+    """
+
+    name: str
+    changed: int
+    size: int
+    crc32c: int | None = None
 
 
 class Sink(Protocol):
@@ -70,8 +90,8 @@ class Store(Protocol):
     def exists(self, uri: str) -> bool:
         """Whether there is a file (or, locally, a folder)."""
 
-    def stamps_in(self, folder: str) -> list[tuple[str, int]]:
-        """(name, time of last change in ns) of the files directly in a folder, in any order."""
+    def entries_in(self, folder: str) -> list[Entry]:
+        """The files directly in a folder, in any order; none if there is no such folder."""
 
     def delete(self, uri: str) -> None:
         """Deletes a file; one that is not there is no error."""

@@ -19,6 +19,7 @@ from imageshards.pipeline.metadata import version
 from imageshards.pipeline.options import Parser
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.gcs_api import IMPERSONATE
 
 _NEEDED = {
     "project": "the project that pays",
@@ -101,7 +102,9 @@ def check_access(arguments: Sequence[str]) -> None:
     given = _parse(arguments)
     credentials = AnonymousCredentials() if given.no_auth else _credentials()  # type: ignore[no-untyped-call]
     if given.impersonate_service_account:
-        return  # the buckets are for that one to see
+        # The buckets are for that one to see, by us too.
+        os.environ[IMPERSONATE] = given.impersonate_service_account
+        return
     client = cloud_storage.Client(project=given.project, credentials=credentials)
     for option in ("temp_location", "staging_location"):
         _check_exists(client, option, getattr(given, option))

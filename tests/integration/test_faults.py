@@ -50,7 +50,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
 
 
 def forget_clients() -> None:
-    for cached in (gcs_api.credentials, gcs._bucket, gcs._client):
+    gcs_api.forget_credentials()
+    for cached in (gcs._bucket, gcs._client):
         cached.cache_clear()
     gcs_api._threads.__dict__.clear()
 
@@ -286,3 +287,33 @@ def test_an_output_that_becomes_read_only(small_disk: Path, tmp_path: Path):
     assert "Read-only file system" in line or "no permission" in line
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
     assert imageshards(*options, "--output", small_disk / "out").returncode == 0
+
+
+def test_a_shard_that_another_run_replaced_is_not_called_complete(
+    server: GcsServer, whole: dict[str, bytes]
+):
+    shard = "out/train-00001-of-00003.tfrecord"
+
+    def late(handler: object, head: bytes, body: bytes) -> None:
+        server.put(shard, bytes(len(server.get(shard))))
+        status(503)(handler, head, body)  # type: ignore[arg-type]
+
+    with server.failing(Fault(late, r"(POST|PUT) /upload/.*report", times=1)):
+        done = run("out")
+    assert done.code == 1
+    assert "train-00001-of-00003.tfrecord: is not as this run wrote it" in done.lines[0]
+    assert "dataset_info.json" not in server.contents("out")
+    assert run("out").code == 0
+    assert server.contents("out") == whole
+
+
+def test_an_upload_of_which_a_part_was_taken_is_one_line(server: GcsServer):
+    def half(handler: object, head: bytes, body: bytes) -> None:
+        answer = b"HTTP/1.1 308 Resume Incomplete\r\nRange: bytes=0-99\r\nContent-Length: 0\r\n\r\n"
+        handler.connection.sendall(answer)  # type: ignore[attr-defined]
+
+    with server.failing(Fault(half, LAST_OF_SHARD, times=1)):
+        done = run("out")
+    assert done.code == 1
+    assert re.search(r"tfrecord: cannot be written: ", done.lines[0])
+    assert not [name for name in server.names("out") if name.endswith(".tfrecord")]

@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 from gcs_server import GcsServer
+from google.auth.credentials import AnonymousCredentials, Credentials
+from google.auth.exceptions import TransportError
 from helpers import image_bytes, imageshards, write_images
+
+from imageshards.transforms import gcs as store
+from imageshards.transforms import gcs_api, storage
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +151,70 @@ def test_records_in_a_bucket(bucket: dict[str, str], tmp_path: Path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["records"] == 14
+
+
+def test_pages_that_are_shorter_than_asked_for_lose_nothing(
+    server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in gcs.items():
+        monkeypatch.setenv(name, value)
+    gcs_api.forget_credentials()
+    names = [f"short/{number:05}" for number in range(3500)]
+    for name in names:
+        server.put(name, b"x")
+    monkeypatch.setattr(server, "short_pages", True)
+    found = [uri for uri, *_ in storage.match("gs://bucket/short/**")]
+    assert sorted(found) == [f"gs://bucket/{name}" for name in names]
+    assert storage.names_in("gs://bucket/short") == [name[6:] for name in names]
+
+
+class Unsteady(Credentials):
+    """Credentials whose server answers at the third time of asking, or never."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+        self.asked = 0
+
+    def refresh(self, request: object) -> None:
+        self.asked += 1
+        if self.asked <= self.failures:
+            raise TransportError("the metadata server is not there", retryable=True)
+        self.token = "t"
+
+
+@pytest.mark.parametrize("failures", [2, 1000])
+def test_a_token_that_comes_late(
+    server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch, failures: int
+):
+    for name, value in gcs.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(gcs_api, "PATIENCE_SECONDS", 1.5)
+    monkeypatch.setattr(gcs_api, "FIRST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(gcs_api, "_find_credentials", lambda: Unsteady(failures))
+    gcs_api.forget_credentials()
+    store._bucket.cache_clear()
+    server.put("late", b"data")
+    try:
+        if failures == 2:
+            assert storage.read("gs://bucket/late")[0] == b"data"
+        else:
+            with pytest.raises(storage.StoreError, match="give no token: the metadata server is"):
+                storage.read("gs://bucket/late")
+    finally:
+        gcs_api.forget_credentials()
+        store._bucket.cache_clear()
+
+
+def test_nobody_is_asked_again_who_he_is_after_a_while(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    found = iter([AnonymousCredentials(), Unsteady(0)])
+    monkeypatch.setattr(gcs_api, "_find_credentials", lambda: next(found))
+    gcs_api.forget_credentials()
+    assert gcs_api.is_anonymous()
+    assert gcs_api.is_anonymous()
+    monkeypatch.setattr(gcs_api, "_LOOK_AGAIN_SECONDS", -1.0)
+    assert gcs_api._found
+    gcs_api._found = (gcs_api._found[0], 0.0)
+    assert not gcs_api.is_anonymous()
+    gcs_api.forget_credentials()
