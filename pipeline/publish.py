@@ -34,6 +34,7 @@ from imageshards.transforms.layout import Layout
 
 POINTER = "latest"
 _MARK = "published.json"
+_TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,7 @@ def _alone(folder: str) -> Iterator[None]:
 def _switch(pointer: str, document: dict[str, Any], rollback: bool) -> str:
     """Makes the pointer name a version, unless it names a later one; returns which it names."""
     version = str(document["version"])
-    while True:
+    for _ in range(_TRIES):
         current, stamp = _read_pointer(pointer)
         if current and storage.exists(Layout(current["uri"]).dataset_info):
             theirs = str(current.get("name"))
@@ -236,6 +237,7 @@ def _switch(pointer: str, document: dict[str, Any], rollback: bool) -> str:
         folder = pointer.rpartition("/")[0]
         if storage.replace(pointer, to_json(document), folder, stamp):
             return version
+    raise BuildError(f"{pointer}: others switch it all the time; run the command again")
 
 
 def _read_pointer(uri: str) -> tuple[dict[str, Any] | None, int]:

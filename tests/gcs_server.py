@@ -303,8 +303,11 @@ class _Handler(emulator.RequestHandler):
                 self.gcs.uploaded[upload] = there
             return True
         if method == "POST" and path.startswith("/upload/") and "ifGenerationMatch" in query:
-            there = first("name") in self.storage.objects.get(path.split("/")[5], {})
-            if there == (first("ifGenerationMatch") == "0"):
+            name = re.search(rb'"name": *("(?:[^"\\]|\\.)*")', self.rfile.getvalue())
+            there = self.storage.objects.get(path.split("/")[5], {}).get(
+                json.loads(name[1]) if name else first("name"), {}
+            )
+            if there.get("generation", "0") != first("ifGenerationMatch"):
                 self._say(412, {"error": {"code": 412, "message": "conditionNotMet"}})
                 return True
         if not (found := _OBJECT.fullmatch(path)) or method not in ("GET", "DELETE"):

@@ -1,6 +1,9 @@
 """Versions and their pointer in a bucket."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from gcs_server import GcsServer
@@ -38,3 +41,21 @@ def test_versions_in_a_bucket(gcs: dict[str, str], server: GcsServer, photos: Pa
     assert (pointer["uri"], pointer["records"]) == (f"{base}/v11", 21)
     assert list(server.contents("base/v9")) == ["mine.txt"]
     assert "dataset_info.json" in server.contents("base/v10")
+
+
+def test_a_pointer_is_written_in_the_generation_that_was_read(
+    gcs: dict[str, str], server: GcsServer
+):
+    code = (
+        "from imageshards.transforms import storage as s\n"
+        "uri = 'gs://bucket/pointer'\n"
+        "print(s.replace(uri, b'1', '', 0), s.replace(uri, b'2', '', 0))\n"
+        "stamp = s.read(uri)[1]\n"
+        "print(s.replace(uri, b'3', '', stamp), s.replace(uri, b'4', '', stamp))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+        env={**os.environ, **gcs},
+    )  # fmt: skip
+    assert done.stdout.split() == ["True", "False", "True", "False"], done.stderr
+    assert server.get("pointer") == b"3"
