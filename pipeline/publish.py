@@ -117,18 +117,36 @@ def publish(
         a version of another data set.
     """
     layout = Layout(storage.normalize(folder).rstrip("/"))
-    base, _, version = layout.root.rpartition("/")
+    base = layout.root.rpartition("/")[0]
     pointer = storage.normalize(pointer) if pointer else storage.join(base, POINTER)
+    with _alone(pointer.rpartition("/")[0]):
+        before = _published(layout) or {}
+        document = _describe(layout, fingerprint or before.get("fingerprint", ""))
+        latest = _switch(pointer, document, rollback)
+        mark = {
+            "fingerprint": document["fingerprint"],
+            "build": _digest(layout.build),
+            "name": document["name"],
+            "pointers": sorted({*before.get("pointers", ()), _beside(pointer, base)}),
+        }
+        layout.write(_mark(layout.root), to_json(mark))
+        deleted: tuple[str, ...] = ()
+        if keep_versions:
+            deleted = _delete_old(layout, document["name"], latest, pointer, keep_versions)
+    return Published(**document, pointer=pointer, latest=latest, deleted=deleted)
+
+
+def _describe(layout: Layout, fingerprint: str) -> dict[str, Any]:
+    """What a pointer file says of a version."""
     if not storage.exists(layout.dataset_info):
         raise BuildError(f"{layout.root}: no complete data set there; run its build command first")
     build = _read_json(layout.build)
     info = _read_json(layout.dataset_info)
     if not build or not info:
         raise BuildError(f"{layout.root}: its metadata cannot be read; run imageshards verify")
-    before = _published(layout) or {}
-    document = {
+    return {
         "uri": layout.root,
-        "version": version,
+        "version": layout.root.rpartition("/")[2],
         "name": info["name"],
         "records": build["counts"]["records"],
         "rejects": build["counts"]["rejects"],
@@ -136,21 +154,8 @@ def publish(
         "classes": len(build["classes"]),
         "splits": {name: split["records"] for name, split in build["splits"].items()},
         "report": layout.report,
-        "fingerprint": fingerprint or before.get("fingerprint", ""),
+        "fingerprint": fingerprint,
     }
-    with _alone(pointer.rpartition("/")[0]):
-        latest = _switch(pointer, document, rollback)
-        mark = {
-            "fingerprint": document["fingerprint"],
-            "build": _digest(layout.build),
-            "name": info["name"],
-            "pointers": sorted({*before.get("pointers", ()), _beside(pointer, base)}),
-        }
-        layout.write(_mark(layout.root), to_json(mark))
-        deleted: tuple[str, ...] = ()
-        if keep_versions:
-            deleted = _delete_old(layout, info["name"], latest, pointer, keep_versions)
-    return Published(**document, pointer=pointer, latest=latest, deleted=deleted)
 
 
 def read_pointer(uri: str) -> dict[str, Any] | None:
@@ -249,6 +254,8 @@ def _read_pointer(uri: str) -> tuple[dict[str, Any] | None, int]:
     except storage.ReadError as error:
         if error.kind == "Missing":
             return None, 0
+        if error.kind != "NotAFile":
+            raise BuildError(f"{uri}: cannot be read: {error}") from error
     except ValueError:
         pass
     if not isinstance(document, dict) or not {"uri", "version"} <= document.keys():

@@ -245,6 +245,24 @@ def test_of_publishers_at_a_time_the_latest_wins(base: Path):
     assert (base / "2026-11-05/dataset_info.json").exists()
 
 
+def test_a_version_that_was_deleted_while_it_waited_is_not_published(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for day in (1, 2):
+        publish(str(base / f"2026-11-0{day}"))
+    flock = fcntl.flock
+
+    def wait(*arguments: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        publish(str(base / "2026-11-02"), keep_versions=1)
+        flock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", wait)
+    with pytest.raises(BuildError, match="no complete data set there"):
+        publish(str(base / "2026-11-01"))
+    assert not (base / "2026-11-01").exists()
+
+
 def test_without_locks_a_pointer_that_was_switched_meanwhile_is_read_again(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -261,6 +279,13 @@ def test_without_locks_a_pointer_that_was_switched_meanwhile_is_read_again(
     monkeypatch.setattr(storage, "replace", meanwhile)
     assert publish(str(base / "2026-11-01"), keep_versions=1).latest == "2026-11-02"
     assert read_pointer(str(base / "latest"))["version"] == "2026-11-02"  # type: ignore[index]
+
+
+def test_a_pointer_that_others_switch_all_the_time(base: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(storage, "replace", lambda *_: False)
+    with pytest.raises(BuildError, match="run the command again"):
+        publish(str(base / "2026-11-01"))
+    assert state_of(str(base / "2026-11-01"), "", "x")[0] == "new"
 
 
 def test_what_is_being_built_anew_is_neither_counted_nor_deleted(
@@ -329,6 +354,8 @@ def test_a_file_of_another_kind_is_no_pointer(base: Path):
     with pytest.raises(BuildError, match="not a pointer file"):
         publish(str(base / "2026-11-01"))
     assert (base / "latest").read_text() == "2026-11-01\n"
+    with pytest.raises(BuildError, match="not a pointer file"):
+        publish(str(base / "2026-11-01"), pointer=str(base / "2026-11-02"))
     done = publish(str(base / "2026-11-01"), pointer=str(base / "current.json"))
     assert done.pointer == str(base / "current.json")
 

@@ -101,6 +101,18 @@ def test_of_two_that_create_a_file_one_does(tmp_path: Path):
     assert os.listdir(tmp_path) == ["a"]
 
 
+def test_a_file_is_replaced_if_it_is_the_one_that_was_read(tmp_path: Path):
+    path = str(tmp_path / "a")
+    assert storage.replace(path, b"one", str(tmp_path), 0)
+    assert not storage.replace(path, b"two", str(tmp_path), 0)
+    _, stamp = storage.read(path)
+    os.utime(path, ns=(stamp, stamp + 1))  # a clock may tick too slowly
+    assert not storage.replace(path, b"two", str(tmp_path), stamp)
+    assert storage.replace(path, b"two", str(tmp_path), storage.read(path)[1])
+    assert Path(path).read_bytes() == b"two"
+    assert os.listdir(tmp_path) == ["a"]
+
+
 class Failure(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(f"{code} GET https://host/b/IMG_4041.jpg?x=404")
