@@ -47,7 +47,12 @@ def at_import(path: Path) -> set[str]:
 
 HEAVY = {"tensorflow", "torch", "grain", "jax"}
 # These import it at their top, and are imported where they are asked for.
-OF_THE_TRAINING_SIDE = {"reader/stream.py", "reader/torch.py"}
+OF_THE_TRAINING_SIDE = {
+    "reader/stream.py",
+    "reader/torch.py",
+    "launch/loop_jax.py",
+    "launch/loop_keras.py",
+}
 
 MODULES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 
