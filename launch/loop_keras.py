@@ -141,7 +141,7 @@ def _train(options: Options, strategy: tf.distribute.Strategy) -> Result:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def train_steps(batches: Any, steps: tf.Tensor) -> tf.Tensor:
         total = 0.0
         for _ in tf.range(steps):
@@ -153,7 +153,7 @@ def _train(options: Options, strategy: tf.distribute.Strategy) -> Result:
         found = tf.argmax(model(images, training=False), axis=-1, output_type=labels.dtype)
         return tf.reduce_sum(tf.where(found == labels, weights, 0.0))
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def count_correct(batch: Any) -> tf.Tensor:
         counts = strategy.run(count, batch)
         return strategy.reduce(tf.distribute.ReduceOp.SUM, counts, axis=None)
@@ -167,7 +167,9 @@ def _train(options: Options, strategy: tf.distribute.Strategy) -> Result:
     test = strategy.distribute_datasets_from_function(read_test)
 
     def evaluate() -> Result:
-        return Result(step, int(sum(float(count_correct(batch)) for batch in test)), data.test_images)
+        return Result(
+            step, int(sum(float(count_correct(batch)) for batch in test)), data.test_images
+        )
 
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, input=first.iterator())
     manager = tf.train.CheckpointManager(checkpoint, options.path("checkpoints"), max_to_keep=3)

@@ -1,7 +1,7 @@
 """What the trainings in Keras and in JAX share: options, data, and where the loop pauses.
 
-`train.py` and `train_jax.py` are the commands; `loop_keras.py` and `loop_jax.py` are the examples to
-read, and to copy from.
+`train.py` and `train_jax.py` are the commands; `loop_keras.py` and `loop_jax.py` are what there is
+to read, and to copy from.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Data:
     def _size_of_the_first(self) -> int:
         options = self._options
         one = reader.load(options.dataset, options.train_split, shuffle=False, dtype=self._dtype)
-        return min(max(next(iter(one))[0].shape[:2]), _LARGEST)
+        return min(*map(int, next(iter(one))[0].shape[:2]), _LARGEST)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -178,7 +178,7 @@ class Data:
 
 
 def stops(step: int, last: int, *every: int) -> Iterator[int]:
-    """The steps behind `step` at which a loop pauses: multiples of each of `every`, and the last."""
+    """Steps behind `step` at which a loop pauses: multiples of each of `every`, and the last."""
     while step < last:
         step = min(last, *(step - step % n + n for n in every))
         yield step
@@ -309,7 +309,10 @@ def _parse(name: str, arguments: Sequence[str], description: str) -> Options:
         "random part and mirror every other one, which is usual for photographs", str,
         choices=("shift", "crop", "none"),
     )  # fmt: skip
-    add("blocks", "of the ResNet in each of its stages; 3,4,6,3 is ResNet-34", _counts, metavar="N,N")
+    add(
+        "blocks", "of the ResNet in each of its stages; 3,4,6,3 is ResNet-34", _counts,
+        metavar="N,N,...",
+    )  # fmt: skip
     add("width", "channels of the first stage, which each next one doubles", metavar="N")
     add(
         "learning_rate", "the highest, for a batch of 256; of other batches in proportion", float,
