@@ -51,12 +51,12 @@ def train(options: Options) -> Result | None:
     everywhere = NamedSharding(mesh, PartitionSpec())
 
     data = Data(options, "bfloat16" if devices[0].platform == "tpu" else "float32")
-    if host == 0:
-        claim(options, data, "jax")
     mine = data.train(host_batch, hosts, host)
     epoch_steps = mine.steps_per_epoch
     if not epoch_steps:
         raise BuildError(f"--batch_size {options.batch_size}: there are fewer images in an epoch")
+    if host == 0:
+        claim(options, data, "jax")
     last = options.epochs * epoch_steps
     optimizer = optax.chain(
         optax.add_decayed_weights(5e-4),

@@ -111,11 +111,11 @@ def _train(options: Options, strategy: tf.distribute.Strategy) -> Result:
         keras.mixed_precision.set_global_policy("mixed_bfloat16")
     keras.utils.set_random_seed(options.seed)
     data = Data(options, "bfloat16" if on_tpu else "float32")
-    claim(options, data, "keras")
     first = data.train(host_batch, hosts)
     epoch_steps = first.steps_per_epoch
     if not epoch_steps:
         raise BuildError(f"--batch_size {options.batch_size}: there are fewer images in an epoch")
+    claim(options, data, "keras")
     last = options.epochs * epoch_steps
 
     with strategy.scope():
@@ -176,7 +176,7 @@ def _train(options: Options, strategy: tf.distribute.Strategy) -> Result:
     if manager.latest_checkpoint:
         # Refused if the records are not those of the checkpoint.
         checkpoint.restore(manager.latest_checkpoint).assert_existing_objects_matched()
-    step = int(optimizer.iterations)
+    step = int(tf.convert_to_tensor(optimizer.iterations.value))
     if step:
         tell(f"goes on at step {step:,}, record {step * host_batch:,} of each host")
     devices = f"{replicas} devices" if replicas > 1 else "one device"

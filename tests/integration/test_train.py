@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,15 @@ two = [tf.config.LogicalDeviceConfiguration()] * 2
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
 sys.exit(main())
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What JAX compiles for one training serves the next one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("jax")))
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +83,13 @@ def losses(model_dir: Path) -> list[tuple[int, float]]:
     """(step, loss) of all entries in the logs, in the order of their writing."""
     import tensorflow as tf
 
-    found = []
-    for path in sorted((model_dir / "logs").iterdir()):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                if value.tag == "train/loss":
-                    found.append((event.step, float(tf.make_ndarray(value.tensor))))
-    return found
+    return [
+        (event.step, float(tf.make_ndarray(value.tensor)))
+        for path in sorted((model_dir / "logs").iterdir())
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag == "train/loss"
+    ]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -96,13 +106,11 @@ def test_digits_reach_97_percent(digits: Path, tmp_path: Path, loop: str):
 def test_a_killed_training_goes_on_with_the_next_record(digits: Path, tmp_path: Path, loop: str):
     options = [
         digits, *SMALL, "--epochs", 2, "--batch_size", 16, "--log_steps", 1,
-        "--checkpoint_steps", 10,
+        "--checkpoint_steps", 10, "--learning_rate", 0.4,
     ]  # fmt: skip
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     out, _ = command(loop, "--model_dir", whole, *options)
-    process = start(
-        "-m", f"imageshards.launch.{loop}", "--model_dir", cut, *options, **LOOPS[loop]
-    )
+    process = start("-m", f"imageshards.launch.{loop}", "--model_dir", cut, *options, **LOOPS[loop])
     deadline = time.monotonic() + 300
     # That the first one is whole is sure when the second one comes.
     second = "ckpt-20.index" if loop == "train" else "step-0000000020.npz"
