@@ -134,6 +134,7 @@ def train(options: Options) -> Result | None:
             tf.summary.scalar("train/loss", mean, step)
             if step % epoch_steps and step % options.checkpoint_steps:
                 continue
+            logs.flush()  # first, or a kill would leave a gap in what is told
             if host == 0:
                 save_checkpoint(options, step, training, batches.state())
             if step % epoch_steps:

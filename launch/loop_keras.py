@@ -184,13 +184,15 @@ def _train(options: Options, strategy: tf.distribute.Strategy) -> Result:
 
     batches = iter(strategy.distribute_datasets_from_function(read_train))
     result, began, first_step = None, time.monotonic(), step
-    with tf.summary.create_file_writer(options.path("logs")).as_default():
+    logs = tf.summary.create_file_writer(options.path("logs"))
+    with logs.as_default():
         for stop in stops(step, last, epoch_steps, options.log_steps, options.checkpoint_steps):
             loss = float(train_steps(batches, tf.constant(stop - step)))
             step = stop
             tf.summary.scalar("train/loss", loss, step)
             if step % epoch_steps and step % options.checkpoint_steps:
                 continue
+            logs.flush()  # first, or a kill would leave a gap in what is told
             checkpoint.input = first.starting_at(step * host_batch).iterator()
             manager.save(step)
             if step % epoch_steps:
