@@ -2,7 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 FOLDERS := pipeline transforms reader launch launch/dataflow
 
-.PHONY: env demo test check integration bench engines flink flink-stop template clean
+.PHONY: env demo test test-airflow test-airflow-standalone check integration bench engines flink flink-stop template clean
 
 env: .venv/made
 
@@ -17,7 +17,24 @@ demo: env
 	$(BIN)/python -m imageshards.launch.demo demo
 
 test: env
-	$(BIN)/pytest tests --ignore tests/integration
+	$(BIN)/pytest tests --ignore tests/integration --ignore tests/airflow
+
+# Airflow in an environment of its own; imageshards is run by that of the project.
+AIRFLOW := .airflow/venv
+
+$(AIRFLOW)/made: launch/airflow/requirements.txt
+	test -x $(AIRFLOW)/bin/python || $(PYTHON) -m venv $(AIRFLOW)
+	$(AIRFLOW)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --requirement $< pytest
+	touch $@
+
+test-airflow: env $(AIRFLOW)/made
+	$(AIRFLOW)/bin/python -m pytest tests/airflow --confcutdir tests/airflow \
+	    --override-ini 'pythonpath=tests/airflow tests' $(or $(TESTS),-m 'not standalone')
+
+# A scheduler, its web server and SQLite for some minutes, as a person would start them.
+test-airflow-standalone:
+	$(MAKE) test-airflow TESTS='-m standalone'
 
 check: env
 	$(BIN)/ruff check .
@@ -60,4 +77,4 @@ template: env
 	    TAG="$(TAG)" DRY_RUN="$(DRY_RUN)" PYTHON=$(BIN)/python launch/dataflow/template.sh
 
 clean:
-	rm -rf .venv .engines .pytest_cache build demo benchmarks/.venv *.egg-info
+	rm -rf .venv .airflow .engines .pytest_cache build demo benchmarks/.venv *.egg-info

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from imageshards.launch import logs
+from imageshards.launch import logs, schedule
 from imageshards.launch.load import load_beam
 from imageshards.pipeline.options import (
     Parser,
@@ -98,6 +98,10 @@ def _dispatch(arguments: list[str]) -> int:
         "verify", help="check every record of a data set", allow_abbrev=False
     )
     verify.add_argument("output", metavar="DIR", help="the folder of the data set")
+    verify.add_argument(
+        "--sample", type=_count, default=0, metavar="N",
+        help="check N records, evenly from all shards (default 0: every record)",
+    )  # fmt: skip
     verify.add_argument("--verbose", action="store_true", help="show tracebacks")
     verify.add_argument("--json", action="store_true", help="print the result as JSON")
     inspect = commands.add_parser(
@@ -145,6 +149,7 @@ def _dispatch(arguments: list[str]) -> int:
         help="a schema, or a data set: prints its features, and Python that parses them",
     )  # fmt: skip
     features.add_argument("--verbose", action="store_true", help="show tracebacks")
+    schedule.add_schedule_commands(commands)
     args, rest = parser.parse_known_args(arguments)
     if args.version:
         from imageshards.pipeline.metadata import version
@@ -156,12 +161,14 @@ def _dispatch(arguments: list[str]) -> int:
         return 2
     if args.command == "build":
         return _build(args, rest)
+    if args.command == "fingerprint":
+        return schedule.fingerprint(args, rest)
     if rest:
         what = "unknown option" if rest[0].startswith("-") else "one place at a time, not also"
         raise UsageError(f"{what} {rest[0]} (imageshards {args.command} --help lists the options)")
     commands_of = {
-        "advise": _advise, "features": _features, "inspect": _inspect, "reshard": _reshard,
-        "verify": _verify,
+        "advise": _advise, "features": _features, "inspect": _inspect,
+        "publish": schedule.publish, "reshard": _reshard, "verify": _verify,
     }  # fmt: skip
     return commands_of[args.command](args)
 
@@ -248,7 +255,7 @@ def _run(
 def _verify(args: argparse.Namespace) -> int:
     from imageshards.reader.verify import verify
 
-    verdict = verify(args.output)
+    verdict = verify(args.output, sample=args.sample)
     for problem in verdict.problems:
         _complain(problem, 1)
     print(verdict.to_json() if args.json else verdict)

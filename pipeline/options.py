@@ -106,7 +106,8 @@ def add_build_options(parser: argparse.ArgumentParser) -> None:
 
     labels = parser.add_argument_group("labels and splits")
     labels.add_argument(
-        "--labels", action="append", default=["auto"], metavar="RULE",
+        # Launchers such as Airflow's operators keep the name --labels for the labels of the job.
+        "--labels", "--labels_from", action="append", default=["auto"], metavar="RULE",
         help=r"dirname, column, column:NAME, regex:RE such as regex:([a-z]+)\d+\.jpg, none; or "
         "auto: the manifest's label column where there is one, else dirname (default)",
     )  # fmt: skip

@@ -86,6 +86,8 @@ class Records(Sequence[Any]):
         wanted = (schema.holds, "label", "shape")
         kept = tuple(f for f in schema.features if f.source in wanted)
         self._read = replace(schema, features=kept)
+        self._content_key = schema.key_of(schema.holds) or ""
+        self._label_key = schema.label_key
         self._ends = np.cumsum([span.records for span in self._spans])
 
     def __repr__(self) -> str:
@@ -200,13 +202,12 @@ class Records(Sequence[Any]):
 
     def _element(self, data: bytes, where: tuple[int, int]) -> Any:
         values = self._parsed(data, where, self._read)
-        schema = self._read
-        content = values[schema.key_of(schema.holds) or ""]
-        if self._decode and schema.holds == "encoded":
+        content = values[self._content_key]
+        if self._decode and self._schema.holds == "encoded":
             try:
                 content = decode_image(content, self._channels)
             except (OSError, ValueError) as error:
                 raise CorruptRecord(self._message(where, error)) from error
         if isinstance(content, np.ndarray) and not content.flags.writeable:
             content = content.copy()  # PyTorch wants to own what it gets
-        return (content, values[schema.label_key]) if schema.label_key else content
+        return (content, values[self._label_key]) if self._label_key else content

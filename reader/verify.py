@@ -14,6 +14,7 @@ from typing import BinaryIO, cast
 from imageshards.reader import parse
 from imageshards.reader.dataset import Dataset, Shard, open_dataset
 from imageshards.transforms import example, images, scan, storage
+from imageshards.transforms.elements import ShardId
 from imageshards.transforms.scan import Record
 from imageshards.transforms.schemas import Schema
 from imageshards.transforms.tfds import features_json
@@ -31,7 +32,19 @@ _IN_FLIGHT = 32
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `verify` found; the data set is sound if there are no problems."""
+    """What `verify` found; the data set is sound if there are no problems.
+
+    Attributes:
+      output: the folder of the data set.
+      shards: files.
+      records: that were looked at, and are sound.
+      bytes: of all shards that are there.
+      seconds: wall time.
+      problems: a line each.
+      rejects: images that its build left out.
+      report: the page to look at.
+      sample: how many records were asked for; 0: all.
+    """
 
     output: str
     shards: int
@@ -39,6 +52,9 @@ class Verdict:
     bytes: int
     seconds: float
     problems: tuple[str, ...]
+    rejects: int
+    report: str
+    sample: int = 0
 
     def to_json(self) -> str:
         """One line for machines."""
@@ -51,15 +67,21 @@ class Verdict:
                 f"{self.output}: {found}; {self.records:,} sound records (delete a damaged "
                 "file, and its build command writes it anew)"
             )
+        looked_at = "a sample" if self.sample else "every one"
         return (
             f"{self.output}: all good; {self.records:,} records in {self.shards:,} "
             f"shard{'s' * (self.shards != 1)}, {self.bytes / 1e6:,.1f} MB, "
-            f"every one read, parsed and decoded in {self.seconds:.1f} s"
+            f"{looked_at} read, parsed and decoded in {self.seconds:.1f} s"
         )
 
 
-def verify(folder: str) -> Verdict:
-    """Reads a whole data set and compares it with what its metadata says.
+def verify(folder: str, sample: int = 0) -> Verdict:
+    """Reads a data set and compares it with what its metadata says.
+
+    Args:
+      folder: of the data set.
+      sample: read that many records, evenly from all shards, by the index; 0: all of them. Sizes
+        of shards and all metadata are compared in any case.
 
     Raises:
       BuildError: there is no complete data set.
@@ -68,11 +90,15 @@ def verify(folder: str) -> Verdict:
     dataset = open_dataset(folder)
     problems = list(_layout_problems(dataset))
     records = size = 0
+    chosen = _sample(dataset, sample) if sample else {}
     with ThreadPoolExecutor(os.cpu_count()) as executor:
         for shard in dataset.shards:
             count = 0
             try:
-                found = _shard_problems(dataset, shard, executor)
+                if sample:
+                    found = _sample_problems(dataset, shard, chosen.get(shard.id, []), executor)
+                else:
+                    found = _shard_problems(dataset, shard, executor)
                 for item in found:
                     if item is None:
                         count += 1
@@ -89,6 +115,7 @@ def verify(folder: str) -> Verdict:
     return Verdict(
         dataset.layout.root, len(dataset.shards), records, size,
         time.perf_counter() - begin, tuple(problems),
+        dataset.counts["rejects"], dataset.layout.report, sample,
     )  # fmt: skip
 
 
@@ -164,6 +191,45 @@ def _shard_problems(
         yield f"its index {dataset.layout.index(shard.id)} does not match"
 
 
+def _sample(dataset: Dataset, sample: int) -> dict[ShardId, list[int]]:
+    """Shard -> numbers of the records to look at, in order."""
+    total = sum(shard.records for shard in dataset.shards)
+    count = min(sample, total)
+    wanted = iter([number * total // count for number in range(count)])
+    chosen: dict[ShardId, list[int]] = {}
+    number, end = next(wanted, None), 0
+    for shard in dataset.shards:
+        begin, end = end, end + shard.records
+        while number is not None and number < end:
+            chosen.setdefault(shard.id, []).append(number - begin)
+            number = next(wanted, None)
+    return chosen
+
+
+def _sample_problems(
+    dataset: Dataset, shard: Shard, numbers: list[int], executor: ThreadPoolExecutor
+) -> Iterator[str | None]:
+    """As `_shard_problems`, of some records."""
+    if (size := storage.size(shard.uri)) < 0:
+        raise FileNotFoundError(shard.uri)
+    if size != shard.bytes:
+        yield "its size is not that of build.json"
+    index = _read_index(dataset, shard) or []
+    if len(index) != shard.records:
+        yield f"its index {dataset.layout.index(shard.id)} does not match"
+        return
+
+    def check(number: int) -> str | None:
+        try:
+            record = scan.read_record(shard.uri, *index[number])
+        except (CorruptRecord, example.CorruptExample, StopIteration) as error:
+            return f"record {number}: {error or 'is not there'}"
+        problem = _problem_of(dataset, record)
+        return f"record {number}: {problem}" if problem else None
+
+    yield from executor.map(check, numbers)
+
+
 def _read_index(dataset: Dataset, shard: Shard) -> list[tuple[int, int]] | None:
     try:
         with storage.open_read(dataset.layout.index(shard.id)) as file:
@@ -174,11 +240,15 @@ def _read_index(dataset: Dataset, shard: Shard) -> list[tuple[int, int]] | None:
 
 def _check(dataset: Dataset, data: bytes) -> str | None:
     """What is wrong with a record, or None."""
-    schema = dataset.schema
     try:
         record = Record(0, 0, example.decode(data))
     except example.CorruptExample as error:
         return str(error)
+    return _problem_of(dataset, record)
+
+
+def _problem_of(dataset: Dataset, record: Record) -> str | None:
+    schema = dataset.schema
     missing = [f.key for f in schema.features if f.key not in record.values]
     if missing:
         return f"lacks {', '.join(missing)}"

@@ -388,3 +388,40 @@ def test_keras_trains_on_it(sets):
 def test_wrong_arguments_are_one_line(sets, options: dict, message: str):
     with pytest.raises(UsageError, match=message):
         reader.load(sets[7], **options)
+
+
+@pytest.mark.parametrize("schema", ["imagenet", "raw", "pixels", "shape"])
+def test_every_schema_of_images(build, photos: Path, tmp_path: Path, schema: str):
+    resize = {"resize": "12x8"} if schema in ("raw", "pixels") else {}
+    build(photos, num_shards="3", features=schema, **resize)
+    out = tmp_path / "out"
+    opened = list(reader.open(out))
+    one_by_one = reader.load(out, shuffle=False, repeat=False, dtype="float32")
+    for (image, label), (expected, its_label) in zip(one_by_one, opened, strict=True):
+        if expected.dtype == np.uint8:
+            expected = expected / np.float32(255)
+        np.testing.assert_allclose(image, expected, atol=1e-6)
+        assert int(label) == its_label
+    batches = reader.load(out, batch_size=40, image_size=(4, 6), augment=True, dtype="bfloat16")
+    assert batches.element_spec[0] == tf.TensorSpec((40, 4, 6, 3), tf.bfloat16)
+    assert next(iter(batches))[0].shape == (40, 4, 6, 3)
+    if resize:
+        whole = reader.load(out, batch_size=40, shuffle=False, repeat=False)
+        assert whole.element_spec[0] == tf.TensorSpec((None, 8, 12, 3), tf.float32)
+        images = np.concatenate([batch for batch, _ in whole.as_numpy_iterator()])
+        expected = np.stack([image for image, _ in opened])
+        scale = 255 if expected.dtype == np.uint8 else 1
+        np.testing.assert_allclose(images, expected / np.float32(scale), atol=1e-6)
+    if schema == "raw":
+        with pytest.raises(UsageError, match="float32"):
+            reader.load(out, dtype="uint8")
+
+
+def test_texts(build, tmp_path: Path):
+    lines = [f"line {number}" for number in range(50)]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    build(tmp_path / "a.txt", num_shards="3", features="text", labels="none")
+    data = reader.load(tmp_path / "out", batch_size=8, repeat=False)
+    found = [text.decode() for batch in data.as_numpy_iterator() for text in batch]
+    assert sorted(found) == sorted(lines)
+    assert sorted(text.decode() for text in reader.open(tmp_path / "out")) == sorted(lines)

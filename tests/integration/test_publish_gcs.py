@@ -1,0 +1,40 @@
+"""Versions and their pointer in a bucket."""
+
+import json
+from pathlib import Path
+
+from gcs_server import GcsServer
+from helpers import imageshards
+
+
+def test_versions_in_a_bucket(gcs: dict[str, str], server: GcsServer, photos: Path):
+    server.put_folder(photos / "class00", "in/class00")
+    base = "gs://bucket/base"
+
+    def run(*arguments: str) -> dict[str, object]:
+        done = imageshards(*arguments, "--json", **gcs)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def build(version: str, *more: str) -> dict[str, object]:
+        options = ["--input=gs://bucket/in", f"--output={base}/{version}", "--name=x", *more]
+        found = run("fingerprint", *options)
+        if found["state"] == "new":
+            run("build", *options)
+            run("publish", f"{base}/{version}", "--keep_versions=2",
+                f"--fingerprint={found['digest']}")  # fmt: skip
+        return found
+
+    assert build("v9")["state"] == "new"
+    assert build("v9")["state"] == "done"
+    unchanged = build("v10")
+    assert (unchanged["state"], unchanged["version"], unchanged["files"]) == ("unchanged", "v9", 20)
+    assert build("v10", "--seed=1")["state"] == "new"
+    server.put("in/class00/new.jpg", (photos / "class01/0000.jpg").read_bytes())
+    assert build("v10", "--seed=1")["state"] == "changed"
+    server.put("base/v9/mine.txt", b"not of the build")
+    assert build("v11")["state"] == "new"
+    pointer = json.loads(server.get("base/latest"))
+    assert (pointer["uri"], pointer["records"]) == (f"{base}/v11", 21)
+    assert list(server.contents("base/v9")) == ["mine.txt"]
+    assert "dataset_info.json" in server.contents("base/v10")

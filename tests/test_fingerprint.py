@@ -1,0 +1,111 @@
+"""A fingerprint tells whether there is anything to build."""
+
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from conftest import Command
+from helpers import image_bytes, write_images
+
+from imageshards.transforms.elements import BuildError
+from imageshards.transforms.fingerprint import fingerprint
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    write_images(tmp_path / "images", 2, 3)
+    return tmp_path / "images"
+
+
+def digest(*inputs: object, **options: object) -> str:
+    return fingerprint(list(map(str, inputs)), **options).digest  # type: ignore[arg-type]
+
+
+def test_it_says_what_is_there(images: Path):
+    (images / "notes.txt~").write_text("no image")
+    found = fingerprint([str(images)])
+    assert found.files == 6
+    assert found.bytes == sum(path.stat().st_size for path in images.rglob("*.jpg"))
+    assert found.inputs == (str(images),)
+
+
+@pytest.mark.parametrize("kind", ["folder", "glob", "tar", "manifest"])
+def test_it_changes_with_what_is_listed_and_with_nothing_else(images: Path, kind: str):
+    place: str | Path = images
+    if kind == "glob":
+        place = f"{images}/*/*.jpg"
+    elif kind == "tar":
+        place = images.with_name("a.tar")
+        with tarfile.open(place, "w") as archive:
+            archive.add(images, "x")
+    elif kind == "manifest":
+        place = images.with_name("a.csv")
+        place.write_text("uri\nimages/class00/0000.jpg\n")
+    before = digest(place)
+    assert digest(place) == before
+    (images / ".hidden.jpg").write_bytes(b"")
+    (images / "notes.md").write_text("no image")
+    if kind == "manifest":
+        os.utime(place, (1, 1))  # written anew, with nothing changed
+    assert digest(place) == before
+    assert digest(place, settings="of another build") != before
+    if kind == "tar":
+        with tarfile.open(place, "a") as archive:
+            archive.add(images, "y")
+    elif kind == "manifest":
+        Path(place).write_text("uri\nimages/class00/0001.jpg\n")
+    else:
+        (images / "class00/new.jpg").write_bytes(image_bytes(1))
+    assert digest(place) != before
+
+
+def test_a_changed_or_missing_image_changes_it(images: Path):
+    before = digest(images)
+    image = images / "class00/0000.jpg"
+    stamp = image.stat().st_mtime_ns
+    os.utime(image, ns=(stamp, stamp + 1))
+    changed = digest(images)
+    image.unlink()
+    assert len({before, changed, digest(images)}) == 3
+
+
+def test_inputs_count_by_what_they_hold(images: Path):
+    split = [images / "class00", images / "class01"]
+    assert digest(*split) == digest(*reversed(split)) == digest(images)
+    assert digest(*split, split[0]) == digest(images)  # named twice
+    assert digest(*split, images / "not/there", skip_missing=True) == digest(images)
+
+
+def test_missing_inputs_are_left_out_only_if_told(images: Path, tmp_path: Path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "_SUCCESS").touch()
+    inputs = [str(empty), str(images), str(tmp_path / "gone"), f"{empty}/*.png"]
+    assert fingerprint(inputs, skip_missing=True).inputs == (str(images),)
+    for text in (inputs[0], *inputs[2:]):
+        with pytest.raises(BuildError, match=r"no image there|no such file"):
+            fingerprint([str(images), text])
+
+
+def test_what_cannot_be_told_is_not_missing(tmp_path: Path):
+    (tmp_path / "a.json").write_text("[]")
+    with pytest.raises(BuildError, match="write it as JSONL"):
+        fingerprint([str(tmp_path / "a.json")], skip_missing=True)
+
+
+def test_the_command(images: Path, tmp_path: Path, command: Command):
+    options = ["--input", images, "--input", tmp_path / "gone", "--output", tmp_path / "out/1"]
+    code, out, _ = command("fingerprint", *options, "--skip_missing", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["state"], found["files"], found["inputs"]) == ("new", 6, [str(images)])
+    other = command("fingerprint", *options, "--skip_missing", "--json", "--seed=1")[1]
+    assert json.loads(other)["digest"] != found["digest"]
+    assert command("fingerprint", *options)[0] == 2
+    gone = ["--input", tmp_path / "gone", "--output", tmp_path / "out/1", "--skip_missing"]
+    assert "no image there" in command("fingerprint", *gone)[1]
+    code, _, err = command("fingerprint", *options, "--direct_num_wrokers=2")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--direct_num_wrokers" in err

@@ -1,0 +1,217 @@
+"""Versions, and the pointer that is never half of one."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from conftest import Command
+from helpers import every_file, write_images
+
+from imageshards.pipeline import publish as module
+from imageshards.pipeline.publish import publish, read_pointer, state_of, versions
+from imageshards.transforms.elements import BuildError
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    write_images(folder, 2, 4)
+    return folder
+
+
+@pytest.fixture
+def base(tmp_path: Path, images: Path, command: Command) -> Path:
+    """Five complete data sets, none of them published."""
+    for day in range(1, 6):
+        output = tmp_path / f"base/2026-11-0{day}"
+        assert command("build", "--input", images, "--output", output, "--name", "x")[0] == 0
+    return tmp_path / "base"
+
+
+def names(base: Path) -> list[str]:
+    return sorted(path.name for path in base.iterdir())
+
+
+def test_the_pointer_names_the_version(base: Path):
+    done = publish(str(base / "2026-11-01"), fingerprint="f")
+    assert (done.latest, done.records, done.rejects, done.splits) == (
+        "2026-11-01",
+        8,
+        0,
+        {"train": 8},
+    )
+    pointer = json.loads((base / "latest").read_text())
+    assert pointer["uri"] == str(base / "2026-11-01")
+    assert pointer["report"] == str(base / "2026-11-01/metadata/report.html")
+    before = every_file(base)
+    assert publish(str(base / "2026-11-01")) == done  # the fingerprint is known by now
+    assert every_file(base) == before
+
+
+def test_a_reader_never_sees_half_a_pointer(base: Path):
+    publish(str(base / "2026-11-01"))
+    seen: set[bytes] = set()
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.add((base / "latest").read_bytes())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(50):
+        publish(str(base / "2026-11-02"))
+        publish(str(base / "2026-11-01"), rollback=True)
+    stop.set()
+    reader.join()
+    assert {json.loads(text)["version"] for text in seen} == {"2026-11-01", "2026-11-02"}
+    assert names(base)[-1] == "latest", "and nothing is left beside it"
+
+
+def test_a_publish_that_breaks_off_leaves_the_old_pointer(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+):
+    publish(str(base / "2026-11-01"), keep_versions=1)
+    replace = os.replace
+
+    def broken(source: str, target: str) -> None:
+        if target.endswith("latest"):
+            raise OSError("disk full")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", broken)
+    with pytest.raises(BuildError, match="disk full"):
+        publish(str(base / "2026-11-02"), keep_versions=1)
+    assert read_pointer(str(base / "latest"))["version"] == "2026-11-01"  # type: ignore[index]
+    assert (base / "2026-11-01/dataset_info.json").exists(), "deleted before the switch"
+
+
+def test_an_earlier_version_does_not_move_the_pointer_back(base: Path):
+    publish(str(base / "2026-11-03"))
+    done = publish(str(base / "2026-11-02"))
+    assert done.latest == "2026-11-03"
+    assert "later than this one" in str(done)
+    assert versions(str(base)) == ["2026-11-02", "2026-11-03"]
+    assert publish(str(base / "2026-11-02"), rollback=True).latest == "2026-11-02"
+
+
+def test_old_versions_are_deleted_and_nothing_else(base: Path, tmp_path: Path):
+    for day in (1, 2, 3):
+        publish(str(base / f"2026-11-0{day}"))
+    # None of these is a published version of this base.
+    (base / "notes").mkdir()
+    (base / "notes/metadata").mkdir()
+    (base / "0000-00-00").symlink_to(base / "2026-11-01")
+    elsewhere = tmp_path / "elsewhere"
+    (base / "2026-11-04").rename(elsewhere)
+    publish(str(elsewhere))
+    (base / "0").symlink_to(elsewhere)
+    (base / "2026-11-02/mine.txt").write_text("not of the build")
+    foreign = every_file(elsewhere)
+    done = publish(str(base / "2026-11-05"), keep_versions=2)
+    assert done.deleted == ("2026-11-01", "2026-11-02")
+    assert names(base) == [
+        "0", "0000-00-00", "2026-11-02", "2026-11-03", "2026-11-05", "latest", "notes",
+    ]  # fmt: skip
+    assert every_file(base / "2026-11-02") == {
+        str(base / "2026-11-02/mine.txt"): b"not of the build"
+    }
+    assert every_file(elsewhere) == foreign
+    assert publish(str(base / "2026-11-05"), keep_versions=2).deleted == ()
+
+
+def test_what_is_pointed_to_and_what_is_later_stays(base: Path):
+    for day in range(1, 6):
+        publish(str(base / f"2026-11-0{day}"))
+    done = publish(str(base / "2026-11-02"), rollback=True, keep_versions=1)
+    assert done.deleted == ("2026-11-01",)
+    assert versions(str(base)) == ["2026-11-02", "2026-11-03", "2026-11-04", "2026-11-05"]
+
+
+def test_a_build_that_is_not_published_stays(base: Path):
+    publish(str(base / "2026-11-05"), keep_versions=1)
+    assert names(base) == [*(f"2026-11-0{day}" for day in range(1, 6)), "latest"]
+
+
+def test_a_killed_deletion_is_gone_on_with(base: Path, monkeypatch: pytest.MonkeyPatch):
+    publish(str(base / "2026-11-01"))
+
+    def killed(uris: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "clear", lambda layout: killed(os.unlink(layout.dataset_info)))
+    with pytest.raises(KeyboardInterrupt):
+        publish(str(base / "2026-11-02"), keep_versions=1)
+    monkeypatch.undo()
+    assert publish(str(base / "2026-11-02"), keep_versions=1).deleted == ("2026-11-01",)
+    assert not (base / "2026-11-01").exists()
+
+
+def test_numbers_in_names_are_numbers(base: Path):
+    (base / "2026-11-01").rename(base / "v9")
+    (base / "2026-11-02").rename(base / "v10")
+    publish(str(base / "v9"))
+    assert publish(str(base / "v10")).latest == "v10"
+    assert versions(str(base)) == ["v9", "v10"]
+
+
+def test_states(base: Path):
+    day = [str(base / f"2026-11-0{number}") for number in range(6)]
+    assert state_of(day[1], "f") == ("new", "2026-11-01")
+    publish(day[1], fingerprint="f")
+    assert state_of(day[1], "f") == ("done", "2026-11-01")
+    assert state_of(day[1], "g") == ("changed", "2026-11-01")
+    assert state_of(day[2], "f") == ("unchanged", "2026-11-01")
+    assert state_of(day[2], "g") == ("new", "2026-11-02")
+    publish(day[4], fingerprint="g")
+    # Of an earlier date counts what there was before it, and not what came later.
+    assert state_of(day[2], "f") == ("unchanged", "2026-11-01")
+    assert state_of(day[3], "g") == ("new", "2026-11-03")
+    assert state_of(day[5], "g") == ("unchanged", "2026-11-04")
+
+
+def test_a_version_that_was_built_anew_is_not_published(base: Path, images: Path, command: Command):
+    output = base / "2026-11-01"
+    publish(str(output), fingerprint="f")
+    anew = ["--input", images, "--output", output, "--seed=1", "--overwrite"]
+    assert command("build", *anew)[0] == 0
+    assert state_of(str(output), "f") == ("new", "2026-11-01")
+
+
+@pytest.mark.parametrize("broken", ["missing", "incomplete", "damaged"])
+def test_what_is_not_complete_is_not_published(base: Path, broken: str):
+    publish(str(base / "2026-11-01"))
+    output = base / "2026-11-02"
+    if broken == "missing":
+        output = base / "2026-12-01"
+    elif broken == "incomplete":
+        (output / "dataset_info.json").unlink()
+    else:
+        (output / "metadata/build.json").write_text("{")
+    before = every_file(base)
+    with pytest.raises(BuildError, match=r"complete|cannot be read"):
+        publish(str(output))
+    assert every_file(base) == before
+
+
+def test_a_file_of_another_kind_is_no_pointer(base: Path):
+    (base / "latest").write_text("2026-11-01\n")
+    with pytest.raises(BuildError, match="not a pointer file"):
+        publish(str(base / "2026-11-01"))
+    assert (base / "latest").read_text() == "2026-11-01\n"
+    done = publish(str(base / "2026-11-01"), pointer=str(base / "current.json"))
+    assert done.pointer == str(base / "current.json")
+
+
+def test_the_command(base: Path, command: Command):
+    code, out, _ = command("publish", base / "2026-11-01", "--fingerprint=f")
+    assert code == 0
+    assert out.splitlines()[0] == f"{base}/latest -> 2026-11-01"
+    code, out, _ = command("publish", f"{base}/2026-11-02/", "--keep_versions=1", "--json")
+    assert json.loads(out)["deleted"] == ["2026-11-01"]
+    assert json.loads(out)["version"] == "2026-11-02"
+    assert command("publish", base / "2026-11-02", "--keep_versions=-1")[0] == 2
+    code, _, err = command("publish", base)
+    assert (code, err.count("\n")) == (2, 1)

@@ -1,0 +1,65 @@
+"""`verify --sample`: some records of all shards."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import Command
+from helpers import shards
+
+from imageshards.reader.verify import verify
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, photos: Path, command: Command) -> Path:
+    output = tmp_path / "out"
+    assert command("build", "--input", photos, "--output", output, "--num_shards=4")[0] == 0
+    return output
+
+
+@pytest.mark.parametrize(
+    ("sample", "looked_at"), [(0, 120), (1, 1), (7, 7), (120, 120), (999, 120)]
+)
+def test_as_many_as_asked_for(dataset: Path, sample: int, looked_at: int):
+    verdict = verify(str(dataset), sample)
+    assert (verdict.records, verdict.problems) == (looked_at, ())
+    assert "all good" in str(verdict)
+
+
+def test_damage_is_found_where_it_is_looked_at(dataset: Path):
+    for path in shards(dataset):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    assert len(verify(str(dataset), 120).problems) == 4
+    third = shards(dataset)[2]
+    third.write_bytes(bytes(third.stat().st_size))
+    # Four records of four shards are one of each.
+    assert any(third.name in problem for problem in verify(str(dataset), 4).problems)
+
+
+def test_sizes_and_metadata_are_always_compared(dataset: Path):
+    shards(dataset)[0].open("ab").write(b"\0")
+    shards(dataset)[1].unlink()
+    (dataset / "metadata/rejects.jsonl").write_text('{"uri": "x"}\n')
+    problems = " ".join(verify(str(dataset), 1).problems)
+    assert "its size" in problems
+    assert "missing" in problems
+    assert "rejects.jsonl" in problems
+
+
+def test_an_index_that_does_not_match(dataset: Path):
+    index = next((dataset / "metadata/index").iterdir())
+    index.write_text("".join(f"{line}\n" for line in index.read_text().splitlines()[1:]))
+    assert "does not match" in verify(str(dataset), 1).problems[0]
+    index.write_text("9999999 5\n" * 30)
+    assert "record" in verify(str(dataset), 120).problems[0]
+
+
+def test_the_command(dataset: Path, command: Command):
+    code, out, _ = command("verify", dataset, "--sample=5", "--json")
+    result = json.loads(out)
+    assert (code, result["records"], result["sample"], result["rejects"]) == (0, 5, 5, 0)
+    assert result["report"] == str(dataset / "metadata/report.html")
+    assert "a sample read" in command("verify", dataset, "--sample=5")[1]
+    assert command("verify", dataset, "--sample=few")[0] == 2

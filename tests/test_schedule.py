@@ -1,0 +1,26 @@
+"""What schedulers' operators make of options."""
+
+from pathlib import Path
+
+from conftest import Command
+from helpers import build_json
+
+from imageshards.pipeline.options import Parser, add_build_options
+
+
+def test_flags_are_off_by_default():
+    """Airflow's operators drop an option that is False: that must mean what it says."""
+    parser = Parser()
+    add_build_options(parser)
+    flags = [action for action in parser._actions if action.nargs == 0 and action.dest != "help"]
+    assert len(flags) > 3
+    assert all(type(a).__name__ == "_StoreTrueAction" and a.default is False for a in flags)
+
+
+def test_labels_of_the_job_do_not_replace_those_of_images(
+    command: Command, photos: Path, tmp_path: Path
+):
+    out = tmp_path / "out"
+    arguments = ["--labels_from=none", "--labels=airflow-version=v3-3-2"]
+    assert command("build", "--input", photos, "--output", out, *arguments)[0] == 0
+    assert build_json(out)["options"]["labels"] == "none"
