@@ -92,6 +92,8 @@ class Data:
     def __init__(self, options: Options, dtype: Literal["float32", "bfloat16"]) -> None:
         self._options, self._dtype = options, dtype
         self._source = find(options.dataset)
+        if self._source.schema.holds == "text":
+            raise UsageError(f"{options.dataset}: holds texts: these trainings take images")
         self.classes = len(self._source.classes)
         if self.classes < 2:
             raise UsageError(

@@ -56,6 +56,15 @@ def test_image_size_is_that_of_the_first_image(dataset: Path):
     assert data.classes == 6
 
 
+def test_texts_are_not_trained_on(build: Build, tmp_path: Path):
+    for label in "ab":
+        (tmp_path / label).mkdir()
+        (tmp_path / label / "lines.txt").write_text("one\ntwo\n")
+    build(tmp_path / "a", tmp_path / "b", features="text", splits="train=0.5,test=0.5")
+    with pytest.raises(UsageError, match="holds texts"):
+        Data(Options(str(tmp_path / "out"), ""), "float32")
+
+
 def complaint(main, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert main([str(argument) for argument in arguments]) == 2
     out, errors = capsys.readouterr()
