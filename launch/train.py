@@ -1,0 +1,36 @@
+"""`python -m imageshards.launch.train DATASET --model_dir DIR`: trains a ResNet in Keras.
+
+On a TPU if there is one, else on all GPUs, else on the processor. The loop is in `loop_keras.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from imageshards.launch.training import Options, Result, command
+
+_PACKAGES = "'imageshards[train]'"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line; returns the exit code."""
+
+    def load() -> Callable[[Options], Result]:
+        from imageshards.launch.loop_keras import train
+
+        return train
+
+    return command(
+        "train",
+        {"tensorflow": _PACKAGES, "tensorboard": _PACKAGES},
+        load,
+        arguments,
+        "Trains a ResNet in Keras on a data set that imageshards built: on a TPU if there is one, "
+        "else on all GPUs, else on the processor. The same command goes on with a training that "
+        "was interrupted, at the very record.",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""Trainings on the demo's digits, whole processes: what they reach, and that they go on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import LOCAL
+
+from imageshards.launch.demo import write_digits
+from imageshards.pipeline.config import Config
+from imageshards.pipeline.run import run
+
+FOUR_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+LOOPS = {"train": {}, "train_jax": FOUR_DEVICES}
+TO_THE_GOAL = ["--epochs", 10, "--learning_rate", 0.4, "--channels", 1]
+SMALL = ["--blocks", "1,1", "--width", 8, "--channels", 1]
+TWO_PROCESSORS = """
+import sys
+import tensorflow as tf
+from imageshards.launch.train import main
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
+sys.exit(main())
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What JAX compiles for one training serves the next one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("jax")))
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        yield
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("digits")
+    write_digits(folder / "images")
+    config = Config(
+        input=(str(folder / "images"),), output=str(folder / "out"), num_shards="train=4,test=2",
+        splits="train=0.8,test=0.2", base_uri=str(folder / "images"),
+    )  # fmt: skip
+    run(config, LOCAL, show_progress=False)
+    return folder / "out"
+
+
+def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)], text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def end(process: subprocess.Popen[str]) -> tuple[str, str]:
+    out, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    return out, errors
+
+
+def command(loop: str, *arguments: object) -> tuple[str, str]:
+    return end(start("-m", f"imageshards.launch.{loop}", *arguments, **LOOPS[loop]))
+
+
+def accuracy(out: str) -> float:
+    # JAX's library for processes on many hosts prints lines of its own.
+    match = re.fullmatch(r"test accuracy ([\d.]+)% \(\d+ of 347 images\).*", out.splitlines()[-1])
+    assert match, out
+    return float(match[1]) / 100
+
+
+def losses(model_dir: Path) -> list[tuple[int, float]]:
+    """(step, loss) of all entries in the logs, in the order of their writing."""
+    import tensorflow as tf
+
+    return [
+        (event.step, float(tf.make_ndarray(value.tensor)))
+        for path in sorted((model_dir / "logs").iterdir())
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag == "train/loss"
+    ]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_digits_reach_97_percent(digits: Path, tmp_path: Path, loop: str):
+    out, errors = command(loop, digits, "--model_dir", tmp_path / "model", *TO_THE_GOAL)
+    assert accuracy(out) >= 0.97
+    assert ("4 devices" if loop == "train_jax" else "one device") in errors
+    assert errors.count(" of 10: loss ") == 10
+    # All is done: the same command says the same.
+    assert command(loop, digits, "--model_dir", tmp_path / "model", *TO_THE_GOAL)[0] == out
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_killed_training_goes_on_with_the_next_record(digits: Path, tmp_path: Path, loop: str):
+    options = [
+        digits, *SMALL, "--epochs", 2, "--batch_size", 16, "--log_steps", 1,
+        "--checkpoint_steps", 10, "--learning_rate", 0.4,
+    ]  # fmt: skip
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    out, _ = command(loop, "--model_dir", whole, *options)
+    process = start("-m", f"imageshards.launch.{loop}", "--model_dir", cut, *options, **LOOPS[loop])
+    deadline = time.monotonic() + 300
+    # That the first one is whole is sure when the second one comes.
+    second = "ckpt-20.index" if loop == "train" else "step-0000000020.npz"
+    while not (cut / "checkpoints" / second).exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    again, errors = command(loop, "--model_dir", cut, *options)
+    match = re.search(r"goes on at step (\d+), record (\d+)", errors)
+    assert match, errors
+    step, record = int(match[1]), int(match[2])
+    assert record == 16 * step
+    expected = dict(losses(whole))
+    last = max(expected)
+    epoch_steps = last // 2
+    assert sorted(expected) == list(range(1, last + 1))
+    assert step % epoch_steps, "killed at the end of an epoch, which is no test"
+    # Each step has the loss that it has without a kill: model, rate, records and shifts are the
+    # same. Losses of neighbouring steps, of other records, differ by far more.
+    seen = losses(cut)
+    assert sorted({at for at, _ in seen}) == list(range(1, last + 1))
+    assert seen[-(last - step)][0] == step + 1
+    for at, loss in seen:
+        assert loss == pytest.approx(expected[at], rel=1e-3), at
+    values = np.array([expected[at] for at in range(1, last + 1)])
+    assert np.median(np.abs(np.diff(values)) / values[1:]) > 0.01
+    assert accuracy(again) == pytest.approx(accuracy(out), abs=0.01)
+
+
+def test_batches_are_divided_among_replicas(digits: Path, tmp_path: Path):
+    arguments = [digits, "--model_dir", tmp_path / "model", "--epochs", 5, "--learning_rate", 0.4]
+    out, errors = end(start("-c", TWO_PROCESSORS, *arguments, "--channels", 1))
+    assert "2 devices" in errors
+    assert accuracy(out) >= 0.9
+
+
+def test_hosts_train_together_on_records_of_their_own(digits: Path, tmp_path: Path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    code = """
+import sys
+import jax
+from imageshards.launch.train_jax import main
+address, host = sys.argv[1:3]
+join = jax.distributed.initialize
+jax.distributed.initialize = lambda: join(address, 2, int(host))
+sys.exit(main(sys.argv[3:]))
+"""
+    arguments = [digits, "--model_dir", tmp_path / "model", "--epochs", 5, "--learning_rate", 0.4]
+    hosts = [
+        start("-c", code, address, host, *arguments, "--channels", 1, "--distributed")
+        for host in range(2)
+    ]
+    (out, errors), (other, _) = [end(host) for host in hosts]
+    assert "2 devices" in errors
+    assert accuracy(out) >= 0.9
+    assert "accuracy" not in other

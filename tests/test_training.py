@@ -1,0 +1,101 @@
+"""What the two trainings share, and their command lines."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Build
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imageshards.launch import train, train_jax
+from imageshards.launch.training import Data, Options, share, stops
+from imageshards.transforms.elements import UsageError
+
+COUNTS = st.integers(1, 50)
+
+
+@pytest.fixture
+def dataset(photos: Path, build: Build, tmp_path: Path) -> Path:
+    build(photos, splits="train=0.7,test=0.3", num_shards="train=3,test=1")
+    return tmp_path / "out"
+
+
+@given(st.integers(0, 200), st.integers(0, 200), st.lists(COUNTS, min_size=1, max_size=3))
+def test_a_loop_pauses_at_multiples_and_at_the_end(step: int, last: int, every: list[int]):
+    expected = [
+        at for at in range(step + 1, last + 1) if at == last or not all(at % n for n in every)
+    ]
+    assert list(stops(step, last, *every)) == expected
+
+
+def test_a_batch_is_divided():
+    assert share(64, 4, "devices") == 16
+    with pytest.raises(UsageError, match="--batch_size 64: take a multiple of the 3 devices"):
+        share(64, 3, "devices")
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3])
+def test_every_test_image_counts_once_in_full_batches(dataset: Path, hosts: int):
+    data = Data(Options(str(dataset), "", image_size=8), "float32")
+    steps, weight = set(), 0.0
+    for host in range(hosts):
+        batches = list(data.test(8, hosts, host))
+        steps.add(len(batches))
+        assert {tuple(images.shape) for images, _, _ in batches} == {(8, 8, 8, 3)}
+        weight += sum(float(sum(weights)) for _, _, weights in batches)
+    assert len(steps) == 1
+    assert weight == data.test_images
+
+
+def test_image_size_is_that_of_the_first_image(dataset: Path):
+    data = Data(Options(str(dataset), "", channels=1), "float32")
+    assert data.shape == (16, 16, 1)
+    assert data.classes == 6
+
+
+def test_texts_are_not_trained_on(build: Build, tmp_path: Path):
+    for label in "ab":
+        (tmp_path / label).mkdir()
+        (tmp_path / label / "lines.txt").write_text("one\ntwo\n")
+    build(tmp_path / "a", tmp_path / "b", features="text", splits="train=0.5,test=0.5")
+    with pytest.raises(UsageError, match="holds texts"):
+        Data(Options(str(tmp_path / "out"), ""), "float32")
+
+
+def complaint(main, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main([str(argument) for argument in arguments]) == 2
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert errors.count("\n") == 1
+    return errors
+
+
+@pytest.mark.parametrize("module", [train, train_jax])
+def test_a_training_that_cannot_begin_says_why_in_one_line(
+    module, dataset: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    def said(*arguments: object) -> str:
+        return complaint(module.main, capsys, *arguments)
+
+    model = ["--model_dir", tmp_path / "model"]
+    assert "--model_dir" in said(dataset)
+    assert "--epochs: 'x': take a whole number" in said(dataset, *model, "--epochs", "x")
+    assert str(tmp_path / "none") in said(tmp_path / "none", *model)
+    assert "there is no 'validation'" in said(dataset, *model, "--test_split", "validation")
+    assert "fewer images in an epoch" in said(dataset, *model, "--batch_size", 4096)
+    # What could not begin claims nothing, and what another training has is not touched.
+    assert not (tmp_path / "model").exists()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/training.json").write_text('{"batch_size": 32}')
+    assert "holds a training with batch_size 32, " in said(dataset, *model)
+    assert "0 classes" in said(f"{dataset}/train-*", *model)
+    name = module.__name__.rpartition(".")[2]
+    package = "imageshards[jax]" if name == "train_jax" else "imageshards[train]"
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    assert (
+        said(dataset, *model) == f"{name}: tensorflow is not installed: pip install '{package}'\n"
+    )
