@@ -205,9 +205,11 @@ def array_of(
 def decode_image(data: bytes, channels: int = 3) -> npt.NDArray[np.uint8]:
     """An encoded image, with the pixels that `tf.io.decode_image` gives, and of a GIF Pillow's.
 
+    Grey that is made of a PNG's colours may differ from TensorFlow's by one level.
+
     Args:
       data: the file.
-      channels: 1 or 3; 0 for 1 where the image is grey, else 3.
+      channels: 1 or 3; 0 for 1 where the image is grey and has no alpha channel, else 3.
 
     Returns:
       uint8 [height, width, channels].
@@ -223,7 +225,12 @@ def decode_image(data: bytes, channels: int = 3) -> npt.NDArray[np.uint8]:
         pixels = simplejpeg.decode_jpeg(data, "GRAY" if grey else "RGB", fastdct=True)
         return cast("npt.NDArray[np.uint8]", pixels)
     with Image.open(io.BytesIO(data)) as image:
-        grey = channels == 1 or (channels == 0 and image.mode in ("1", "L"))
+        deep = image.mode.startswith(
+            "I;16"
+        )  # grey of 16 bits, which Pillow clips and does not scale
+        grey = channels == 1 or (channels == 0 and (deep or image.mode in ("1", "L")))
+        if deep:
+            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         pixels = np.asarray(image.convert("L" if grey else "RGB"))
     return pixels[..., None] if grey else pixels
 
