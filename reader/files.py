@@ -68,6 +68,8 @@ class RecordFile:
         Raises:
           BuildError: it is no TFRecord file, breaks off, or its index is damaged.
         """
+        if self.compression or storage.is_local(self.uri):
+            _ = self._stamp  # before it is read: what is written meanwhile is told
         if self.compression:
             return _unpack(self.uri)
         if not self.index_uri:
@@ -105,11 +107,17 @@ class RecordFile:
         first = int(self.index[begin, 0])
         size = int(self.index[end - 1].sum()) - first
         if self.compression:
-            return _unpacked(self.uri)[first : first + size]
+            return _unpacked(self.uri, self._stamp)[first : first + size]
+        # Local files stay open: by the stamp, what was there before is not what is read.
+        stamp = self._stamp[1] if storage.is_local(self.uri) else 0
         try:
-            return ranges.read(ByteRange(self.uri, first, size, "stored"), 0, limit=size)
+            return ranges.read(ByteRange(self.uri, first, size, "stored"), stamp, limit=size)
         except storage.ReadError as error:
             raise CorruptRecord(f"{self.uri}: record at byte {first}: {error}") from error
+
+    @cached_property
+    def _stamp(self) -> tuple[int, int]:
+        return storage.stat(self.uri)
 
     def problem(self, record: int) -> str:
         """What is wrong with a record, or nothing."""
@@ -244,7 +252,10 @@ def _unpack(uri: str) -> Index:
 
 
 @lru_cache(maxsize=2)
-def _unpacked(uri: str) -> bytes:
+def _unpacked(uri: str, stamp: tuple[int, int]) -> bytes:
+    """What a compressed file holds. The stamp tells it from a file that was there before."""
+    if storage.stat(uri) != stamp:
+        raise CorruptRecord(f"{uri}: changed after it was opened: open the data set again")
     try:
         with storage.open_read(uri) as file:
             return uncompressed(file, uri).read()
