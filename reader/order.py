@@ -16,7 +16,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from imageshards.reader.files import RecordFile, read_indexes
+from imageshards.reader.files import RecordFile, fingerprints, read_indexes
 from imageshards.reader.splits import Span
 
 _BLOCK_BYTES = 8 << 20
@@ -61,9 +61,13 @@ class Blocks:
         return window, int(record - starts[window])
 
     def digest(self, files: Sequence[RecordFile], **settings: object) -> str:
-        """By which a state is known to be of the same order."""
-        names = [files[place].uri.rpartition("/")[2] for place in np.unique(self.table[:, 0])]
-        head = json.dumps([names, self.largest, self.per_window, sorted(settings.items())])
+        """By which a state is known to be of the same order, and of the same records."""
+        mine = [files[place] for place in np.unique(self.table[:, 0])]
+        names = [file.uri.rpartition("/")[2] for file in mine]
+        contents = fingerprints(mine)
+        head = json.dumps(
+            [names, contents, self.largest, self.per_window, sorted(settings.items())]
+        )
         return blake2b(head.encode() + self.table.tobytes(), digest_size=8).hexdigest()
 
 

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -207,6 +207,7 @@ class Recipe:
     parallel_reads: int
     least: int
 
+    @cached_property
     def digest(self) -> str:
         """Of the order of the records."""
         return self.blocks.digest(self.files, shuffle=self.shuffle, seed=self.seed)
@@ -423,7 +424,7 @@ class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         """Where it is: JSON."""
         if not self._recipe.deterministic:
             raise UsageError("deterministic=False: the order is not known, and has no state")
-        return {"records": self.records, "order": self._recipe.digest()}
+        return {"records": self.records, "order": self._recipe.digest}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes to where a state was taken.
@@ -431,7 +432,7 @@ class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         Raises:
           UsageError: it is of other files, another split, seed, shuffling or host.
         """
-        if state.get("order") != self._recipe.digest():
+        if state.get("order") != self._recipe.digest:
             raise UsageError(
                 "the state is of another order: the files, split, seed, shuffle, num_hosts and "
                 "host must be those with which it was saved"

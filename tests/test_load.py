@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -148,6 +149,34 @@ def test_a_state_of_another_order_is_refused(sets):
     reader.load(sets[12], "train", batch_size=3, image_size=8).iterator().restore(state)
     with pytest.raises(UsageError, match="no state"):
         reader.load(sets[12], "train", deterministic=False).iterator().state()
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_a_state_of_other_records_of_the_same_sizes_is_refused(
+    build, photos: Path, tmp_path: Path, compression: str
+):
+    for seed in (1, 2):
+        build(
+            photos, features="pixels", resize="12x8", num_shards="2", seed=seed, name="set",
+            compression=compression, output=tmp_path / str(seed),
+        )  # fmt: skip
+    shutil.copytree(tmp_path / "1", tmp_path / "copy", copy_function=shutil.copyfile)
+    features = {"label": tf.io.FixedLenFeature([], tf.int64)}
+    for pattern in ("", "/train-*"):
+
+        def fresh(name: str):
+            place = f"{tmp_path}/{name}{pattern}"  # noqa: B023
+            return reader.load(place, features=features, batch_size=4).iterator()
+
+        iterator = fresh("1")
+        next(iterator)
+        state = iterator.state()
+        expected = next(iterator)["label"].numpy().tolist()
+        with pytest.raises(UsageError, match="another order"):
+            fresh("2").restore(state)
+        copy = fresh("copy")
+        copy.restore(state)
+        assert next(copy)["label"].numpy().tolist() == expected
 
 
 @pytest.mark.parametrize("light", [True, False])
@@ -329,8 +358,6 @@ def test_elsewhere_than_on_a_disk_a_block_is_one_read(sets, monkeypatch: pytest.
 
 
 def test_a_corrupt_shard_is_one_error_with_file_and_offset(sets, tmp_path: Path):
-    import shutil
-
     folder = tmp_path / "copy"
     shutil.copytree(sets[7], folder)
     path = shards(folder)[4]
@@ -351,8 +378,6 @@ def test_a_corrupt_shard_is_one_error_with_file_and_offset(sets, tmp_path: Path)
 
 
 def test_a_file_that_is_shorter_than_its_index_is_told(sets, tmp_path: Path):
-    import shutil
-
     folder = tmp_path / "copy"
     shutil.copytree(sets[7], folder)
     path = shards(folder)[2]
