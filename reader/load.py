@@ -55,7 +55,7 @@ def load(
         which makes batches only of images of one size.
       dtype: of the images: uint8, or float32 or bfloat16 from 0 to 1; of images that the data set
         has as float32, as they are.
-      channels: 3 or 1.
+      channels: 3 or 1; grey becomes colours, and colours grey.
       crop_fraction: images are cut to the largest centred part that has the aspect ratio of
         `image_size`, times this: 0.875 is usual for evaluation on ImageNet.
       augment: cut a random part of 8 to 100 % of an image, with an aspect ratio of 3/4 to 4/3,
@@ -97,6 +97,8 @@ def load(
         raise UsageError("augment: give an image_size too")
     if not 0 < crop_fraction <= 1:
         raise UsageError(f"crop_fraction {crop_fraction}: take more than 0, and 1 at most")
+    if crop_fraction < 1 and image_size is None:
+        raise UsageError(f"crop_fraction {crop_fraction}: give an image_size too")
     if start < 0:
         raise UsageError(f"start {start}: records count from 0")
     if shuffle < 0:

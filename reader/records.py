@@ -17,7 +17,7 @@ import numpy as np
 from imageshards.reader.files import Source, find
 from imageshards.reader.load import schema_with
 from imageshards.reader.order import make_blocks
-from imageshards.reader.parse import decode_image, decode_numpy
+from imageshards.reader.parse import array_with_channels, decode_image, decode_numpy
 from imageshards.reader.splits import Span, share_of, take
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.example import CorruptExample
@@ -42,8 +42,8 @@ def open(
     Args:
       place: the folder of a data set that imageshards built, or a pattern of TFRecord files.
       split: as `load` has it.
-      decode: False leaves encoded images as bytes.
-      channels: of decoded images: 3 or 1, or 0 for what each has.
+      decode: False leaves encoded images as bytes, and pixels with the channels that they have.
+      channels: of decoded images and of pixels: 3 or 1, or 0 for what each has.
       image_key: as `load` has it.
       label_key: as `load` has it.
       check: compare the CRC of every record that is read.
@@ -208,6 +208,8 @@ class Records(Sequence[Any]):
                 content = decode_image(content, self._channels)
             except (OSError, ValueError) as error:
                 raise CorruptRecord(self._message(where, error)) from error
+        if self._decode and self._schema.holds == "pixels":
+            content = array_with_channels(content, self._channels)
         if isinstance(content, np.ndarray) and not content.flags.writeable:
             content = content.copy()  # PyTorch wants to own what it gets
         return (content, values[self._label_key]) if self._label_key else content

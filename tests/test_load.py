@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import signal
@@ -406,6 +407,7 @@ def test_keras_trains_on_it(sets):
         ({"num_hosts": 2, "host": 2}, "host 2 of 2"),
         ({"num_hosts": 121}, "take fewer hosts"),
         ({"crop_fraction": 0}, "crop_fraction 0"),
+        ({"crop_fraction": 0.5}, "image_size"),
         ({"start": -1}, "start -1"),
         ({"split": "test"}, "there is no 'test'"),
     ],
@@ -440,6 +442,69 @@ def test_every_schema_of_images(build, photos: Path, tmp_path: Path, schema: str
     if schema == "raw":
         with pytest.raises(UsageError, match="float32"):
             reader.load(out, dtype="uint8")
+
+
+def grey_and_coloured(folder: Path) -> Path:
+    """Twelve images of 24 x 16: every third is grey, and some are BMPs and GIFs."""
+    folder.mkdir()
+    for number in range(12):
+        kind = ("JPEG", "PNG", "BMP", "GIF")[number % 4]
+        image = Image.open(io.BytesIO(image_bytes(number, "PNG")))
+        if number % 3 == 0 and kind in ("JPEG", "PNG"):
+            image = image.convert("L")
+        image.save(folder / f"{number}.{kind.lower()}", kind)
+    return folder
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("schema", ["slim", "shape", "pixels", "raw"])
+def test_images_have_the_channels_that_were_asked_for(
+    build, tmp_path: Path, schema: str, channels: int
+):
+    folder = grey_and_coloured(tmp_path / "in")
+    resize = {"resize": "24x16"} if schema in ("raw", "pixels") else {}
+    build(folder, num_shards="1", features=schema, labels="none", **resize)
+    opened = list(reader.open(tmp_path / "out", channels=channels))
+    assert {image.shape for image in opened} == {(16, 24, channels)}
+    levels = 1 if schema == "raw" else 255
+    for size in (None, (16, 24), (8, 8)):
+        data = reader.load(
+            tmp_path / "out", batch_size=12, image_size=size, channels=channels,
+            shuffle=False, repeat=False,
+        )  # fmt: skip
+        assert data.element_spec.shape[-1] == channels
+        (images,) = data
+        assert images.shape == (12, *(size or (16, 24)), channels)
+        if size != (8, 8):
+            expected = np.stack(opened).astype(np.float32) / levels
+            np.testing.assert_allclose(images, expected, atol=1.01 / 255)
+
+
+@pytest.mark.parametrize("wanted", [1, 3])
+def test_grey_pixels_become_what_was_asked_for(build, tmp_path: Path, wanted: int):
+    folder = grey_and_coloured(tmp_path / "in")
+    same = {"features": "pixels", "channels": 1, "resize": "24x16"}
+    build(folder, num_shards="1", labels="none", **same)
+    grey = np.stack(list(reader.open(tmp_path / "out", channels=0)))
+    assert grey.shape == (12, 16, 24, 1)
+    expected = np.repeat(grey, wanted, axis=3)
+    np.testing.assert_array_equal(
+        np.stack(list(reader.open(tmp_path / "out", channels=wanted))), expected
+    )
+    data = reader.load(
+        tmp_path / "out", batch_size=12, channels=wanted, dtype="uint8", shuffle=False
+    )
+    np.testing.assert_array_equal(next(iter(data)), expected)
+
+
+def test_pixels_of_the_size_that_was_asked_for_are_cut_too(build, tmp_path: Path):
+    folder = grey_and_coloured(tmp_path / "in")
+    build(folder, num_shards="1", features="pixels", resize="24x16", labels="none")
+    options = {"batch_size": 12, "image_size": (16, 24), "shuffle": False, "dtype": "uint8"}
+    whole = next(iter(reader.load(tmp_path / "out", **options)))
+    cut = next(iter(reader.load(tmp_path / "out", **options, crop_fraction=0.5)))
+    expected = tf.image.resize(whole[:, 4:12, 6:18], (16, 24))
+    np.testing.assert_allclose(tf.cast(cut, tf.float32), expected, atol=0.51)
 
 
 def test_texts(build, tmp_path: Path):
