@@ -213,6 +213,8 @@ def find(place: str | os.PathLike[str]) -> Source:
     """
     name = os.fspath(place)
     uri = storage.normalize(name)
+    if storage.is_local(uri) and os.path.isdir(uri):
+        return _of_dataset(open_dataset(name))  # whatever letters its name has
     is_file = name.endswith((SUFFIX, GZIP_SUFFIX)) or os.path.isfile(uri)
     if is_file or any(letter in name for letter in "*?["):
         return _of_pattern(uri)

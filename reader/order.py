@@ -9,6 +9,7 @@ Records of a shard are in a random order already: neighbours in a block are no k
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -18,11 +19,30 @@ import numpy.typing as npt
 
 from imageshards.reader.files import RecordFile, fingerprints, read_indexes
 from imageshards.reader.splits import Span
+from imageshards.transforms.elements import UsageError
 
+MAX_SEED = (1 << 62) - 1
+"""What TensorFlow takes, with a bit to spare for the uses of a seed."""
 _BLOCK_BYTES = 8 << 20
 _WINDOW_BYTES = 128 << 20
 _BLOCKS_PER_WINDOW = 16
 _MIN_WINDOW, _MAX_WINDOW = 1024, 1 << 16
+
+
+def whole(name: str, value: object, least: int = 0, most: int = MAX_SEED) -> int:
+    """An argument that is to be a whole number.
+
+    Raises:
+      UsageError: it is none, or too small or large.
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = least - 1
+    if not least <= number <= most:
+        bounds = f"{least} or more" + (f", and {most} at most" if number > most else "")
+        raise UsageError(f"{name} {value!r}: take a whole number, {bounds}")
+    return number
 
 
 @dataclass(frozen=True)

@@ -235,9 +235,8 @@ def decode_image(data: bytes, channels: int = 3) -> npt.NDArray[np.uint8]:
             "I;16"
         )  # grey of 16 bits, which Pillow clips and does not scale
         grey = channels == 1 or (channels == 0 and (deep or image.mode in ("1", "L")))
-        if deep:
-            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-        pixels = np.asarray(image.convert("L" if grey else "RGB"))
+        levels = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if deep else image
+        pixels = np.asarray(levels.convert("L" if grey else "RGB"))
     return pixels[..., None] if grey else pixels
 
 

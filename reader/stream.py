@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from imageshards.reader.files import RecordFile
-from imageshards.reader.order import Blocks
+from imageshards.reader.order import Blocks, whole
 from imageshards.reader.parse import decode, decode_image_tensor, parse_spec, with_channels
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
@@ -333,6 +333,10 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
     """
 
     def __init__(self, recipe: Recipe, start: int = 0) -> None:
+        if start and not recipe.deterministic:
+            raise UsageError(
+                f"start {start}: with deterministic=False the order is not known, and begins at 0"
+            )
         self._recipe = recipe
         self._start = start
         self._data = recipe.dataset(start)
@@ -358,9 +362,7 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
 
     def starting_at(self, records: int) -> ImageDataset:
         """The same behind so many delivered records, counted from the beginning of the run."""
-        if records < 0:
-            raise UsageError(f"start {records}: records count from 0")
-        return ImageDataset(self._recipe, records)
+        return ImageDataset(self._recipe, whole("start", records))
 
     def iterator(self) -> StatefulIterator:
         """An iterator that knows how far it is."""
@@ -436,8 +438,9 @@ class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
                 "the state is of another order: the files, split, seed, shuffle, num_hosts and "
                 "host must be those with which it was saved"
             )
-        self.records = int(state["records"])
-        self._data, self._iterator = ImageDataset(self._recipe, self.records), None
+        records = int(state["records"])
+        self._data, self._iterator = ImageDataset(self._recipe, records), None
+        self.records = records
 
     def serialize(self) -> str:
         """For tf.train.Checkpoint."""

@@ -409,12 +409,41 @@ def test_keras_trains_on_it(sets):
         ({"crop_fraction": 0}, "crop_fraction 0"),
         ({"crop_fraction": 0.5}, "image_size"),
         ({"start": -1}, "start -1"),
+        ({"start": 1000, "deterministic": False}, "the order is not known"),
+        ({"channels": 7}, "channels 7: take 3 or 1"),
+        ({"channels": 4}, "channels 4: take 3 or 1"),
+        ({"image_size": 0}, "image_size 0"),
+        ({"image_size": -1}, "image_size -1"),
+        ({"image_size": 8.0}, "image_size 8.0: take a whole number"),
+        ({"image_size": (8, 0)}, "image_size 0"),
+        ({"image_size": (8, 8, 3)}, "height, width"),
+        ({"seed": 2**63}, "seed 9223372036854775808: .* at most"),
+        ({"seed": 2**62}, "seed"),
+        ({"seed": -1}, "seed -1: take a whole number, 0 or more"),
+        ({"split": "train[_:]"}, "what is"),
         ({"split": "test"}, "there is no 'test'"),
     ],
 )
 def test_wrong_arguments_are_one_line(sets, options: dict, message: str):
     with pytest.raises(UsageError, match=message):
         reader.load(sets[7], **options)
+
+
+def test_the_largest_seed_and_numbers_of_numpy_are_taken(sets):
+    data = reader.load(
+        sets[7], seed=2**62 - 1, image_size=np.int64(8), batch_size=np.int32(4), augment=True
+    )
+    assert next(iter(data))[0].shape == (4, 8, 8, 3)
+
+
+def test_without_an_order_there_is_no_place_to_go_to(sets):
+    state = reader.load(sets[7], decode=False).iterator().state()
+    data = reader.load(sets[7], decode=False, deterministic=False)
+    assert len(list(data.starting_at(0).take(3))) == 3
+    with pytest.raises(UsageError, match="the order is not known"):
+        data.starting_at(5)
+    with pytest.raises(UsageError, match="the order is not known"):
+        data.iterator().restore({**state, "records": 5})
 
 
 @pytest.mark.parametrize("schema", ["imagenet", "raw", "pixels", "shape"])

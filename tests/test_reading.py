@@ -86,6 +86,24 @@ def test_shuffled_is_a_function_of_seed_and_epoch(dataset: Path):
     assert list(found[3:3].shuffled()) == []
 
 
+def test_wrong_arguments_are_one_line(dataset: Path):
+    found = reader.open(dataset, "train")
+    for options in ({"seed": -1}, {"epoch": -1}, {"seed": 0.5}, {"window": 0}):
+        with pytest.raises(UsageError, match="take a whole number"):
+            found.shuffled(**options)
+    for channels in (2, 4, 7):
+        with pytest.raises(UsageError, match="take 3 or 1 or 0"):
+            reader.open(dataset, "train", channels=channels)
+    with pytest.raises(UsageError, match="0 records for 2 hosts"):
+        found[5:5].share(2, 0)
+
+
+def test_a_folder_may_have_the_letters_of_a_pattern(dataset: Path, tmp_path: Path):
+    whole = labels(reader.open(dataset, "train"))
+    dataset.rename(tmp_path / "a[1]*.tfrecord")
+    assert labels(reader.open(tmp_path / "a[1]*.tfrecord", "train")) == whole
+
+
 def test_it_can_be_sent_to_another_process(dataset: Path):
     found = reader.open(dataset, "train")
     again = pickle.loads(pickle.dumps(found))
