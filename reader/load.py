@@ -72,7 +72,8 @@ def load(
       host: which of them this is, such as `jax.process_index()`. The shares are disjoint and
         complete: whole files where they divide, else records.
       shuffle: True, False, or how many records to shuffle together: True takes as many as are
-        128 MB, from 1,024 to 65,536. Twice as many are held in memory.
+        128 MB, from 16 to 65,536. Twice as many are held in memory. Compressed files are read from
+        their beginning to their end: at least a whole one is shuffled together, and held.
       seed: of the shuffling and the augmentation: from 0 to 2**62 - 1.
       repeat: go on with the next epoch, in another order.
       drop_remainder: leave out the last batch if it is not full; None: where `repeat` is on, since

@@ -26,7 +26,7 @@ MAX_SEED = (1 << 62) - 1
 _BLOCK_BYTES = 8 << 20
 _WINDOW_BYTES = 128 << 20
 _BLOCKS_PER_WINDOW = 16
-_MIN_WINDOW, _MAX_WINDOW = 1024, 1 << 16
+_MIN_WINDOW, _MAX_WINDOW = 16, 1 << 16
 
 
 def whole(name: str, value: object, least: int = 0, most: int = MAX_SEED) -> int:
@@ -99,7 +99,8 @@ def make_blocks(
     Args:
       files: in which the spans are.
       spans: of this host.
-      window: records to shuffle together; None: as many as take 128 MB, from 1,024 to 65,536.
+      window: records to shuffle together; None: as many as take 128 MB, from 16 to 65,536. Of
+        compressed files a block is all that is to be read of one, and a window at least a block.
     """
     read_indexes(files[place] for place in sorted({span.file for span in spans}))
     records = sum(span.records for span in spans)

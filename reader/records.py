@@ -140,7 +140,8 @@ class Records(Sequence[Any]):
           seed: of the order, 0 or more.
           epoch: of the order, 0 or more.
           window: records to shuffle together, which are held in memory; None: 128 MB of them, from
-            1,024 to 65,536. Files are read a block at a time, not a record.
+            16 to 65,536. Files are read a block at a time, not a record, and of compressed files
+            at least a whole one is shuffled together.
         """
         seed, epoch = whole("seed", seed), whole("epoch", epoch)
         if window is not None:
