@@ -36,6 +36,7 @@ from imageshards.transforms.tfrecord import (
 )
 
 _REQUESTS = 16
+_TAIL_BYTES = 8
 _INDEX_SUFFIXES = (".idx", ".index")
 _HEAD = struct.Struct("<QI")
 Index = npt.NDArray[np.int64]
@@ -50,11 +51,13 @@ class RecordFile:
       uri: where it is.
       index_uri: its index file, or empty if there is none.
       known: how many records its data set says it has, or -1.
+      crc32c: of the whole file, as its data set says, or -1.
     """
 
     uri: str
     index_uri: str = ""
     known: int = -1
+    crc32c: int = -1
 
     @property
     def compression(self) -> str:
@@ -68,6 +71,8 @@ class RecordFile:
         Raises:
           BuildError: it is no TFRecord file, breaks off, or its index is damaged.
         """
+        if self.compression or storage.is_local(self.uri):
+            _ = self._stamp  # before it is read: what is written meanwhile is told
         if self.compression:
             return _unpack(self.uri)
         if not self.index_uri:
@@ -105,11 +110,40 @@ class RecordFile:
         first = int(self.index[begin, 0])
         size = int(self.index[end - 1].sum()) - first
         if self.compression:
-            return _unpacked(self.uri)[first : first + size]
+            return _unpacked(self.uri, self._stamp)[first : first + size]
+        place = ByteRange(self.uri, first, size, "stored")
         try:
-            return ranges.read(ByteRange(self.uri, first, size, "stored"), 0, limit=size)
+            return ranges.read(place, self._local_stamp, limit=size)
         except storage.ReadError as error:
             raise CorruptRecord(f"{self.uri}: record at byte {first}: {error}") from error
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """By which it is known from others of its name and size; copies have the same.
+
+        It is the file's CRC32C, or without a data set that says it, the last 8 bytes: they have
+        the CRC of the last record, or of all that is in a compressed file (RFC 1952, 2.3.1).
+
+        Raises:
+          BuildError: the file is not there.
+        """
+        if self.crc32c >= 0:
+            return f"{self.crc32c:08x}"
+        size = storage.size(self.uri)
+        tail = ByteRange(self.uri, max(size - _TAIL_BYTES, 0), min(size, _TAIL_BYTES), "stored")
+        try:
+            return ranges.read(tail, self._local_stamp).hex()
+        except storage.ReadError as error:
+            raise BuildError(f"{self.uri}: {error}") from error
+
+    @property
+    def _local_stamp(self) -> int:
+        # Local files stay open: by the stamp, what was there before is not what is read.
+        return self._stamp[1] if storage.is_local(self.uri) else 0
+
+    @cached_property
+    def _stamp(self) -> tuple[int, int]:
+        return storage.stat(self.uri)
 
     def problem(self, record: int) -> str:
         """What is wrong with a record, or nothing."""
@@ -161,6 +195,12 @@ def read_indexes(files: Iterable[RecordFile]) -> None:
         list(executor.map(lambda file: file.index, files))
 
 
+def fingerprints(files: Iterable[RecordFile]) -> list[str]:
+    """Those of some files, in order."""
+    with ThreadPoolExecutor(_REQUESTS) as executor:  # a request each
+        return list(executor.map(lambda file: file.fingerprint, files))
+
+
 def find(place: str | os.PathLike[str]) -> Source:
     """The files of a data set, or those that match a pattern.
 
@@ -173,6 +213,8 @@ def find(place: str | os.PathLike[str]) -> Source:
     """
     name = os.fspath(place)
     uri = storage.normalize(name)
+    if storage.is_local(uri) and os.path.isdir(uri):
+        return _of_dataset(open_dataset(name))  # whatever letters its name has
     is_file = name.endswith((SUFFIX, GZIP_SUFFIX)) or os.path.isfile(uri)
     if is_file or any(letter in name for letter in "*?["):
         return _of_pattern(uri)
@@ -185,7 +227,7 @@ def _of_dataset(dataset: Dataset) -> Source:
     for place, shard in enumerate(dataset.shards):
         splits.setdefault(shard.id.split, []).append(place)
         index = "" if shard.id.compression else dataset.layout.index(shard.id)
-        files.append(RecordFile(shard.uri, index, shard.records))
+        files.append(RecordFile(shard.uri, index, shard.records, shard.crc32c))
     return Source(dataset.layout.root, files, splits, dataset.schema, dataset.classes)
 
 
@@ -244,7 +286,10 @@ def _unpack(uri: str) -> Index:
 
 
 @lru_cache(maxsize=2)
-def _unpacked(uri: str) -> bytes:
+def _unpacked(uri: str, stamp: tuple[int, int]) -> bytes:
+    """What a compressed file holds. The stamp tells it from a file that was there before."""
+    if storage.stat(uri) != stamp:
+        raise CorruptRecord(f"{uri}: changed after it was opened: open the data set again")
     try:
         with storage.open_read(uri) as file:
             return uncompressed(file, uri).read()

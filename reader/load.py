@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from imageshards.reader.files import find
-from imageshards.reader.order import make_blocks
+from imageshards.reader.order import make_blocks, whole
 from imageshards.reader.splits import share_of
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
@@ -55,7 +55,7 @@ def load(
         which makes batches only of images of one size.
       dtype: of the images: uint8, or float32 or bfloat16 from 0 to 1; of images that the data set
         has as float32, as they are.
-      channels: 3 or 1.
+      channels: 3 or 1; grey becomes colours, and colours grey.
       crop_fraction: images are cut to the largest centred part that has the aspect ratio of
         `image_size`, times this: 0.875 is usual for evaluation on ImageNet.
       augment: cut a random part of 8 to 100 % of an image, with an aspect ratio of 3/4 to 4/3,
@@ -72,8 +72,9 @@ def load(
       host: which of them this is, such as `jax.process_index()`. The shares are disjoint and
         complete: whole files where they divide, else records.
       shuffle: True, False, or how many records to shuffle together: True takes as many as are
-        128 MB, from 1,024 to 65,536. Twice as many are held in memory.
-      seed: of the shuffling and the augmentation.
+        128 MB, from 16 to 65,536. Twice as many are held in memory. Compressed files are read from
+        their beginning to their end: at least a whole one is shuffled together, and held.
+      seed: of the shuffling and the augmentation: from 0 to 2**62 - 1.
       repeat: go on with the next epoch, in another order.
       drop_remainder: leave out the last batch if it is not full; None: where `repeat` is on, since
         then there is no last one.
@@ -81,6 +82,7 @@ def load(
       parallel_reads: blocks that are read at the same time; None: as many as cores, from
         2 to 8, from a disk, and 16 from elsewhere.
       start: how many records were delivered before; these are skipped, without being decoded.
+        Only where `deterministic` is on.
 
     Returns:
       A tf.data.Dataset that also says `steps_per_epoch` and makes an `iterator()` with a state.
@@ -91,14 +93,18 @@ def load(
     """
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r}: take {', '.join(DTYPES)}")
-    if batch_size is not None and batch_size < 1:
-        raise UsageError(f"batch_size {batch_size}: take 1 or more, or None")
+    if batch_size is not None:
+        batch_size = whole("batch_size", batch_size, 1)
+    size = None if image_size is None else _size_of(image_size)
+    check_channels(channels, (3, 1))
+    seed = whole("seed", seed)
     if augment and image_size is None:
         raise UsageError("augment: give an image_size too")
     if not 0 < crop_fraction <= 1:
         raise UsageError(f"crop_fraction {crop_fraction}: take more than 0, and 1 at most")
-    if start < 0:
-        raise UsageError(f"start {start}: records count from 0")
+    if crop_fraction < 1 and image_size is None:
+        raise UsageError(f"crop_fraction {crop_fraction}: give an image_size too")
+    start = whole("start", start)
     if shuffle < 0:
         raise UsageError(f"shuffle {shuffle}: take True, False or a number of records")
     source = find(place)
@@ -119,7 +125,7 @@ def load(
     elements = Elements(
         schema=schema,
         features=features,
-        image_size=(image_size, image_size) if isinstance(image_size, int) else image_size,
+        image_size=size,
         dtype=dtype,
         channels=channels,
         crop_fraction=crop_fraction,
@@ -142,6 +148,19 @@ def load(
         least=least,
     )
     return ImageDataset(recipe, start)
+
+
+def _size_of(image_size: int | tuple[int, int]) -> tuple[int, int]:
+    sides = tuple(image_size) if isinstance(image_size, Sequence) else (image_size, image_size)
+    if len(sides) != 2:
+        raise UsageError(f"image_size {image_size!r}: take a number, or (height, width)")
+    return whole("image_size", sides[0], 1), whole("image_size", sides[1], 1)
+
+
+def check_channels(channels: int, known: Sequence[int]) -> None:
+    """Raises a UsageError if images cannot have so many."""
+    if channels not in known:
+        raise UsageError(f"channels {channels!r}: take {' or '.join(map(str, known))}")
 
 
 def _reads_of(uri: str) -> int:

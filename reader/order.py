@@ -9,6 +9,7 @@ Records of a shard are in a random order already: neighbours in a block are no k
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -16,13 +17,32 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from imageshards.reader.files import RecordFile, read_indexes
+from imageshards.reader.files import RecordFile, fingerprints, read_indexes
 from imageshards.reader.splits import Span
+from imageshards.transforms.elements import UsageError
 
+MAX_SEED = (1 << 62) - 1
+"""What TensorFlow takes, with a bit to spare for the uses of a seed."""
 _BLOCK_BYTES = 8 << 20
 _WINDOW_BYTES = 128 << 20
 _BLOCKS_PER_WINDOW = 16
-_MIN_WINDOW, _MAX_WINDOW = 1024, 1 << 16
+_MIN_WINDOW, _MAX_WINDOW = 16, 1 << 16
+
+
+def whole(name: str, value: object, least: int = 0, most: int = MAX_SEED) -> int:
+    """An argument that is to be a whole number.
+
+    Raises:
+      UsageError: it is none, or too small or large.
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = least - 1
+    if not least <= number <= most:
+        bounds = f"{least} or more" + (f", and {most} at most" if number > most else "")
+        raise UsageError(f"{name} {value!r}: take a whole number, {bounds}")
+    return number
 
 
 @dataclass(frozen=True)
@@ -61,9 +81,13 @@ class Blocks:
         return window, int(record - starts[window])
 
     def digest(self, files: Sequence[RecordFile], **settings: object) -> str:
-        """By which a state is known to be of the same order."""
-        names = [files[place].uri.rpartition("/")[2] for place in np.unique(self.table[:, 0])]
-        head = json.dumps([names, self.largest, self.per_window, sorted(settings.items())])
+        """By which a state is known to be of the same order, and of the same records."""
+        mine = [files[place] for place in np.unique(self.table[:, 0])]
+        names = [file.uri.rpartition("/")[2] for file in mine]
+        contents = fingerprints(mine)
+        head = json.dumps(
+            [names, contents, self.largest, self.per_window, sorted(settings.items())]
+        )
         return blake2b(head.encode() + self.table.tobytes(), digest_size=8).hexdigest()
 
 
@@ -75,7 +99,8 @@ def make_blocks(
     Args:
       files: in which the spans are.
       spans: of this host.
-      window: records to shuffle together; None: as many as take 128 MB, from 1,024 to 65,536.
+      window: records to shuffle together; None: as many as take 128 MB, from 16 to 65,536. Of
+        compressed files a block is all that is to be read of one, and a window at least a block.
     """
     read_indexes(files[place] for place in sorted({span.file for span in spans}))
     records = sum(span.records for span in spans)

@@ -26,6 +26,9 @@ from imageshards.transforms.schemas import SCHEMAS, Array, Feature, Kind, Schema
 if TYPE_CHECKING:
     import tensorflow as tf
 
+_GREY = (0.2989, 0.587, 0.114)
+"""Of red, green and blue: as tf.image.rgb_to_grayscale has it."""
+_OWN_SIZES = "images have sizes of their own: decode before batching"
 _DTYPES: dict[Kind, str] = {"bytes": "string", "int64": "int64", "float": "float32"}
 
 
@@ -113,7 +116,8 @@ def decode(
     Args:
       parsed: by `parse_spec`: features of shape [], or of shape [batch].
       schema: of the records.
-      channels: of encoded images: 1 or 3, 4 for PNGs with alpha, 0 for what each has.
+      channels: of encoded images: 1 or 3, 4 for PNGs with alpha, 0 for what each has. Raw pixels
+        stay as they are: `with_channels` makes others of them.
 
     Returns:
       key -> value. An encoded image is uint8 [height, width, channels], a GIF's first frame; raw
@@ -128,7 +132,9 @@ def decode(
         if feature.key not in parsed:
             continue
         if feature.tfds == "Image":
-            values[feature.key] = _decode_image(parsed[feature.key], feature.key, channels)
+            if parsed[feature.key].shape.rank:
+                raise ValueError(f"{feature.key!r}: {_OWN_SIZES}")
+            values[feature.key] = decode_image_tensor(parsed[feature.key], channels)
         elif feature.array:
             values[feature.key] = _decode_array(parsed, feature, feature.array, schema)
     return values
@@ -205,9 +211,11 @@ def array_of(
 def decode_image(data: bytes, channels: int = 3) -> npt.NDArray[np.uint8]:
     """An encoded image, with the pixels that `tf.io.decode_image` gives, and of a GIF Pillow's.
 
+    Grey that is made of a PNG's colours may differ from TensorFlow's by one level.
+
     Args:
       data: the file.
-      channels: 1 or 3; 0 for 1 where the image is grey, else 3.
+      channels: 1 or 3; 0 for 1 where the image is grey and has no alpha channel, else 3.
 
     Returns:
       uint8 [height, width, channels].
@@ -223,19 +231,66 @@ def decode_image(data: bytes, channels: int = 3) -> npt.NDArray[np.uint8]:
         pixels = simplejpeg.decode_jpeg(data, "GRAY" if grey else "RGB", fastdct=True)
         return cast("npt.NDArray[np.uint8]", pixels)
     with Image.open(io.BytesIO(data)) as image:
-        grey = channels == 1 or (channels == 0 and image.mode in ("1", "L"))
-        pixels = np.asarray(image.convert("L" if grey else "RGB"))
+        deep = image.mode.startswith(
+            "I;16"
+        )  # grey of 16 bits, which Pillow clips and does not scale
+        grey = channels == 1 or (channels == 0 and (deep or image.mode in ("1", "L")))
+        levels = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if deep else image
+        pixels = np.asarray(levels.convert("L" if grey else "RGB"))
     return pixels[..., None] if grey else pixels
 
 
-def _decode_image(value: tf.Tensor, key: str, channels: int) -> tf.Tensor:
+def decode_image_tensor(value: tf.Tensor, channels: int) -> tf.Tensor:
+    """An encoded image, a scalar string, as uint8 [height, width, channels]."""
     import tensorflow as tf
 
-    if value.shape.rank:
-        raise ValueError(f"{key!r}: images have sizes of their own: decode before batching")
-    image = tf.io.decode_image(value, channels=channels, expand_animations=False)
-    image.set_shape([None, None, channels or None])
-    return image
+    def decoded(channels: int) -> tf.Tensor:
+        return tf.io.decode_image(value, channels=channels, expand_animations=False)
+
+    if channels == 1:
+        # Of BMPs and GIFs TensorFlow makes no grey.
+        in_colour = tf.strings.regex_full_match(tf.strings.substr(value, 0, 2), "BM|GI")
+        image = tf.cond(
+            in_colour, lambda: tf.image.rgb_to_grayscale(decoded(3)), lambda: decoded(1)
+        )
+    else:
+        image = decoded(channels)
+    return tf.ensure_shape(image, [None, None, channels or None])
+
+
+def with_channels(image: tf.Tensor, channels: int) -> tf.Tensor:
+    """Raw pixels as grey or colours.
+
+    Args:
+      image: [height, width, 1 or 3], or a batch of them.
+      channels: 1 or 3.
+
+    Returns:
+      The same dtype, [..., channels].
+    """
+    import tensorflow as tf
+
+    if image.shape[-1] == channels:
+        return image
+    if channels == 3:
+        shape = tf.concat([tf.shape(image)[:-1], [3]], 0)
+        return tf.ensure_shape(tf.broadcast_to(image, shape), [*image.shape[:-1], 3])
+    grey = tf.cond(
+        tf.shape(image)[-1] == 1, lambda: image, lambda: tf.image.rgb_to_grayscale(image)
+    )
+    return tf.ensure_shape(grey, [*image.shape[:-1], 1])
+
+
+def array_with_channels(image: npt.NDArray[Any], channels: int) -> npt.NDArray[Any]:
+    """The same of arrays; what is grey of 8 bits may differ from TensorFlow's by one level."""
+    if channels in (0, image.shape[-1]):
+        return image
+    if channels == 3:
+        return np.repeat(image, 3, axis=-1)
+    grey = image @ np.array(_GREY, np.float32)
+    if image.dtype == np.uint8:
+        grey = np.rint(grey)
+    return grey.astype(image.dtype)[..., None]
 
 
 def _decode_array(
@@ -255,7 +310,7 @@ def _decode_array(
     if shape_key is None:
         return numbers
     if value.shape.rank:
-        raise ValueError(f"{feature.key!r}: images have sizes of their own: decode before batching")
+        raise ValueError(f"{feature.key!r}: {_OWN_SIZES}")
     result = tf.reshape(numbers, tf.io.decode_raw(parsed[shape_key], tf.int32))
     result.set_shape([None, None, None])
     return result

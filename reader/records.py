@@ -15,9 +15,9 @@ from typing import Any, overload
 import numpy as np
 
 from imageshards.reader.files import Source, find
-from imageshards.reader.load import schema_with
-from imageshards.reader.order import make_blocks
-from imageshards.reader.parse import decode_image, decode_numpy
+from imageshards.reader.load import check_channels, schema_with
+from imageshards.reader.order import make_blocks, whole
+from imageshards.reader.parse import array_with_channels, decode_image, decode_numpy
 from imageshards.reader.splits import Span, share_of, take
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.example import CorruptExample
@@ -42,8 +42,8 @@ def open(
     Args:
       place: the folder of a data set that imageshards built, or a pattern of TFRecord files.
       split: as `load` has it.
-      decode: False leaves encoded images as bytes.
-      channels: of decoded images: 3 or 1, or 0 for what each has.
+      decode: False leaves encoded images as bytes, and pixels with the channels that they have.
+      channels: of decoded images and of pixels: 3 or 1, or 0 for what each has.
       image_key: as `load` has it.
       label_key: as `load` has it.
       check: compare the CRC of every record that is read.
@@ -52,6 +52,7 @@ def open(
       BuildError: there is no such data set, or it is damaged.
       UsageError: an argument has a bad value.
     """
+    check_channels(channels, (3, 1, 0))
     source = find(place)
     schema = schema_with(source.schema, image_key, label_key)
     return Records(source, source.spans(split), schema, decode, channels, check)
@@ -136,11 +137,18 @@ class Records(Sequence[Any]):
         """All in another order, which is a function of seed and epoch.
 
         Args:
-          seed: of the order.
-          epoch: of the order.
+          seed: of the order, 0 or more.
+          epoch: of the order, 0 or more.
           window: records to shuffle together, which are held in memory; None: 128 MB of them, from
-            1,024 to 65,536. Files are read a block at a time, not a record.
+            16 to 65,536. Files are read a block at a time, not a record, and of compressed files
+            at least a whole one is shuffled together.
         """
+        seed, epoch = whole("seed", seed), whole("epoch", epoch)
+        if window is not None:
+            window = whole("window", window, 1)
+        return self._shuffled(seed, epoch, window)
+
+    def _shuffled(self, seed: int, epoch: int, window: int | None) -> Iterator[Any]:
         if not len(self):
             return
         rng = np.random.default_rng([seed, epoch])
@@ -208,6 +216,8 @@ class Records(Sequence[Any]):
                 content = decode_image(content, self._channels)
             except (OSError, ValueError) as error:
                 raise CorruptRecord(self._message(where, error)) from error
+        if self._decode and self._schema.holds == "pixels":
+            content = array_with_channels(content, self._channels)
         if isinstance(content, np.ndarray) and not content.flags.writeable:
             content = content.copy()  # PyTorch wants to own what it gets
         return (content, values[self._label_key]) if self._label_key else content

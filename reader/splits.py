@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from imageshards.transforms.elements import UsageError
 
-_BOUND = r"-?[\d_]+(?:\.\d+)?(?:%|shard)?"
+_BOUND = r"-?[0-9][0-9_]*(?:\.[0-9]+)?(?:%|shard)?"
 _PART = re.compile(rf"(?P<name>[^\[\]+]*)(?:\[(?P<lower>{_BOUND})?:(?P<upper>{_BOUND})?\])?")
 _HELP = "write a split such as train, train[:80%], train[1000:2000] or train+validation"
 
@@ -163,12 +163,12 @@ def share_of(spans: Sequence[Span], num_hosts: int, host: int) -> list[Span]:
     if num_hosts < 1 or not 0 <= host < num_hosts:
         raise UsageError(f"host {host} of {num_hosts}: hosts count from 0 to num_hosts - 1")
     lengths = [span.records for span in spans]
-    if len(spans) % num_hosts == 0 and max(lengths) - min(lengths) <= _UNEVEN * max(lengths):
-        each = len(spans) // num_hosts
-        return list(spans[host * each : (host + 1) * each])
     records = sum(lengths)
     if records < num_hosts:
         raise UsageError(f"{records:,} records for {num_hosts:,} hosts: take fewer hosts")
+    if len(spans) % num_hosts == 0 and max(lengths) - min(lengths) <= _UNEVEN * max(lengths):
+        each = len(spans) // num_hosts
+        return list(spans[host * each : (host + 1) * each])
     begin, end = host * records // num_hosts, (host + 1) * records // num_hosts
     return take(spans, begin, end)
 

@@ -12,15 +12,15 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from imageshards.reader.files import RecordFile
-from imageshards.reader.order import Blocks
-from imageshards.reader.parse import decode, parse_spec
+from imageshards.reader.order import Blocks, whole
+from imageshards.reader.parse import decode, decode_image_tensor, parse_spec, with_channels
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.schemas import Schema
@@ -59,7 +59,7 @@ class Elements:
         if self.features is not None or not self.decode or content is None:
             return True
         shape = content.array.shape if content.array else None
-        fits = self.image_size in (None, shape[:2] if shape else None)
+        fits = self.image_size in (None, shape[:2] if shape else None) and self.crop_fraction == 1
         return self.schema.holds == "text" or bool(shape and fits and not self.augment)
 
     def spec(self) -> dict[str, Any]:
@@ -77,21 +77,19 @@ class Elements:
         if self.features is not None:
             return parsed
         if self.decode and self.schema.holds == "pixels":
-            parsed = decode(parsed, self.schema)
-            content = self._content(parsed)
+            content = self._pixels(parsed)
             return self._arrange(parsed, self._numbers(content, content.dtype))
         return self._arrange(parsed, self._content(parsed))
 
     def element(self, place: tf.Tensor, serialized: tf.Tensor) -> Any:
         """One record with its image; `place` is how many came before."""
         parsed = tf.io.parse_single_example(serialized, self.spec())
-        if self.schema.holds == "pixels":
-            parsed = decode(parsed, self.schema)
-        data = self._content(parsed)
+        holds_pixels = self.schema.holds == "pixels"
+        data = self._pixels(parsed) if holds_pixels else self._content(parsed)
         if self.image_size is not None:
             image = self._resized(data, place)
         elif data.dtype == tf.string:
-            image = self._decoded(data)
+            image = decode_image_tensor(data, self.channels)
         else:
             image = data
         dtype = tf.uint8 if data.dtype == tf.string else data.dtype
@@ -99,6 +97,9 @@ class Elements:
 
     def _content(self, parsed: Mapping[str, tf.Tensor]) -> tf.Tensor:
         return parsed[self.schema.key_of(self.schema.holds) or ""]
+
+    def _pixels(self, parsed: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        return with_channels(self._content(decode(parsed, self.schema)), self.channels)
 
     def _arrange(self, parsed: Mapping[str, tf.Tensor], content: tf.Tensor) -> Any:
         if not self.schema.label_key:
@@ -114,14 +115,10 @@ class Elements:
             return image if image.dtype == tf.uint8 else tf.cast(tf.round(image), tf.uint8)
         return tf.cast(tf.cast(image, tf.float32) / 255.0, wanted)
 
-    def _decoded(self, data: tf.Tensor) -> tf.Tensor:
-        image = tf.io.decode_image(data, channels=self.channels, expand_animations=False)
-        return tf.ensure_shape(image, [None, None, self.channels])
-
     def _resized(self, data: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
         assert self.image_size is not None
         image = tf.image.resize(self._cropped(data, place), self.image_size)
-        image = tf.ensure_shape(image, [*self.image_size, image.shape[-1] or self.channels])
+        image = tf.ensure_shape(image, [*self.image_size, self.channels])
         if self.augment:
             image = tf.image.stateless_random_flip_left_right(image, self._seed(place, 1))
         return image
@@ -153,7 +150,9 @@ class Elements:
 
         if data.dtype != tf.string:
             return other(data)
-        image = tf.cond(tf.io.is_jpeg(data), jpeg, lambda: other(self._decoded(data)))
+        image = tf.cond(
+            tf.io.is_jpeg(data), jpeg, lambda: other(decode_image_tensor(data, self.channels))
+        )
         return tf.ensure_shape(image, [None, None, self.channels])
 
     def _window(self, shape: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
@@ -207,6 +206,7 @@ class Recipe:
     parallel_reads: int
     least: int
 
+    @cached_property
     def digest(self) -> str:
         """Of the order of the records."""
         return self.blocks.digest(self.files, shuffle=self.shuffle, seed=self.seed)
@@ -333,6 +333,10 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
     """
 
     def __init__(self, recipe: Recipe, start: int = 0) -> None:
+        if start and not recipe.deterministic:
+            raise UsageError(
+                f"start {start}: with deterministic=False the order is not known, and begins at 0"
+            )
         self._recipe = recipe
         self._start = start
         self._data = recipe.dataset(start)
@@ -358,9 +362,7 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
 
     def starting_at(self, records: int) -> ImageDataset:
         """The same behind so many delivered records, counted from the beginning of the run."""
-        if records < 0:
-            raise UsageError(f"start {records}: records count from 0")
-        return ImageDataset(self._recipe, records)
+        return ImageDataset(self._recipe, whole("start", records))
 
     def iterator(self) -> StatefulIterator:
         """An iterator that knows how far it is."""
@@ -423,7 +425,7 @@ class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         """Where it is: JSON."""
         if not self._recipe.deterministic:
             raise UsageError("deterministic=False: the order is not known, and has no state")
-        return {"records": self.records, "order": self._recipe.digest()}
+        return {"records": self.records, "order": self._recipe.digest}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes to where a state was taken.
@@ -431,13 +433,14 @@ class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         Raises:
           UsageError: it is of other files, another split, seed, shuffling or host.
         """
-        if state.get("order") != self._recipe.digest():
+        if state.get("order") != self._recipe.digest:
             raise UsageError(
                 "the state is of another order: the files, split, seed, shuffle, num_hosts and "
                 "host must be those with which it was saved"
             )
-        self.records = int(state["records"])
-        self._data, self._iterator = ImageDataset(self._recipe, self.records), None
+        records = int(state["records"])
+        self._data, self._iterator = ImageDataset(self._recipe, records), None
+        self.records = records
 
     def serialize(self) -> str:
         """For tf.train.Checkpoint."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +23,9 @@ from PIL import Image
 from imageshards import reader
 from imageshards.pipeline.config import Config
 from imageshards.pipeline.run import run
-from imageshards.reader.files import find
+from imageshards.reader.files import RecordFile, find
+from imageshards.reader.order import make_blocks
+from imageshards.reader.splits import Span
 from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.tfrecord import CorruptRecord
 
@@ -148,6 +152,62 @@ def test_a_state_of_another_order_is_refused(sets):
     reader.load(sets[12], "train", batch_size=3, image_size=8).iterator().restore(state)
     with pytest.raises(UsageError, match="no state"):
         reader.load(sets[12], "train", deterministic=False).iterator().state()
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_a_state_of_other_records_of_the_same_sizes_is_refused(
+    build, photos: Path, tmp_path: Path, compression: str
+):
+    for seed in (1, 2):
+        build(
+            photos, features="pixels", resize="12x8", num_shards="2", seed=seed, name="set",
+            compression=compression, output=tmp_path / str(seed),
+        )  # fmt: skip
+    shutil.copytree(tmp_path / "1", tmp_path / "copy", copy_function=shutil.copyfile)
+    features = {"label": tf.io.FixedLenFeature([], tf.int64)}
+    for pattern in ("", "/train-*"):
+
+        def fresh(name: str):
+            place = f"{tmp_path}/{name}{pattern}"  # noqa: B023
+            return reader.load(place, features=features, batch_size=4).iterator()
+
+        iterator = fresh("1")
+        next(iterator)
+        state = iterator.state()
+        expected = next(iterator)["label"].numpy().tolist()
+        with pytest.raises(UsageError, match="another order"):
+            fresh("2").restore(state)
+        copy = fresh("copy")
+        copy.restore(state)
+        assert next(copy)["label"].numpy().tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("record_bytes", "records"),
+    [(1_000, 65_536), (100_000, 1_342), (1_000_000, 134), (8_000_000, 16), (20_000_000, 16)],
+)
+def test_windows_are_bounded_by_bytes(monkeypatch, record_bytes: int, records: int):
+    index = np.arange(100_000)[:, None] * [record_bytes, 0] + [0, record_bytes]
+    file = RecordFile("/nowhere/a.tfrecord")
+    monkeypatch.setitem(file.__dict__, "index", index)
+    blocks = make_blocks([file], [Span(0, 0, 100_000)])
+    assert 0.9 * records <= blocks.per_window * blocks.largest <= records
+    assert blocks.records == 100_000
+    told = make_blocks([file], [Span(0, 0, 100_000)], 32)
+    assert told.per_window * told.largest == 32
+
+
+def test_compressed_shards_are_shuffled_whole(build, photos: Path, tmp_path: Path):
+    build(
+        photos, features="pixels", resize="12x8", num_shards="3", compression="gzip",
+        base_uri=str(photos),
+    )  # fmt: skip
+    source = find(tmp_path / "out")
+    shares = source.spans("train")
+    for window, shards_together in ((10, 1), (100, 2)):
+        blocks = make_blocks(source.files, shares, window)
+        assert [span.records for span in blocks.spans] == [file.records for file in source.files]
+        assert blocks.per_window == shards_together
 
 
 @pytest.mark.parametrize("light", [True, False])
@@ -329,8 +389,6 @@ def test_elsewhere_than_on_a_disk_a_block_is_one_read(sets, monkeypatch: pytest.
 
 
 def test_a_corrupt_shard_is_one_error_with_file_and_offset(sets, tmp_path: Path):
-    import shutil
-
     folder = tmp_path / "copy"
     shutil.copytree(sets[7], folder)
     path = shards(folder)[4]
@@ -351,8 +409,6 @@ def test_a_corrupt_shard_is_one_error_with_file_and_offset(sets, tmp_path: Path)
 
 
 def test_a_file_that_is_shorter_than_its_index_is_told(sets, tmp_path: Path):
-    import shutil
-
     folder = tmp_path / "copy"
     shutil.copytree(sets[7], folder)
     path = shards(folder)[2]
@@ -381,13 +437,43 @@ def test_keras_trains_on_it(sets):
         ({"num_hosts": 2, "host": 2}, "host 2 of 2"),
         ({"num_hosts": 121}, "take fewer hosts"),
         ({"crop_fraction": 0}, "crop_fraction 0"),
+        ({"crop_fraction": 0.5}, "image_size"),
         ({"start": -1}, "start -1"),
+        ({"start": 1000, "deterministic": False}, "the order is not known"),
+        ({"channels": 7}, "channels 7: take 3 or 1"),
+        ({"channels": 4}, "channels 4: take 3 or 1"),
+        ({"image_size": 0}, "image_size 0"),
+        ({"image_size": -1}, "image_size -1"),
+        ({"image_size": 8.0}, "image_size 8.0: take a whole number"),
+        ({"image_size": (8, 0)}, "image_size 0"),
+        ({"image_size": (8, 8, 3)}, "height, width"),
+        ({"seed": 2**63}, "seed 9223372036854775808: .* at most"),
+        ({"seed": 2**62}, "seed"),
+        ({"seed": -1}, "seed -1: take a whole number, 0 or more"),
+        ({"split": "train[_:]"}, "what is"),
         ({"split": "test"}, "there is no 'test'"),
     ],
 )
 def test_wrong_arguments_are_one_line(sets, options: dict, message: str):
     with pytest.raises(UsageError, match=message):
         reader.load(sets[7], **options)
+
+
+def test_the_largest_seed_and_numbers_of_numpy_are_taken(sets):
+    data = reader.load(
+        sets[7], seed=2**62 - 1, image_size=np.int64(8), batch_size=np.int32(4), augment=True
+    )
+    assert next(iter(data))[0].shape == (4, 8, 8, 3)
+
+
+def test_without_an_order_there_is_no_place_to_go_to(sets):
+    state = reader.load(sets[7], decode=False).iterator().state()
+    data = reader.load(sets[7], decode=False, deterministic=False)
+    assert len(list(data.starting_at(0).take(3))) == 3
+    with pytest.raises(UsageError, match="the order is not known"):
+        data.starting_at(5)
+    with pytest.raises(UsageError, match="the order is not known"):
+        data.iterator().restore({**state, "records": 5})
 
 
 @pytest.mark.parametrize("schema", ["imagenet", "raw", "pixels", "shape"])
@@ -415,6 +501,69 @@ def test_every_schema_of_images(build, photos: Path, tmp_path: Path, schema: str
     if schema == "raw":
         with pytest.raises(UsageError, match="float32"):
             reader.load(out, dtype="uint8")
+
+
+def grey_and_coloured(folder: Path) -> Path:
+    """Twelve images of 24 x 16: every third is grey, and some are BMPs and GIFs."""
+    folder.mkdir()
+    for number in range(12):
+        kind = ("JPEG", "PNG", "BMP", "GIF")[number % 4]
+        image = Image.open(io.BytesIO(image_bytes(number, "PNG")))
+        if number % 3 == 0 and kind in ("JPEG", "PNG"):
+            image = image.convert("L")
+        image.save(folder / f"{number}.{kind.lower()}", kind)
+    return folder
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("schema", ["slim", "shape", "pixels", "raw"])
+def test_images_have_the_channels_that_were_asked_for(
+    build, tmp_path: Path, schema: str, channels: int
+):
+    folder = grey_and_coloured(tmp_path / "in")
+    resize = {"resize": "24x16"} if schema in ("raw", "pixels") else {}
+    build(folder, num_shards="1", features=schema, labels="none", **resize)
+    opened = list(reader.open(tmp_path / "out", channels=channels))
+    assert {image.shape for image in opened} == {(16, 24, channels)}
+    levels = 1 if schema == "raw" else 255
+    for size in (None, (16, 24), (8, 8)):
+        data = reader.load(
+            tmp_path / "out", batch_size=12, image_size=size, channels=channels,
+            shuffle=False, repeat=False,
+        )  # fmt: skip
+        assert data.element_spec.shape[-1] == channels
+        (images,) = data
+        assert images.shape == (12, *(size or (16, 24)), channels)
+        if size != (8, 8):
+            expected = np.stack(opened).astype(np.float32) / levels
+            np.testing.assert_allclose(images, expected, atol=1.01 / 255)
+
+
+@pytest.mark.parametrize("wanted", [1, 3])
+def test_grey_pixels_become_what_was_asked_for(build, tmp_path: Path, wanted: int):
+    folder = grey_and_coloured(tmp_path / "in")
+    same = {"features": "pixels", "channels": 1, "resize": "24x16"}
+    build(folder, num_shards="1", labels="none", **same)
+    grey = np.stack(list(reader.open(tmp_path / "out", channels=0)))
+    assert grey.shape == (12, 16, 24, 1)
+    expected = np.repeat(grey, wanted, axis=3)
+    np.testing.assert_array_equal(
+        np.stack(list(reader.open(tmp_path / "out", channels=wanted))), expected
+    )
+    data = reader.load(
+        tmp_path / "out", batch_size=12, channels=wanted, dtype="uint8", shuffle=False
+    )
+    np.testing.assert_array_equal(next(iter(data)), expected)
+
+
+def test_pixels_of_the_size_that_was_asked_for_are_cut_too(build, tmp_path: Path):
+    folder = grey_and_coloured(tmp_path / "in")
+    build(folder, num_shards="1", features="pixels", resize="24x16", labels="none")
+    options = {"batch_size": 12, "image_size": (16, 24), "shuffle": False, "dtype": "uint8"}
+    whole = next(iter(reader.load(tmp_path / "out", **options)))
+    cut = next(iter(reader.load(tmp_path / "out", **options, crop_fraction=0.5)))
+    expected = tf.image.resize(whole[:, 4:12, 6:18], (16, 24))
+    np.testing.assert_allclose(tf.cast(cut, tf.float32), expected, atol=0.51)
 
 
 def test_texts(build, tmp_path: Path):

@@ -15,6 +15,7 @@ from conftest import Build
 from helpers import names, records, shards
 
 from imageshards import reader
+from imageshards.reader import files
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.tfrecord import CorruptRecord
 
@@ -83,6 +84,24 @@ def test_shuffled_is_a_function_of_seed_and_epoch(dataset: Path):
     assert sorted(first) == sorted(found)
     assert first != list(found)
     assert list(found[3:3].shuffled()) == []
+
+
+def test_wrong_arguments_are_one_line(dataset: Path):
+    found = reader.open(dataset, "train")
+    for options in ({"seed": -1}, {"epoch": -1}, {"seed": 0.5}, {"window": 0}):
+        with pytest.raises(UsageError, match="take a whole number"):
+            found.shuffled(**options)
+    for channels in (2, 4, 7):
+        with pytest.raises(UsageError, match="take 3 or 1 or 0"):
+            reader.open(dataset, "train", channels=channels)
+    with pytest.raises(UsageError, match="0 records for 2 hosts"):
+        found[5:5].share(2, 0)
+
+
+def test_a_folder_may_have_the_letters_of_a_pattern(dataset: Path, tmp_path: Path):
+    whole = labels(reader.open(dataset, "train"))
+    dataset.rename(tmp_path / "a[1]*.tfrecord")
+    assert labels(reader.open(tmp_path / "a[1]*.tfrecord", "train")) == whole
 
 
 def test_it_can_be_sent_to_another_process(dataset: Path):
@@ -159,6 +178,52 @@ def test_files_without_an_index_are_walked(dataset: Path, tmp_path: Path):
     found = reader.open(folder / "*.tfrecord")
     assert labels(found) == labels(reader.open(dataset, "train"))
     assert labels(reader.open(folder / "*.tfrecord", "[:50%]")) == labels(found[: len(found) // 2])
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_shards_that_are_written_again_are_read_again(
+    build: Build, photos: Path, tmp_path: Path, compression: str
+):
+    for seed in (1, 2):
+        build(
+            photos, num_shards="1", features="pixels", resize="12x8", seed=seed, name="out",
+            compression=compression, output=tmp_path / str(seed),
+        )  # fmt: skip
+
+    def opened(seed: int) -> list[bytes]:
+        # As another process writes it.
+        if (tmp_path / "out").exists():
+            (tmp_path / "out").rename(tmp_path / "old")
+        (tmp_path / str(seed)).rename(tmp_path / "out")
+        return [image.tobytes() for image, _ in reader.open(tmp_path / "out")]
+
+    def by_tensorflow() -> list[bytes]:
+        (path,) = map(str, (tmp_path / "out").glob("train-*"))
+        found = tf.data.TFRecordDataset(path, "GZIP" if path.endswith(".gz") else "")
+        examples = map(tf.train.Example.FromString, found.as_numpy_iterator())
+        return [one.features.feature["image"].bytes_list.value[0] for one in examples]
+
+    before = opened(1)
+    assert before == by_tensorflow()
+    after = opened(2)
+    assert after == by_tensorflow()
+    assert sorted(after) == sorted(before)
+    assert after != before
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_a_shard_that_changes_after_it_was_opened_is_told(
+    build: Build, photos: Path, tmp_path: Path, compression: str
+):
+    same = {"num_shards": "1", "features": "pixels", "resize": "12x8", "compression": compression}
+    build(photos, **same, seed=1)
+    found = reader.open(tmp_path / "out", decode=False)
+    assert len(list(found)) == 120
+    build(photos, **same, seed=2, overwrite=True)
+    files._unpacked.cache_clear()
+    with pytest.raises(CorruptRecord, match="changed"):
+        found[0]
+    assert len(list(reader.open(tmp_path / "out"))) == 120
 
 
 def test_a_corrupt_record_is_one_error_with_file_and_offset(dataset: Path):

@@ -3,8 +3,10 @@
 import io
 import json
 import re
+import struct
 from pathlib import Path
 from typing import Any
+from zlib import compress, crc32
 
 import numpy as np
 import pytest
@@ -256,6 +258,53 @@ def test_awkward_images_become_8_bit_colours(build: Build, tmp_path: Path, name:
     assert sorted(map(np.ndarray.tobytes, found)) == sorted(p.tobytes() for p in wanted)
     (reject,) = rejects(tmp_path / "out")
     assert (Path(reject["uri"]).name, reject["stage"]) == ("broken.jpg", "check")
+
+
+def png(colour: int, bits: int, transparent: bool = False) -> bytes:
+    """A PNG of 7 x 5 random pixels, of a colour type and depth of the format's table 11.1."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc32(kind + data))
+
+    rng = np.random.default_rng(10 * colour + bits)
+    row = -(-7 * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour] * bits // 8)
+    rows = b"".join(b"\0" + rng.bytes(row) for _ in range(5))
+    palette = chunk(b"PLTE", rng.bytes(3 << bits)) if colour == 3 else b""
+    alpha = {0: b"\0\1", 2: b"\0\1\0\2\0\3", 3: rng.bytes(1 << bits) if colour == 3 else b""}
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 7, 5, bits, colour, 0, 0, 0)) + palette
+    if transparent:
+        head += chunk(b"tRNS", alpha[colour])
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", compress(rows)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("colour", "depths", "transparent"),
+    [
+        (0, (1, 2, 4, 8, 16), False),
+        (0, (1, 2, 4, 8, 16), True),
+        (2, (8, 16), False),
+        (2, (8, 16), True),
+        (3, (1, 2, 4, 8), False),
+        (3, (1, 2, 4, 8), True),
+        (4, (8, 16), False),
+        (6, (8, 16), False),
+    ],
+)
+def test_every_kind_of_png_is_decoded_as_tensorflow_does(
+    colour: int, depths: tuple[int, ...], transparent: bool
+):
+    for bits in depths:
+        data = png(colour, bits, transparent)
+        colours, grey = parse.decode_image(data), parse.decode_image(data, channels=1)
+        np.testing.assert_array_equal(colours, as_tensorflow_sees(data))
+        expected = as_tensorflow_sees(data, channels=1)
+        assert grey.shape == expected.shape
+        if colour in (0, 4):
+            np.testing.assert_array_equal(grey, expected)
+        else:
+            np.testing.assert_allclose(grey, expected.astype(int), atol=1)
+        as_it_is = parse.decode_image(data, channels=0)
+        np.testing.assert_array_equal(as_it_is, grey if colour == 0 else colours)
 
 
 def test_pixels_are_those_that_png_would_hold(tmp_path: Path):

@@ -63,6 +63,8 @@ def test_shares_of_hosts_are_disjoint_and_complete(lengths, hosts, data):
 def test_more_hosts_than_records_are_refused():
     with pytest.raises(UsageError, match="take fewer hosts"):
         share_of([Span(0, 0, 2)], 3, 0)
+    with pytest.raises(UsageError, match="take fewer hosts"):
+        share_of([], 2, 0)
 
 
 def test_whole_files_where_they_divide():
@@ -125,6 +127,8 @@ def test_bounds_are_those_of_tensorflow_datasets(split):
         ("train[3shard:]", "there are 2 shards"),
         ("train[5:5]", "no record in it"),
         ("train[a:b]", "what is"),
+        ("train[_:]", "what is"),
+        ("train[:-_%]", "what is"),
     ],
 )
 def test_a_wrong_split_is_one_line(split, message):
