@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Command
-from helpers import every_file, image_bytes, told, write_images
+from helpers import every_file, image_bytes, imageshards, told, write_images
 
 
 def test_the_result_and_nothing_else_is_on_stdout(command: Command, photos: Path, tmp_path: Path):
@@ -105,14 +105,14 @@ def test_bad_input_is_one_clear_line(
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_errors_of_worker_processes_are_one_line_too(command: Command, bad: Path, tmp_path: Path):
-    code, _, err = command(
+def test_errors_of_worker_processes_are_one_line_too(bad: Path, tmp_path: Path):
+    done = imageshards(
         "build", "--input", bad / "bad", "--output", tmp_path / "out",
         "--direct_running_mode=multi_processing", "--direct_num_workers=2",
     )  # fmt: skip
-    assert code == 1
-    assert "3 of 3 images (100.0%) were rejected" in err
-    assert len(told(err)) == 1, err
+    assert done.returncode == 1
+    assert "3 of 3 images (100.0%) were rejected" in done.stderr
+    assert len(told(done.stderr)) == 1, done.stderr
 
 
 def test_a_fault_of_the_machine_is_one_line(

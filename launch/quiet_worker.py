@@ -1,0 +1,14 @@
+"""A worker process of the local runner that leaves the telling of errors to the command.
+
+Beam's own prints the traceback of what the command tells in one line.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from apache_beam.runners.worker import sdk_worker, sdk_worker_main
+
+if __name__ == "__main__":
+    sdk_worker.print = lambda *_, **__: None
+    sdk_worker_main.main(sys.argv)
