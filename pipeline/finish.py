@@ -97,11 +97,14 @@ def foreign_files(config: Config, digest: str | None) -> str:
     layout = config.layout
     plan = _read_json(layout.plan)
     if plan is not None:
+        differs = ""
         if plan.get("settings") != config.settings:
-            return f"{layout.root} holds another build: {_differences(plan, config)} {_WHAT_TO_DO}"
-        if digest not in (None, plan.get("digest")):
-            return f"{layout.root} holds a build of other inputs {_WHAT_TO_DO}"
-        return ""
+            differs = f"another build: {_differences(plan, config)}"
+        elif digest not in (None, plan.get("digest")):
+            differs = "a build of other inputs"
+        if differs and not storage.exists(layout.dataset_info):
+            differs += ", which is not complete"
+        return f"{layout.root} holds {differs} {_WHAT_TO_DO}" if differs else ""
     names = _unplanned(layout)
     if names:
         more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""

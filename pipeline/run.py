@@ -371,6 +371,12 @@ def _job_error(error: Exception, job: Submission | None = None) -> JobError:
         name, _, message = line.partition(": ")
         if _OURS.search(name) and message:
             return JobError(_WHILE_RUNNING.sub("", message) + where, details)
+    if any("remote job server jar" in line for line in lines):
+        return JobError(
+            "there is no job server: name one by --job_endpoint=HOST:PORT, or its jar and the "
+            "cluster by --flink_job_server_jar and --flink_master (make flink starts all of it)",
+            details,
+        )
     if any(_WORKER_DIED.search(line) for line in lines):
         return JobError(
             "a worker process was killed, most likely for want of memory: the same command again "

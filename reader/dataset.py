@@ -86,6 +86,11 @@ def open_dataset(folder: str) -> Dataset:
         raise BuildError(f"{layout.root} {what}: name the folder of a data set")
     if not storage.exists(layout.dataset_info):
         if storage.exists(layout.plan):
+            if storage.exists(layout.rejects):
+                raise BuildError(
+                    f"{layout.root}: the data set is not complete: its build failed, most likely "
+                    f"for what {layout.rejects} tells"
+                )
             raise BuildError(
                 f"{layout.root}: the data set is not complete; run its build command again"
             )

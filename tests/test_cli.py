@@ -207,7 +207,7 @@ def test_verify_finds_every_damage(command: Command, photos: Path, tmp_path: Pat
     (out / "dataset_info.json").unlink()
     code, _, err = command("verify", out)
     assert code == 2
-    assert "not complete; run its build command again" in err
+    assert "not complete: its build failed" in err
 
 
 def test_verify_sees_what_a_header_check_let_through(command: Command, tmp_path: Path):

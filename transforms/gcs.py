@@ -49,6 +49,8 @@ def _bucket(name: str, anonymous: bool) -> GCSStore:
     from obstore.store import GCSStore
 
     emulator = gcs_api.emulator()
+    if not emulator:
+        gcs_api.check_network(f"{SCHEME}{name}")
     return GCSStore(
         name,
         config={
@@ -118,7 +120,7 @@ def _raise(uri: str, error: Exception) -> NoReturn:
         raise gcs_api.no_token(uri) from error
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         raise refused(uri, "storage.objects.get") from error
-    cause = f"status {status[1]}" if status else text
+    cause = f"status {status[1]}" if status else text.rpartition(" - ")[2]
     if text.startswith("HTTP error"):
         cause = "its body breaks off, or comes to a stop, each time"
     raise StoreError(f"{uri}: cannot be read: {cause}; {FINISH_LATER}") from error

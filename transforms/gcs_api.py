@@ -6,6 +6,7 @@ The API: https://cloud.google.com/storage/docs/json_api/v1
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 SCHEME = "gs://"
 
+_HOST = "storage.googleapis.com"
 CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 20.0
 PATIENCE_SECONDS = 120.0
@@ -239,7 +241,7 @@ def request(
     from requests.exceptions import RequestException
 
     bucket, name = split(uri)
-    host = emulator() or "https://storage.googleapis.com"
+    host = emulator() or f"https://{_HOST}"
     url = f"{host}/storage/v1/b/{quote(bucket, safe='')}/o"
     if name:
         url += f"/{quote(name, safe='')}"
@@ -287,6 +289,23 @@ def request(
         verb = _VERBS[permission]
         raise StoreError(f"{uri}: cannot be {verb}: status {code} {response.reason}")
     return response
+
+
+def check_network(uri: str) -> None:
+    """Tells in seconds that there is no network, where a client would try for minutes.
+
+    Raises:
+      StoreError: the host of Cloud Storage has no address.
+    """
+    begin = time.monotonic()
+    while True:
+        try:
+            socket.getaddrinfo(_HOST, 443)
+            return
+        except OSError as error:
+            if time.monotonic() > begin + OFFLINE_SECONDS:
+                raise StoreError(f"{uri}: no address of {_HOST}: {error.strerror}") from error
+        time.sleep(1)
 
 
 def connection_cause(error: Exception) -> str:
