@@ -155,7 +155,7 @@ cli.entry()
 
 def test_a_killed_build_is_repaired_by_its_retry(tmp_path: Path, run: Callable[..., Run]):
     arrive(tmp_path, 0)
-    options = {**OPTIONS, "num_shards": 12, "workers": 1}
+    options = {**OPTIONS, "num_shards": "train=12,test=1", "workers": 1}
     killer = tmp_path / "python"
     killed = tmp_path / "killed"
     killer.write_text(KILLER.format(python=str(PYTHON), killed=str(killed)))
