@@ -114,7 +114,17 @@ class Standalone:
         return "\n".join(json.loads(line)["event"] for line in lines)
 
     def command(self, *arguments: str) -> None:
-        subprocess.run(["airflow", *arguments], env=self.environment, check=True)
+        """Runs a command; again where the database of the scheduler is locked."""
+
+        def done() -> bool:
+            end = subprocess.run(
+                ["airflow", *arguments],
+                env=self.environment, check=False, capture_output=True, text=True,
+            )  # fmt: skip
+            assert end.returncode == 0 or "database is locked" in end.stderr, end.stderr
+            return end.returncode == 0
+
+        self.wait(done)
 
     def stop(self) -> None:
         processes = [self._process, *psutil.Process(self._process.pid).children(recursive=True)]
