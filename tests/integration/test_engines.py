@@ -300,7 +300,7 @@ def test_a_worker_of_the_local_runner_that_was_killed_while_it_wrote(
     running = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
     with started(*options, "--output", out, *running) as build:
         assert gate.asked.wait(120)
-        workers = below(build.pid, "sdk_worker_main")
+        workers = below(build.pid, "launch.quiet_worker")
         assert workers
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
