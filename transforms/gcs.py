@@ -381,6 +381,11 @@ def open_sink(uri: str, scratch: str) -> Iterator[BatchSink]:
         if sink.keep:
             with _writing(uri):
                 file.close()
+            # Of the last request a part may have been taken, which the client does not tell.
+            if stat(uri)[0] != sink.size:
+                raise StoreError(
+                    f"{uri}: cannot be written: its upload was not completed; {FINISH_LATER}"
+                )
     finally:
         # Closing completes the object with what was written so far, and so does the garbage
         # collector. An upload that is not completed costs nothing, and is forgotten in a week.
