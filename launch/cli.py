@@ -22,6 +22,7 @@ from imageshards.pipeline.options import (
     beam_labels,
     check_beam_arguments,
     config_from,
+    count,
     in_one_process,
     is_dataflow,
     is_local_runner,
@@ -102,7 +103,7 @@ def _dispatch(arguments: list[str]) -> int:
     )
     verify.add_argument("output", metavar="DIR", help="the folder of the data set")
     verify.add_argument(
-        "--sample", type=_count, default=0, metavar="N",
+        "--sample", type=count, default=0, metavar="N",
         help="check N records, evenly from all shards (default 0: every record)",
     )  # fmt: skip
     verify.add_argument("--verbose", action="store_true", help="show tracebacks")
@@ -113,13 +114,13 @@ def _dispatch(arguments: list[str]) -> int:
     inspect.add_argument("place", metavar="DIR|SHARD", help="a data set, or one of its files")
     inspect.add_argument("--verbose", action="store_true", help="show tracebacks")
     inspect.add_argument(
-        "--records", type=_count, default=3, metavar="N", help="records to show (default 3)"
+        "--records", type=count, default=3, metavar="N", help="records to show (default 3)"
     )
     inspect.add_argument(
         "--contact_sheet", default="", metavar="FILE", help="write images: FILE.png or FILE.html"
     )
     inspect.add_argument(
-        "--images", type=_count, default=24, metavar="N",
+        "--images", type=count, default=24, metavar="N",
         help="images of each split on a contact sheet (default 24)",
     )  # fmt: skip
     reshard = commands.add_parser(
@@ -140,7 +141,7 @@ def _dispatch(arguments: list[str]) -> int:
     )
     advise.add_argument("source", metavar="DIR", help="a data set")
     advise.add_argument(
-        "--hosts", type=_count, required=True, metavar="N", help="that read it together"
+        "--hosts", type=count, required=True, metavar="N", help="that read it together"
     )
     advise.add_argument("--verbose", action="store_true", help="show tracebacks")
     advise.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -174,12 +175,6 @@ def _dispatch(arguments: list[str]) -> int:
         "publish": schedule.publish, "reshard": _reshard, "verify": _verify,
     }  # fmt: skip
     return commands_of[args.command](args)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"write a number from 0, not {text!r}")
-    return int(text)
 
 
 def _build(args: argparse.Namespace, rest: list[str]) -> int:

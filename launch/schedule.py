@@ -11,6 +11,7 @@ from imageshards.pipeline.options import (
     add_build_options,
     check_beam_arguments,
     config_from,
+    count,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def add_schedule_commands(commands: _SubParsersAction[Parser]) -> None:
         "--pointer", default="", metavar="FILE", help="(default: latest, beside the folder)"
     )
     publish.add_argument(
-        "--keep_versions", type=_count, default=0, metavar="N",
+        "--keep_versions", type=count, default=0, metavar="N",
         help="delete its published versions but the N latest and this one (default 0: keep all)",
     )  # fmt: skip
     publish.add_argument(
@@ -56,12 +57,6 @@ def add_schedule_commands(commands: _SubParsersAction[Parser]) -> None:
     )
     publish.add_argument("--json", action="store_true", help="print the result as JSON")
     publish.add_argument("--verbose", action="store_true", help="show tracebacks")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"write a number from 0, not {text!r}")
-    return int(text)
 
 
 def fingerprint(args: argparse.Namespace, rest: list[str]) -> int:

@@ -232,6 +232,17 @@ def flags() -> frozenset[str]:
     return frozenset(action.dest for action in build_actions() if action.nargs == 0)
 
 
+def count(text: str) -> int:
+    """The value of an option that counts something.
+
+    Raises:
+      ArgumentTypeError: it is no number from 0.
+    """
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"write a number from 0, not {text!r}")
+    return int(text)
+
+
 def _workers(text: str) -> int | None:
     if text == "auto":
         return None

@@ -114,7 +114,8 @@ assert "google.cloud.storage" not in sys.modules
 import os
 os.environ["STORAGE_EMULATOR_HOST"] = "http://127.0.0.1:1"
 from imageshards.transforms import gcs
-assert gcs._client()
+from google.auth.credentials import AnonymousCredentials
+assert gcs._client(AnonymousCredentials())
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.gcp import gcsfilesystem
 assert type(FileSystems.get_filesystem("gs://bucket/x")).__name__ == "GCSFileSystem"

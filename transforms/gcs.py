@@ -27,6 +27,7 @@ from imageshards.transforms.gcs_api import FINISH_LATER, SCHEME, refused, reques
 from imageshards.transforms.store import UNKNOWN, BatchSink, Entry, ReadError, StoreError
 
 if TYPE_CHECKING:
+    from google.auth.credentials import Credentials
     from obstore.store import GCSStore
 
 _MOST_RETRIES = 1000  # the time is the bound
@@ -292,9 +293,7 @@ def entries_in(folder: str) -> list[Entry]:
     """The objects directly below a prefix."""
     bucket, name = split(folder)
     prefix = name.rstrip("/") + "/" if name else ""
-    items = _list_all(
-        bucket, "name,updated,size,crc32c", prefix=prefix, delimiter="/"
-    )  # fmt: skip
+    items = _list_all(bucket, "name,updated,size,crc32c", prefix=prefix, delimiter="/")
     return [
         Entry(
             item["name"].removeprefix(prefix),
@@ -308,12 +307,12 @@ def entries_in(folder: str) -> list[Entry]:
 
 
 @cache
-def _client() -> Any:
+def _client(credentials: Credentials) -> Any:
     from google.cloud import storage
 
     # Writing asks for no project, but the client does.
     project = os.environ.get("GOOGLE_CLOUD_PROJECT", "none")
-    return storage.Client(project=project, credentials=gcs_api.credentials())
+    return storage.Client(project=project, credentials=credentials)
 
 
 def _patience() -> dict[str, Any]:
@@ -340,7 +339,7 @@ def _writing(uri: str) -> Iterator[Any]:
 
     bucket, name = split(uri)
     try:
-        yield _client().bucket(bucket).blob(name)
+        yield _client(gcs_api.credentials()).bucket(bucket).blob(name)
     except PreconditionFailed:
         raise
     except (GoogleAPIError, GoogleAuthError, InvalidResponse, RequestException) as error:

@@ -207,10 +207,11 @@ _threads = threading.local()
 
 
 def _session() -> AuthorizedSession:
-    if not hasattr(_threads, "session"):
+    ours = credentials()  # which are others when they were found late
+    if getattr(_threads, "of", None) is not ours:
         from google.auth.transport.requests import AuthorizedSession
 
-        _threads.session = AuthorizedSession(credentials())  # type: ignore[no-untyped-call]
+        _threads.of, _threads.session = ours, AuthorizedSession(ours)  # type: ignore[no-untyped-call]
     session: AuthorizedSession = _threads.session
     return session
 

@@ -53,7 +53,6 @@ def forget_clients() -> None:
     gcs_api.forget_credentials()
     for cached in (gcs._bucket, gcs._client):
         cached.cache_clear()
-    gcs_api._threads.__dict__.clear()
 
 
 @dataclass
