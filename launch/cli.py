@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from imageshards.launch import logs, schedule
-from imageshards.launch.load import load_beam
+from imageshards.launch.load import hidden, load_beam
 from imageshards.pipeline.options import (
     Parser,
     add_build_options,
@@ -227,17 +227,18 @@ def _run(
         print(f"imageshards: waiting for job {job.job}; {job.link}", file=sys.stderr, flush=True)
 
     try:
-        result = (
-            run(
-                config,
-                beam_options,
-                workers=workers,
-                begin=begin,
-                announce=announce if is_dataflow(beam_options) else None,
+        with hidden(("IPython",)):  # Beam would load it to learn whether this is a notebook
+            result = (
+                run(
+                    config,
+                    beam_options,
+                    workers=workers,
+                    begin=begin,
+                    announce=announce if is_dataflow(beam_options) else None,
+                )
+                if wait
+                else submit(config, beam_options)
             )
-            if wait
-            else submit(config, beam_options)
-        )
     except JobError as error:
         if args.verbose:
             print(error.details, file=sys.stderr)

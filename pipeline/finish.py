@@ -224,7 +224,7 @@ def _planned(layout: Layout) -> list[ShardId]:
 
 
 def finish(
-    _: None,
+    _: bytes,
     plan: Plan,
     reports: Iterable[ShardReport],
     rejects: Iterable[RejectReport],

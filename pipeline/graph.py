@@ -48,7 +48,7 @@ def build(root: beam.Pipeline, config: Config, workers: int | None = 1) -> None:
     # written: shard reports; reject reports
     (
         root
-        | "Once" >> beam.Create([None])
+        | "Once" >> beam.Impulse()
         | "Finish"
         >> beam.Map(finish, plan, AsIter(written.reports), AsIter(written.rejects), config)
     )

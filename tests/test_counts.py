@@ -2,20 +2,26 @@
 
 import os
 import pickle
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import apache_beam as beam
 import pytest
 from helpers import shards
 from test_references import batch_of, tally
 
 from imageshards.launch.cli import main
+from imageshards.pipeline import graph
+from imageshards.pipeline.config import Config
 from imageshards.transforms import storage
+from imageshards.transforms.elements import ShardId
 from imageshards.transforms.keys import BUCKETS
 from imageshards.transforms.plan import Planner
 from imageshards.transforms.references import partition, sort_group
 from imageshards.transforms.rules import ShardCounts
 from imageshards.transforms.shuffle import assign_shards
+from imageshards.transforms.workers import ShardJob
 
 
 def build(photos: Path, out: Path, *options: str) -> None:
@@ -55,6 +61,16 @@ def test_an_image_is_opened_once_and_its_bytes_are_never_copied(
     assert framing < 400 * len(images)
 
 
+def test_the_graph_is_small(photos: Path, tmp_path: Path):
+    """Beam takes 10 ms for a step, whatever the step does."""
+    pipeline = beam.Pipeline()
+    graph.build(pipeline, Config(input=(str(photos),), output=str(tmp_path)))
+    proto = pipeline.to_runner_api()
+    kinds = Counter(step.spec.urn for step in proto.components.transforms.values())
+    assert kinds["beam:transform:group_by_key:v1"] == 2
+    assert 0 < kinds["beam:transform:pardo:v1"] <= 9
+
+
 def test_references_travel_in_few_small_elements():
     count = 20_000
     batch = batch_of([f"/photos/class{n % 100:03d}/IMG_{n:08d}.jpg" for n in range(count)])
@@ -69,10 +85,6 @@ def test_references_travel_in_few_small_elements():
 
 
 def test_what_a_job_hands_to_a_worker_is_small(photos: Path):
-    from imageshards.pipeline.config import Config
-    from imageshards.transforms.elements import ShardId
-    from imageshards.transforms.workers import ShardJob
-
     config = Config(input=(str(photos),), output="/out")
     refs = batch_of([f"/photos/class{n % 100:03d}/IMG_{n:08d}.jpg" for n in range(10_000)])
     classes = {f"class{n:03d}": (n, b"class%03d" % n) for n in range(100)}

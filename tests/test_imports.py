@@ -92,6 +92,7 @@ def test_a_build_imports_no_tensorflow(photos: Path, tmp_path: Path):
     loaded = modules_after(f"from imageshards.launch.cli import main\nassert not main({arguments})")
     assert "imageshards.transforms.shard" in loaded
     assert not {"tensorflow", "tensorflow_datasets", "google.cloud.storage"} & loaded
+    assert not {name for name in loaded if name.startswith("IPython.")}
     assert not set(FOLDERS) & loaded
 
 
@@ -127,6 +128,7 @@ def test_a_local_build_needs_no_client_of_the_cloud():
     loaded = modules_after("from imageshards.launch.load import load_beam\nload_beam(local=True)")
     assert "imageshards.transforms.gcs" in loaded
     assert not {"obstore", "google.auth", "google.cloud.storage"} & loaded
+    assert not {"apache_beam.io.gcp.bigquery", "apitools", "pymongo", "requests"} & loaded
 
 
 def test_help_imports_nothing_heavy():

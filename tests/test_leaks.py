@@ -67,7 +67,7 @@ def test_a_leak_is_told(build: Build, twice: Path, tmp_path: Path, writer: str):
 
 
 def test_no_leak_is_told_where_there_is_none(build: Build, photos: Path, tmp_path: Path):
-    summary = build(photos, splits=SPLITS, num_shards="3")
+    summary = build(photos, splits=SPLITS, num_shards="3", base_uri=str(photos))
     assert summary.leaks == 0
     assert "LEAK" not in str(summary)
     assert (tmp_path / "out/metadata/leaks.jsonl").read_text() == ""
@@ -165,7 +165,9 @@ def test_which_one_is_kept_does_not_depend_on_arrival(build: Build, twice: Path,
     folders = [twice / "copies", twice / "class00", twice / "class01"]
     for number, order in enumerate((folders, folders[::-1])):
         out = tmp_path / f"out{number}"
-        build(*order, splits=SPLITS, num_shards="2", dedupe="pixels", output=out)
+        build(
+            *order, splits=SPLITS, num_shards="2", dedupe="pixels", output=out, base_uri=str(twice)
+        )
         found.append(names(out))
     assert len(found[0]) == 40
     assert found[0] == found[1]

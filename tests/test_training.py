@@ -19,7 +19,7 @@ COUNTS = st.integers(1, 50)
 
 @pytest.fixture
 def dataset(photos: Path, build: Build, tmp_path: Path) -> Path:
-    build(photos, splits="train=0.7,test=0.3", num_shards="train=3,test=1")
+    build(photos, splits="train=0.7,test=0.3", base_uri=str(photos), num_shards="train=3,test=1")
     return tmp_path / "out"
 
 
@@ -60,7 +60,13 @@ def test_texts_are_not_trained_on(build: Build, tmp_path: Path):
     for label in "ab":
         (tmp_path / label).mkdir()
         (tmp_path / label / "lines.txt").write_text("one\ntwo\n")
-    build(tmp_path / "a", tmp_path / "b", features="text", splits="train=0.5,test=0.5")
+    build(
+        tmp_path / "a",
+        tmp_path / "b",
+        features="text",
+        splits="train=0.5,test=0.5",
+        base_uri=str(tmp_path),
+    )
     with pytest.raises(UsageError, match="holds texts"):
         Data(Options(str(tmp_path / "out"), ""), "float32")
 

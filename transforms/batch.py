@@ -321,7 +321,7 @@ def range_column(listing: Listing) -> pa.Array | None:
 
 def _label_column(labels: Sequence[str | None]) -> pa.Array:
     try:
-        return pa.array(labels, pa.large_string()).cast(pa.large_binary())
+        return pa.array(labels, pa.large_binary())
     except UnicodeEncodeError:
         return pa.array([label and to_bytes(label) for label in labels], pa.large_binary())
 

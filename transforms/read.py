@@ -58,8 +58,8 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
         """Returns batches in no order, and the tallies of what has no reference."""
         listed = (
             root
+            # Beam deals out what it creates: each input may be listed by another worker.
             | "Inputs" >> beam.Create(list(dict.fromkeys(self.inputs)))
-            | "Distribute" >> beam.Reshuffle()  # one input a worker, from here on
             | "List" >> beam.ParDo(_List(self)).with_outputs("tallies", main="batches")
         )
         return Listed(listed.batches, listed.tallies)

@@ -35,23 +35,6 @@ class Shuffled(NamedTuple):
     plan: beam.PCollection[Plan]
 
 
-class _MergeTallies(beam.CombineFn):  # type: ignore[misc]
-    def create_accumulator(self) -> list[Tally]:
-        return []
-
-    def add_input(self, accumulator: list[Tally], tally: Tally) -> list[Tally]:
-        return [*accumulator, tally]
-
-    def merge_accumulators(self, accumulators: Iterable[list[Tally]]) -> list[Tally]:
-        return [Tally.merge(tally for tallies in accumulators for tally in tallies)]
-
-    def compact(self, accumulator: list[Tally]) -> list[Tally]:
-        return [Tally.merge(accumulator)]
-
-    def extract_output(self, accumulator: list[Tally]) -> Tally:
-        return Tally.merge(accumulator)
-
-
 class _SortGroup(beam.DoFn):  # type: ignore[misc]
     def __init__(self, measure: bool) -> None:
         self._measure = measure
@@ -97,13 +80,17 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
                 "tallies", main="groups"
             )
         )
+        all_tallies = (tallies, sorted_groups.tallies) | "Tallies" >> beam.Flatten()
         plan = (
-            (tallies, sorted_groups.tallies)
-            | "Tallies" >> beam.Flatten()
-            | "Sum" >> beam.CombineGlobally(_MergeTallies())  # one tally
-            | "Plan" >> beam.Map(self.planner.plan).with_output_types(Plan)  # one plan
+            batches.pipeline
+            | "Once" >> beam.Impulse()
+            | "Plan" >> beam.Map(_plan, beam.pvalue.AsIter(all_tallies), self.planner)  # one plan
         )
         return Shuffled(sorted_groups.groups, plan)
+
+
+def _plan(_: bytes, tallies: Iterable[Tally], planner: Planner) -> Plan:
+    return planner.plan(Tally.merge(tallies))
 
 
 def assign_shards(group: Group, plan: Plan) -> Iterator[tuple[ShardId, tuple[int, RefBatch]]]:
