@@ -7,6 +7,7 @@ Logs and progress go to stderr, the result alone to stdout. Exit 0: done; 1: the
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import shutil
 import sys
@@ -58,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns the exit code."""
     # File names need not be UTF-8, and a message about one must not fail.
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        if isinstance(stream, io.TextIOWrapper):  # a notebook's is none
+            stream.reconfigure(errors="backslashreplace")
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _dispatch(arguments)
@@ -168,8 +170,10 @@ def _dispatch(arguments: list[str]) -> int:
     if args.command == "fingerprint":
         return schedule.fingerprint(args, rest)
     if rest:
-        what = "unknown option" if rest[0].startswith("-") else "one place at a time, not also"
-        raise UsageError(f"{what} {rest[0]} (imageshards {args.command} --help lists the options)")
+        what = f"one place at a time, not also {rest[0]}"
+        if rest[0].startswith("-"):
+            what = f"unknown option {rest[0]}{commands.choices[args.command].meant(rest[0])}"
+        raise UsageError(f"{what} (imageshards {args.command} --help lists the options)")
     commands_of = {
         "advise": _advise, "features": _features, "inspect": _inspect,
         "publish": schedule.publish, "reshard": _reshard, "verify": _verify,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -20,6 +21,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises UsageError instead of printing the usage of fifty options."""
         raise UsageError(f"{message} ({self.prog} --help lists the options)")
+
+    def meant(self, option: str) -> str:
+        """A question whether another option was meant, or nothing if none is like it."""
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        like = difflib.get_close_matches(option.partition("=")[0], known, 1)
+        return f", did you mean {like[0]}?" if like else ""
 
 
 def add_build_options(parser: argparse.ArgumentParser) -> None:
@@ -385,8 +392,11 @@ def check_beam_arguments(arguments: Sequence[str]) -> None:
     if unknown and not unknown[0].startswith("-"):
         raise UsageError(f"what is {unknown[0]!r}? Inputs are told as --input {unknown[0]}")
     if unknown:
+        ours = Parser(add_help=False)
+        add_build_options(ours)
+        meant = ours.meant(unknown[0]) or known.meant(unknown[0])
         raise UsageError(
-            f"unknown option {unknown[0]} (imageshards build --help lists the options; "
+            f"unknown option {unknown[0]}{meant} (imageshards build --help lists the options; "
             "those of Beam are taken too)"
         )
 

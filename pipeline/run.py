@@ -24,7 +24,7 @@ from imageshards.pipeline.report import by_count, human_bytes
 from imageshards.pipeline.submission import Submission, submission_of
 from imageshards.transforms import storage
 from imageshards.transforms.convert import EXIF_KEPT
-from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.elements import BuildError, UsageError, counted
 from imageshards.transforms.features import columns_of
 from imageshards.transforms.records import sample
 from imageshards.transforms.schemas import IMAGENET, SCHEMAS, SLIM
@@ -93,19 +93,19 @@ class Summary:
         )
         lines = [
             f"{self.output}",
-            f"  {_count(self.records, self.noun)} in {_count(self.shards, 'shard')}, "
+            f"  {counted(self.records, self.noun)} in {counted(self.shards, 'shard')}, "
             f"{human_bytes(self.bytes)}"
             + (f"  ({splits})" if len(self.splits) > 1 else f"  ({next(iter(self.splits))})"),
-            f"  {_count(self.rejects, 'reject')}"
+            f"  {counted(self.rejects, 'reject')}"
             + (f" ({self._errors()}; metadata/rejects.jsonl)" if self.rejects else "")
-            + f", {_count(self.duplicates, 'duplicate')}, "
-            f"{_count(self.passed_over, 'file')} passed over",
+            + f", {counted(self.duplicates, 'duplicate')}, "
+            f"{counted(self.passed_over, 'file')} passed over",
         ]
         if self.leaks:
             are = "is" if self.leaks == 1 else "are"
             remedy = "; --dedupe pixels takes each once" if self.noun == "image" else ""
             lines.append(
-                f"  LEAK: {_count(self.leaks, self.noun)} {are} in more than one split "
+                f"  LEAK: {counted(self.leaks, self.noun)} {are} in more than one split "
                 f"(metadata/leaks.jsonl){remedy}"
             )
         kinds = dict(self.conversions)
@@ -119,7 +119,12 @@ class Summary:
         if self.resumed == self.shards:
             lines.append("  nothing to do: every shard was there already")
         else:
-            done = f"{self.resumed:,} shards were there already; the rest " if self.resumed else ""
+            were = "was" if self.resumed == 1 else "were"
+            done = (
+                f"{counted(self.resumed, 'shard')} {were} there already; the rest "
+                if self.resumed
+                else ""
+            )
             rate = (
                 ""
                 if self.resumed
@@ -127,10 +132,6 @@ class Summary:
             )
             lines.append(f"  {done}in {self.seconds:.1f} s{rate}; look at metadata/report.html")
         return "\n".join(lines)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def run(

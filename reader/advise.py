@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from imageshards.reader.dataset import Dataset, open_dataset
-from imageshards.transforms.elements import UsageError
+from imageshards.transforms.elements import UsageError, counted
 from imageshards.transforms.plan import TARGET_SHARD_BYTES
 
 _FILES_PER_HOST = 10
@@ -69,11 +69,11 @@ class Advice:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        yield f"{self.output} for {_count(self.hosts, 'host')}"
+        yield f"{self.output} for {counted(self.hosts, 'host')}"
         for split in self.splits:
             change = f" -> {split.advised:,}" if split.advised != split.shards else ", as they are"
             yield (
-                f"  {split.split}: {_count(split.shards, 'shard')}{change}  "
+                f"  {split.split}: {counted(split.shards, 'shard')}{change}  "
                 f"({split.records:,} records, {_megabytes(split.bytes)})"
             )
             for warning in split.warnings:
@@ -135,7 +135,7 @@ def _warnings(lengths: list[int], size: int, hosts: int) -> Iterator[str]:
     shards = len(lengths)
     if shards < hosts:
         yield (
-            f"{_count(shards, 'shard')} for {hosts:,} hosts: hosts share files, and readers that "
+            f"{counted(shards, 'shard')} for {hosts:,} hosts: hosts share files, and readers that "
             "deal whole files leave some hosts without any"
         )
     elif shards % hosts:
@@ -154,7 +154,7 @@ def _warnings(lengths: list[int], size: int, hosts: int) -> Iterator[str]:
 
 def _per_host(shards: int, hosts: int) -> str:
     each = shards // hosts
-    return f"{_count(each, 'whole file')} for each of {hosts:,} hosts" if hosts > 1 else "one host"
+    return f"{counted(each, 'whole file')} for each of {hosts:,} hosts" if hosts > 1 else "one host"
 
 
 def _each(size: int, shards: int) -> str:
@@ -163,7 +163,3 @@ def _each(size: int, shards: int) -> str:
 
 def _megabytes(size: float) -> str:
     return f"{size / 1e6:,.1f} MB" if size < 1e10 else f"{size / 1e9:,.1f} GB"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from imageshards.reader.dataset import Dataset, open_dataset
 from imageshards.transforms import scan, storage
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms.elements import BuildError, counted
 from imageshards.transforms.example import CorruptExample
 from imageshards.transforms.schemas import Feature
 from imageshards.transforms.tfrecord import GZIP_SUFFIX, SUFFIX, CorruptRecord
@@ -41,9 +41,10 @@ def _dataset_lines(dataset: Dataset, records: int) -> Iterator[str]:
     counts = build["counts"]
     yield f"{dataset.layout.root}"
     yield (
-        f"  {build['name']}: {counts['records']:,} records in {len(dataset.shards):,} shards, "
-        f"{counts['bytes'] / 1e6:,.1f} MB; {counts['rejects']:,} rejects, "
-        f"{counts['duplicates']:,} duplicates, {counts['passed_over']:,} files passed over"
+        f"  {build['name']}: {counted(counts['records'], 'record')} in "
+        f"{counted(len(dataset.shards), 'shard')}, {counts['bytes'] / 1e6:,.1f} MB; "
+        f"{counted(counts['rejects'], 'reject')}, {counted(counts['duplicates'], 'duplicate')}, "
+        f"{counted(counts['passed_over'], 'file')} passed over"
     )
     yield ""
     for name, split in build["splits"].items():
@@ -101,7 +102,7 @@ def _shard_lines(uri: str, records: int) -> Iterator[str]:
             raise BuildError(f"{uri}: no TFRecord file of Examples: {error}") from error
         yield f"{uri}: {count:,} sound records, then: {error}"
     else:
-        yield f"{uri}: {count:,} records, {size / 1e6:,.1f} MB"
+        yield f"{uri}: {counted(count, 'record')}, {size / 1e6:,.1f} MB"
     yield from _record_lines(uri, min(records, count))
 
 

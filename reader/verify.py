@@ -14,7 +14,7 @@ from typing import BinaryIO, cast
 from imageshards.reader import parse
 from imageshards.reader.dataset import Dataset, Shard, open_dataset
 from imageshards.transforms import example, images, scan, storage
-from imageshards.transforms.elements import ShardId
+from imageshards.transforms.elements import ShardId, counted
 from imageshards.transforms.scan import Record
 from imageshards.transforms.schemas import Schema
 from imageshards.transforms.tfds import features_json
@@ -62,15 +62,15 @@ class Verdict:
 
     def __str__(self) -> str:
         if self.problems:
-            found = f"{len(self.problems):,} problem{'s' * (len(self.problems) > 1)}"
+            found = counted(len(self.problems), "problem")
             return (
-                f"{self.output}: {found}; {self.records:,} sound records (delete a damaged "
-                "file, and its build command writes it anew)"
+                f"{self.output}: {found}; {counted(self.records, 'sound record')} "
+                "(delete a damaged file, and its build command writes it anew)"
             )
         looked_at = "a sample" if self.sample else "every one"
         return (
-            f"{self.output}: all good; {self.records:,} records in {self.shards:,} "
-            f"shard{'s' * (self.shards != 1)}, {self.bytes / 1e6:,.1f} MB, "
+            f"{self.output}: all good; {counted(self.records, 'record')} in "
+            f"{counted(self.shards, 'shard')}, {self.bytes / 1e6:,.1f} MB, "
             f"{looked_at} read, parsed and decoded in {self.seconds:.1f} s"
         )
 

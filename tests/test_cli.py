@@ -1,13 +1,17 @@
 """The command line as a user meets it: what it prints, where, and its exit codes."""
 
 import gzip
+import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from conftest import Command
 from helpers import every_file, image_bytes, imageshards, told, write_images
+
+from imageshards.launch.cli import main
 
 
 def test_the_result_and_nothing_else_is_on_stdout(command: Command, photos: Path, tmp_path: Path):
@@ -40,7 +44,11 @@ BAD = [
     (["--input", "{photos}", "--output", "{tmp}/file/below"], "is a file, not a folder", 2),
     (["--input", "{photos}", "--output", "/proc/none"], "/proc/none", 1),
     (["--input", "{photos}", "--output", "{tmp}/other"], "another build: train-00000-of", 2),
-    (["--input", "{photos}", "--nmu_shards", "3"], "unknown option --nmu_shards", 2),
+    (
+        ["--input", "{photos}", "--nmu_shards", "3"],
+        "unknown option --nmu_shards, did you mean --num_shards?",
+        2,
+    ),
     (["--input", "{photos}", "--seed", "x"], "argument --seed: invalid int value: 'x'", 2),
     (["--input", "{photos}", "--splits", "train=.8,test=.1"], "add up to 0.9, not to 1", 2),
     (["--input", "{photos}", "--num_shards", "121"], "write --num_shards 120 or less", 1),
@@ -254,3 +262,12 @@ def test_auto_measures_what_a_manifest_does_not_say(command: Command, photos: Pa
     (tmp_path / "m.txt").write_text(uris)
     _, out, _ = command("build", "--input", tmp_path / "m.txt", "--output", tmp_path / "out")
     assert "1 shard for 0.1 MB of images" in out
+
+
+def test_the_command_runs_where_the_streams_are_those_of_a_notebook(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(["features"]) == 0
+    assert "slim" in out.getvalue()

@@ -69,7 +69,7 @@ def test_beam_options_are_taken_and_misspelt_ones_are_not():
     given = ["--direct_num_workers=2", "--runner", "DirectRunner"]
     assert with_runner(given) == given
     check_beam_arguments(given)
-    with pytest.raises(UsageError, match="unknown option --num_shard=3"):
+    with pytest.raises(UsageError, match="--num_shard=3, did you mean --num_shards"):
         check_beam_arguments(["--num_shard=3"])
     with pytest.raises(UsageError, match="--input photos"):
         check_beam_arguments(["photos"])

@@ -279,9 +279,11 @@ def test_what_the_readme_says_of_reading_runs(
     build: Build, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     text = (Path(__file__).parents[1] / "README.md").read_text()
+    first = text.partition("has all of it):\n")[2].partition("\n#")[0]
     section = text.partition("\n## Reading\n")[2].partition("\n## ")[0]
-    code = "\n".join(line[4:] for line in section.splitlines() if line.startswith("    "))
-    assert code.count("reader.load(") > 5
+    lines = [*first.splitlines(), *section.splitlines()]
+    code = "\n".join(line[4:] for line in lines if line.startswith("    "))
+    assert code.count("reader.load(") > 6
     ratios = "train=0.7,validation=0.15,test=0.15"
     build(photos, num_shards="2", splits=ratios, output=tmp_path / "dataset")
     monkeypatch.chdir(tmp_path)

@@ -19,6 +19,11 @@ class UsageError(ValueError):
     """An option with a bad value: one line that says what to write instead."""
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 shard`, `1,024 shards`: how messages say how many of something there are."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 @dataclass(frozen=True, order=True)
 class ShardId:
     """One output file: shard `index` of `num_shards` of a split, compressed or not."""

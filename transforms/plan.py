@@ -18,7 +18,7 @@ import numpy as np
 
 from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.classes import Classes, number_classes
-from imageshards.transforms.elements import DUPLICATE_PIXELS, BuildError, ShardId
+from imageshards.transforms.elements import DUPLICATE_PIXELS, BuildError, ShardId, counted
 from imageshards.transforms.rules import KNOWN_SPLITS, ShardCounts
 
 _DIGESTED_AT_A_TIME = 1 << 14
@@ -312,14 +312,13 @@ class Planner:
             how = "" if sized == images else f", going by {sized:,} of {images:,},"
             if not sized:
                 how = f", were they of {_GUESSED_BYTES // 1000} kB each,"
-            shards = f"{num_shards:,} shard{'s' * (num_shards > 1)}"
             notes.append(
-                f"{name}: {shards} for {size / 1e6:,.1f} MB of {self.noun}s{how} "
-                f"(auto aims at {TARGET_SHARD_BYTES / 1e6:.0f} MB a shard)"
+                f"{name}: {counted(num_shards, 'shard')} for {size / 1e6:,.1f} MB of "
+                f"{self.noun}s{how} (auto aims at {TARGET_SHARD_BYTES / 1e6:.0f} MB a shard)"
             )
         if num_shards > images:
             raise BuildError(
-                f"split {name!r} has {images:,} {self.noun}{'s' * (images > 1)} for {num_shards:,} "
+                f"split {name!r} has {counted(images, self.noun)} for {num_shards:,} "
                 f"shards: write --num_shards {images} or less, or auto"
             )
         ranks: dict[int, int] = {}
