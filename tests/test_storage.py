@@ -1,5 +1,6 @@
 import os
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import google_crc32c
@@ -128,7 +129,21 @@ def test_only_the_code_tells_what_is_missing(
 
     monkeypatch.setattr("apache_beam.io.filesystems.FileSystems.open", fail)
     with pytest.raises(kind):
-        storage.open_read("s3://b/IMG_4041.jpg")
+        storage.open_read("other://b/IMG_4041.jpg")
+
+
+@pytest.mark.parametrize(("scheme", "extra"), [("s3", "aws"), ("hdfs", "hadoop")])
+def test_a_client_that_is_not_installed_is_named(scheme: str, extra: str):
+    if find_spec({"s3": "boto3", "hdfs": "hdfs"}[scheme]):
+        pytest.skip(f"the client of {scheme}:// is installed")
+    place = f"{scheme}://bucket/photos"
+    for attempt in (
+        lambda: list(storage.match(f"{place}/**")),
+        lambda: storage.open_read(f"{place}/a.jpg"),
+        lambda: storage.exists(f"{place}/a.jpg"),
+    ):
+        with pytest.raises(storage.NoFilesystem, match=rf"{scheme}://.*apache-beam\[{extra}\]"):
+            attempt()
 
 
 def test_a_scheme_that_nobody_knows_is_unreadable():

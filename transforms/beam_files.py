@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from typing import IO, Any
 
 from imageshards.transforms.store import UNKNOWN, BatchSink, Entry, NoFilesystem, ReadError
@@ -35,28 +36,60 @@ def open_read(uri: str) -> IO[bytes]:
     from apache_beam.io.filesystem import CompressionTypes
 
     try:
-        file: IO[bytes] = _filesystems().open(uri, compression_type=CompressionTypes.UNCOMPRESSED)
+        with _explained(uri):
+            file: IO[bytes] = _filesystems().open(
+                uri, compression_type=CompressionTypes.UNCOMPRESSED
+            )
+    except NoFilesystem:
+        raise
     except Exception as error:
         # Each of Beam's filesystems raises what its client does.
         if _is_missing(error):
             raise FileNotFoundError(2, "no such object", uri) from error
-        if isinstance(error, ValueError):
-            raise NoFilesystem(f"{uri}: no filesystem for such a URI") from error
-        if isinstance(error, AssertionError):  # a client that is not installed
-            raise NoFilesystem(
-                f"{uri}: {error} (pip install 'apache-beam[aws]' or 'apache-beam[azure]')"
-            ) from error
         raise
     return file
 
 
+_CLIENTS = {"s3": ("boto3", "aws"), "azfs": ("azure.storage", "azure"), "hdfs": ("hdfs", "hadoop")}
+"""Scheme -> the module that Beam's filesystem needs, and what Beam is installed with to have it."""
+
+
+@contextmanager
+def _explained(uri: str) -> Iterator[None]:
+    """Says in words that there is no filesystem for a URI, or no client of it."""
+    try:
+        yield
+    except Exception as error:
+        module, extra = _CLIENTS.get(uri.partition(":")[0], ("", ""))
+        if module and not _is_installed(module):
+            raise NoFilesystem(
+                f"{uri}: its client is not installed: pip install 'apache-beam[{extra}]'"
+            ) from error
+        if isinstance(error, ValueError) and not module:
+            raise NoFilesystem(f"{uri}: no filesystem for such a URI") from error
+        raise
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that would hold it
+        return False
+
+
+def _causes(error: object) -> Iterator[object]:
+    """An error, and those that it holds for the files of a batch."""
+    yield error
+    details = getattr(error, "exception_details", None)
+    for cause in details.values() if isinstance(details, dict) else ():
+        yield from _causes(cause)
+
+
 def _is_missing(error: Exception) -> bool:
     # By code and never by text: the text holds the URI, and a URI may hold a 404.
-    details = getattr(error, "exception_details", None)
-    causes = [error, *(details.values() if isinstance(details, dict) else ())]
     return any(
         isinstance(cause, FileNotFoundError) or getattr(cause, "code", None) == 404
-        for cause in causes
+        for cause in _causes(error)
     )
 
 
@@ -75,16 +108,15 @@ def stat(uri: str) -> tuple[int, int]:
 
 def exists(uri: str) -> bool:
     """Whether there is such a file."""
-    there: bool = _filesystems().exists(uri)
+    with _explained(uri):
+        there: bool = _filesystems().exists(uri)
     return there
 
 
 def match(pattern: str) -> Iterator[tuple[str, int, int]]:
     """(uri, bytes, time of the last change in ms) of what matches a pattern."""
-    try:
+    with _explained(pattern):
         results = _filesystems().match([pattern])
-    except ValueError as error:
-        raise NoFilesystem(f"{pattern}: no filesystem for such a URI") from error
     for result in results:
         for found in result.metadata_list:
             when = int((found.last_updated_in_seconds or 0) * 1000)
@@ -109,7 +141,8 @@ def delete(uri: str) -> None:
 @contextmanager
 def open_sink(uri: str, scratch: str) -> Iterator[BatchSink]:
     """Opens a file that appears when it is closed; `scratch` is not used."""
-    file = _filesystems().create(uri, mime_type="application/octet-stream")
+    with _explained(uri):
+        file = _filesystems().create(uri, mime_type="application/octet-stream")
 
     def write_all(parts: list[bytes]) -> None:
         for part in parts:
