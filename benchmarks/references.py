@@ -28,7 +28,7 @@ def run(manifest: Path, shards: int) -> None:
     """Runs the stages and prints what came out."""
     from imageshards.launch.load import load_beam
 
-    load_beam(local=True)  # as the command does
+    load_beam(lean=True)  # as the command does
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 

@@ -46,7 +46,7 @@ _DESCRIPTION = (
 
 def entry() -> NoReturn:
     """The console command."""
-    code = main()
+    code = main(own_process=True)
     sys.stdout.flush()
     sys.stderr.flush()
     if "apache_beam.runners.portability.portable_runner" in sys.modules:
@@ -55,15 +55,21 @@ def entry() -> NoReturn:
     os._exit(code)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line; returns the exit code."""
+def main(arguments: Sequence[str] | None = None, *, own_process: bool = False) -> int:
+    """Runs a command line; returns the exit code.
+
+    Args:
+      arguments: of the command; None: those of the process.
+      own_process: nothing else is done in it, so that Beam may be loaded without what the command
+        does not need.
+    """
     # File names need not be UTF-8, and a message about one must not fail.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a notebook's is none
             stream.reconfigure(errors="backslashreplace")
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _dispatch(arguments)
+        return _dispatch(arguments, own_process)
     except StoreError as error:
         return _complain(str(error), 1)
     except (UsageError, BuildError) as error:
@@ -88,7 +94,7 @@ def _complain(message: str, code: int) -> int:
     return code
 
 
-def _dispatch(arguments: list[str]) -> int:
+def _dispatch(arguments: list[str], own_process: bool) -> int:
     parser = Parser(prog="imageshards", description=_DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
@@ -157,6 +163,7 @@ def _dispatch(arguments: list[str]) -> int:
     features.add_argument("--verbose", action="store_true", help="show tracebacks")
     schedule.add_schedule_commands(commands)
     args, rest = parser.parse_known_args(arguments)
+    args.own_process = own_process
     if args.version:
         from imageshards.pipeline.metadata import version
 
@@ -210,7 +217,7 @@ def _run(
         from imageshards.transforms.workers import start_server
 
         start_server()  # it loads beside Beam
-    load_beam(local=in_one_process(beam_options))
+    load_beam(lean=args.own_process and in_one_process(beam_options))
     from imageshards.pipeline.run import JobError, run, submit
     from imageshards.pipeline.submission import Submission
 
@@ -281,10 +288,17 @@ def _inspect(args: argparse.Namespace) -> int:
 
 def _show_images(args: argparse.Namespace) -> None:
     from imageshards.reader.sheet import make_sheet, shows_colours
+    from imageshards.transforms.tfrecord import CorruptRecord
 
     if not args.contact_sheet and not shows_colours(sys.stdout, os.environ):
         return
-    sheet = make_sheet(args.place, args.images)
+    try:
+        sheet = make_sheet(args.place, args.images)
+    except CorruptRecord as error:
+        if args.contact_sheet:
+            raise
+        print(f"\n  no images to show: {error}")
+        return
     if sheet is None:
         if args.contact_sheet:
             raise UsageError(f"--contact_sheet: {args.place} holds texts, and no images")

@@ -22,9 +22,10 @@ class Parser(argparse.ArgumentParser):
         """Raises UsageError instead of printing the usage of fifty options."""
         raise UsageError(f"{message} ({self.prog} --help lists the options)")
 
-    def meant(self, option: str) -> str:
-        """A question whether another option was meant, or nothing if none is like it."""
-        known = [name for name in self._option_string_actions if name.startswith("--")]
+    def meant(self, option: str, others: Parser | None = None) -> str:
+        """A question whether another option was meant; empty if none is like it."""
+        parsers = [self, *([others] if others else [])]
+        known = [name for parser in parsers for name in parser._option_string_actions]
         like = difflib.get_close_matches(option.partition("=")[0], known, 1)
         return f", did you mean {like[0]}?" if like else ""
 
@@ -394,7 +395,7 @@ def check_beam_arguments(arguments: Sequence[str]) -> None:
     if unknown:
         ours = Parser(add_help=False)
         add_build_options(ours)
-        meant = ours.meant(unknown[0]) or known.meant(unknown[0])
+        meant = known.meant(unknown[0], ours)
         raise UsageError(
             f"unknown option {unknown[0]}{meant} (imageshards build --help lists the options; "
             "those of Beam are taken too)"

@@ -4,10 +4,15 @@ from imageshards import reader
 
 train = reader.load("dataset", "train", batch_size=128, image_size=224)  # a tf.data.Dataset
 image, label = reader.open("dataset", "train")[7]  # without TensorFlow
+
+What cannot be read raises a `BuildError` (the data set) or a `CorruptRecord` (a record), a wrong
+argument a `UsageError`: each is one line that says what is wrong, where, and what to do.
 """
 
 from imageshards.reader.load import load
 from imageshards.reader.records import Records, open
 from imageshards.reader.splits import folds
+from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.tfrecord import CorruptRecord
 
-__all__ = ["Records", "folds", "load", "open"]
+__all__ = ["BuildError", "CorruptRecord", "Records", "UsageError", "folds", "load", "open"]

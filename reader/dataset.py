@@ -109,6 +109,7 @@ def open_dataset(folder: str) -> Dataset:
         _ = dataset.schema, dataset.classes, dataset.shards, dataset.counts, dataset.lengths
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BuildError(
-            f"{layout.build} or {layout.dataset_info} is damaged: {type(error).__name__} {error}"
+            f"{layout.build} or {layout.dataset_info} is damaged, or of another version of "
+            f"imageshards ({type(error).__name__} {error}): build the data set again"
         ) from error
     return dataset

@@ -12,7 +12,8 @@ import os
 import struct
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import IO, Any, cast
 
@@ -161,8 +162,9 @@ class Source:
       place: what its user called it.
       files: all of them.
       splits: name -> places in `files`, in order.
-      schema: of the records.
+      schema: of the records; of the files of others, what is asked of them.
       classes: names in label order, where they are known.
+      described: whether the schema is that of a data set's metadata.
     """
 
     place: str
@@ -170,6 +172,7 @@ class Source:
     splits: dict[str, list[int]]
     schema: Schema
     classes: Sequence[str] = field(default=())
+    described: bool = True
 
     def spans(self, split: str | None) -> list[Span]:
         """The records of a split; None: of the only one.
@@ -240,8 +243,17 @@ def _of_pattern(uri: str) -> Source:
     uris = sorted(path for path in uris if not path.endswith(_INDEX_SUFFIXES))
     if not uris:
         raise BuildError(f"{uri}: no file matches")
+    one_split = {"": list(range(len(uris)))}
+    folder = uris[0].rpartition("/")[0]
+    with suppress(BuildError):  # others may have files of these names
+        source = _of_dataset(open_dataset(folder))
+        known = {file.uri: file for file in source.files}
+        if all(path in known for path in uris):
+            return replace(
+                source, place=uri, files=[known[path] for path in uris], splits=one_split
+            )
     files = [RecordFile(path, _index_beside(path)) for path in uris]
-    return Source(uri, files, {"": list(range(len(files)))}, SLIM)
+    return Source(uri, files, one_split, SLIM, described=False)
 
 
 def _index_beside(uri: str) -> str:

@@ -64,10 +64,10 @@ def load(
         strings in any case.
       features: what to parse instead, key -> tf.io.FixedLenFeature or its kin: the elements are
         then dicts of these, parsed and no more.
-      image_key: the feature that is the encoded image; None: that of the data set, for patterns
-        `image/encoded`.
-      label_key: the feature that is the label, one int64; None: that of the data set, for patterns
-        `image/class/label`; empty: there is none, and elements are images alone.
+      image_key: the feature that is the encoded image; None: that of the data set, for files of
+        others `image/encoded`.
+      label_key: the feature that is the label, one int64; None: that of the data set, for files of
+        others `image/class/label`; empty: there is none, and elements are images alone.
       num_hosts: how many hosts share the records, such as `jax.process_count()`.
       host: which of them this is, such as `jax.process_index()`. The shares are disjoint and
         complete: whole files where they divide, else records.

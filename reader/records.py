@@ -19,6 +19,7 @@ from imageshards.reader.load import check_channels, schema_with
 from imageshards.reader.order import make_blocks, whole
 from imageshards.reader.parse import array_with_channels, decode_image, decode_numpy
 from imageshards.reader.splits import Span, share_of, take
+from imageshards.transforms import example
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.example import CorruptExample
 from imageshards.transforms.schemas import Schema
@@ -127,7 +128,13 @@ class Records(Sequence[Any]):
     def features(self, index: int) -> dict[str, Any]:
         """All that is in a record: key -> int, float, bytes, list or array; nothing is decoded."""
         data, where = self._raw(index)
-        return self._parsed(data, where, self._source.schema)
+        if self._source.described:
+            return self._parsed(data, where, self._source.schema)
+        try:
+            values = example.decode(data)
+        except CorruptExample as error:
+            raise CorruptRecord(self._message(where, error)) from error
+        return {key: value[0] if len(value) == 1 else value for key, value in values.items()}
 
     def share(self, num_hosts: int, host: int) -> Records:
         """What one of some hosts, or worker processes, reads: disjoint, and complete."""
@@ -214,7 +221,7 @@ class Records(Sequence[Any]):
         if self._decode and self._schema.holds == "encoded":
             try:
                 content = decode_image(content, self._channels)
-            except (OSError, ValueError) as error:
+            except Exception as error:  # broken files make Pillow raise errors of every type
                 raise CorruptRecord(self._message(where, error)) from error
         if self._decode and self._schema.holds == "pixels":
             content = array_with_channels(content, self._channels)

@@ -21,6 +21,7 @@ from imageshards.reader.files import find
 from imageshards.reader.records import open as open_records
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.schemas import SLIM
 
 _SIDE = 128
 _MARGIN = 10
@@ -175,6 +176,8 @@ def make_sheet(place: str, images: int) -> Sheet | None:
     splits, counts = {}, {}
     for name in source.splits:
         records = open_records(place, name)
+        if not source.described and SLIM.label_key not in records.features(0):
+            records = open_records(place, name, label_key="")
         counts[name] = len(records)
         splits[name] = [
             Picture(_picture(content), _caption(label, records.classes))

@@ -71,6 +71,8 @@ def test_beam_options_are_taken_and_misspelt_ones_are_not():
     check_beam_arguments(given)
     with pytest.raises(UsageError, match="--num_shard=3, did you mean --num_shards"):
         check_beam_arguments(["--num_shard=3"])
+    with pytest.raises(UsageError, match="--num_worker=3, did you mean --num_workers"):
+        check_beam_arguments(["--num_worker=3"])
     with pytest.raises(UsageError, match="--input photos"):
         check_beam_arguments(["photos"])
     with pytest.raises(UsageError, match="direct_num_workers"):

@@ -89,7 +89,9 @@ def modules_after(code: str) -> set[str]:
 
 def test_a_build_imports_no_tensorflow(photos: Path, tmp_path: Path):
     arguments = ["build", f"--input={photos}", f"--output={tmp_path / 'out'}"]
-    loaded = modules_after(f"from imageshards.launch.cli import main\nassert not main({arguments})")
+    loaded = modules_after(
+        f"from imageshards.launch.cli import main\nassert not main({arguments}, own_process=True)"
+    )
     assert "imageshards.transforms.shard" in loaded
     assert not {"tensorflow", "tensorflow_datasets", "google.cloud.storage"} & loaded
     assert not {name for name in loaded if name.startswith("IPython.")}
@@ -110,7 +112,7 @@ def test_the_reader_imports_nothing_heavy():
 def test_clients_are_found_when_a_gs_uri_comes_late():
     code = """
 from imageshards.launch.load import load_beam
-load_beam(local=True)
+load_beam(lean=True)
 assert "google.cloud.storage" not in sys.modules
 import os
 os.environ["STORAGE_EMULATOR_HOST"] = "http://127.0.0.1:1"
@@ -120,12 +122,15 @@ assert gcs._client(AnonymousCredentials())
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.gcp import gcsfilesystem
 assert type(FileSystems.get_filesystem("gs://bucket/x")).__name__ == "GCSFileSystem"
+import apache_beam.internal.gcp.auth
+assert apache_beam.internal.gcp.auth._GOOGLE_AUTH_AVAILABLE
+import apache_beam.runners.dataflow.internal.apiclient
 """
     assert "google.cloud.storage" in modules_after(code)
 
 
 def test_a_local_build_needs_no_client_of_the_cloud():
-    loaded = modules_after("from imageshards.launch.load import load_beam\nload_beam(local=True)")
+    loaded = modules_after("from imageshards.launch.load import load_beam\nload_beam(lean=True)")
     assert "imageshards.transforms.gcs" in loaded
     assert not {"obstore", "google.auth", "google.cloud.storage"} & loaded
     assert not {"apache_beam.io.gcp.bigquery", "apitools", "pymongo", "requests"} & loaded

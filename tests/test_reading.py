@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import tensorflow as tf
 from conftest import Build
 from helpers import names, records, shards
+from PIL import Image
 
 from imageshards import reader
 from imageshards.reader import files
@@ -249,17 +251,50 @@ def test_a_corrupt_record_is_one_error_with_file_and_offset(dataset: Path):
     assert len(list(unchecked)) == len(found)
 
 
+def test_files_of_a_data_set_are_what_it_says(build: Build, photos: Path, tmp_path: Path):
+    build(photos, num_shards="3", features="pixels", resize="8x8")
+    whole = reader.open(tmp_path / "out")
+    some = reader.open(tmp_path / "out/train-*")
+    assert labels(some) == labels(whole)
+    assert some[0][0].shape == (8, 8, 3)
+    assert some.classes == whole.classes
+    one = reader.open(shards(tmp_path / "out", "train")[1])
+    assert 0 < len(one) < len(whole)
+    images, _ = next(iter(reader.load(tmp_path / "out/train-*", batch_size=4, dtype="uint8")))
+    assert images.shape == (4, 8, 8, 3)
+
+
+def test_all_that_is_in_a_record_of_others(tmp_path: Path):
+    path = tmp_path / "x.tfrecord"
+    text = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"owl"]))
+    sizes = tf.train.Feature(int64_list=tf.train.Int64List(value=[3, 4]))
+    features = tf.train.Features(feature={"name": text, "sizes": sizes})
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(tf.train.Example(features=features).SerializeToString())
+    assert reader.open(path).features(0) == {"name": b"owl", "sizes": [3, 4]}
+
+
+def broken_png() -> bytes:
+    """Its second chunk of pixels has another name, of which Pillow says SyntaxError."""
+    out = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 256, (400, 400, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(out, "PNG")
+    first, second = out.getvalue().split(b"IDAT", 2)[:2]
+    rest = out.getvalue()[len(first) + len(second) + 8 :]
+    return first + b"IDAT" + second + b"\xe1s\xe2\x0b" + rest
+
+
 def test_an_image_that_does_not_decode_is_told(tmp_path: Path):
     path = tmp_path / "x.tfrecord"
     with tf.io.TFRecordWriter(str(path)) as writer:
-        for data in (b"\xff\xd8nothing", b"nothing"):
+        for data in (b"\xff\xd8nothing", b"nothing", broken_png()):
             feature = {
                 "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[data]))
             }
             example = tf.train.Example(features=tf.train.Features(feature=feature))
             writer.write(example.SerializeToString())
     found = reader.open(path, label_key="")
-    for number in (0, 1):
+    for number in (0, 1, 2):
         with pytest.raises(CorruptRecord, match=r"x.tfrecord: record at byte \d+: "):
             found[number]
 

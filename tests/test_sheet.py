@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import Build, Command
+from helpers import shards
 from PIL import Image
 
 from imageshards.reader.sheet import make_sheet, shows_colours
@@ -97,6 +99,25 @@ def test_a_text_has_no_images(build: Build, tmp_path: Path, command: Command):
     code, _, err = command("inspect", tmp_path / "out", "--contact_sheet", tmp_path / "a.png")
     assert code == 2
     assert "holds texts" in err
+
+
+def test_a_shard_has_a_sheet_too(
+    build: Build, photos: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+):
+    build(photos, num_shards="2", features="pixels", resize="8x8", labels="none")
+    shard = shards(tmp_path / "out")[0]
+    assert command("inspect", shard, "--contact_sheet", tmp_path / "a.png")[0] == 0
+    assert Image.open(tmp_path / "a.png").size[0] > 100
+    other = tmp_path / "other.tfrecord"
+    other.write_bytes(shard.read_bytes())
+    code, _, err = command("inspect", other, "--contact_sheet", tmp_path / "b.png")
+    assert code == 1
+    assert "no feature 'image/encoded'" in err
+    monkeypatch.setattr("imageshards.reader.sheet.shows_colours", lambda *_: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    code, out, _ = command("inspect", other)
+    assert code == 0
+    assert "no images to show" in out
 
 
 def test_another_ending_is_one_line(dataset: Path, command: Command):

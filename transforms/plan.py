@@ -309,7 +309,7 @@ class Planner:
         num_shards = self.num_shards.of(name)
         if num_shards is None:
             num_shards = max(1, min(images, round(size / TARGET_SHARD_BYTES)))
-            how = "" if sized == images else f", going by {sized:,} of {images:,},"
+            how = "" if sized == images else f", going by {sized:,} of {images:,}"
             if not sized:
                 how = f", were they of {_GUESSED_BYTES // 1000} kB each,"
             notes.append(
