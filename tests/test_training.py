@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from imageshards.launch import train, train_jax
 from imageshards.launch.training import Data, Options, share, stops
-from imageshards.transforms.elements import UsageError
+from imageshards.transforms.elements import BuildError, UsageError
 
 COUNTS = st.integers(1, 50)
 
@@ -82,6 +82,33 @@ def test_pixels_of_another_range_are_not_trained_on(build: Build, photos: Path, 
     assert Data(Options(str(tmp_path / "0..1"), ""), "float32").shape == (8, 8, 3)
     with pytest.raises(UsageError, match=r"from 0 to 255.*--pixel_range 0\.\.1"):
         Data(Options(str(tmp_path / "0..255"), ""), "float32")
+
+
+DETECTED = "Graph execution error:\n\nDetected at node X defined at (most recent call last):\n"
+
+
+def test_only_what_the_input_cannot_read_is_a_bad_record(monkeypatch: pytest.MonkeyPatch):
+    import tensorflow as tf
+
+    from imageshards.launch import loop_keras
+
+    error = tf.errors.InvalidArgumentError
+    input_error = error(
+        None, None, f"{DETECTED}Unknown image file format.\n\t [[{{{{node decode_image}}}}]]\n"
+        "\t [[while/body/_1/while/IteratorGetNext]] [Op:__inference_train_steps_2767]",
+    )  # fmt: skip
+    model_error = error(None, None, f"{DETECTED}Incompatible shapes\n\t [[{{{{node mul}}}}]]")
+    for raised, expected, message in (
+        (input_error, BuildError, "/set: a record .*: Unknown image file format\\.$"),
+        (model_error, error, "Incompatible shapes"),
+    ):
+
+        def fail(*_: object, raised: Exception = raised) -> None:
+            raise raised
+
+        monkeypatch.setattr(loop_keras, "_train", fail)
+        with pytest.raises(expected, match=message):
+            loop_keras.train(Options("/set", ""))
 
 
 def test_checkpoints_are_found_in_a_folder_with_the_letters_of_a_pattern(tmp_path: Path):
