@@ -287,4 +287,8 @@ def load_checkpoint(path: str, like: Tree) -> tuple[Tree, dict[str, Any]]:
 
 
 def _checkpoints(options: Options) -> list[str]:
-    return sorted(tf.io.gfile.glob(options.path("checkpoints/step-*.npz")))
+    # Not by a pattern: a folder's name may have the letters of one.
+    folder = options.path("checkpoints")
+    names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+    kept = sorted(name for name in names if name.startswith("step-") and name.endswith(".npz"))
+    return [f"{folder}/{name}" for name in kept]

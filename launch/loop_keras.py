@@ -23,7 +23,13 @@ def train(options: Options) -> Result:
     try:
         return _train(options, strategy_for(options.tpu))
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-        reason = error.message.splitlines()[0]
+        # What the input cannot read fails where its next batch is asked for; else it is the model.
+        if isinstance(error, tf.errors.InvalidArgumentError) and (
+            "IteratorGetNext" not in error.message
+        ):
+            raise
+        # TensorFlow says first that there is an error, then what it is, then [[where]].
+        reason = error.message.partition("\n\t [[")[0].splitlines()[-1]
         raise BuildError(
             f"{options.dataset}: a record cannot be read (imageshards verify tells which): {reason}"
         ) from error

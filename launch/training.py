@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from imageshards import reader
 from imageshards.pipeline.options import Parser
+from imageshards.reader.dataset import open_dataset
 from imageshards.reader.files import find
 from imageshards.reader.splits import share_of
 from imageshards.transforms.elements import BuildError, UsageError
@@ -99,6 +100,11 @@ class Data:
             raise UsageError(
                 f"{options.dataset}: {self.classes} classes: train on a folder that imageshards "
                 "build made from images with labels"
+            )
+        if open_dataset(options.dataset).build["options"].get("pixel_range") == "0..255":
+            raise UsageError(
+                f"{options.dataset}: its pixels are floats from 0 to 255, and these trainings take "
+                "0 to 1: build it with --pixel_range 0..1"
             )
         self._source.spans(options.test_split)
         self.image_size = options.image_size or self._size_of_the_first()

@@ -40,6 +40,7 @@ _REQUESTS = 16
 _TAIL_BYTES = 8
 _INDEX_SUFFIXES = (".idx", ".index")
 _HEAD = struct.Struct("<QI")
+_GZIP_MAGIC = b"\x1f\x8b"
 Index = npt.NDArray[np.int64]
 """[records, 2]: offset and framed size of every record, in bytes."""
 
@@ -186,6 +187,8 @@ class Source:
             name: {place: self.files[place].records for place in places}
             for name, places in self.splits.items()
         }
+        if not any(any(records.values()) for records in lengths.values()):
+            raise UsageError(f"{self.place}: there is no record in it")
         return spans_of(next(iter(self.splits)) if split is None else split, lengths)
 
 
@@ -275,7 +278,11 @@ def _walk(uri: str) -> Index:
                 length, crc = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, -1)
                 framed = length + FRAME_BYTES
                 if masked_crc32c(head[:8]) != crc or offset + framed > size:
-                    raise BuildError(f"{uri}: no TFRecord, or a damaged one, at byte {offset:,}")
+                    packed = not offset and head.startswith(_GZIP_MAGIC)
+                    hint = f": it is gzip, so its name must end in {GZIP_SUFFIX}" if packed else ""
+                    raise BuildError(
+                        f"{uri}: no TFRecord, or a damaged one, at byte {offset:,}{hint}"
+                    )
                 rows.append((offset, framed))
                 offset += framed
     except FileNotFoundError as error:

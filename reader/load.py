@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
 from imageshards.reader.files import find
@@ -100,23 +101,26 @@ def load(
     seed = whole("seed", seed)
     if augment and image_size is None:
         raise UsageError("augment: give an image_size too")
-    if not 0 < crop_fraction <= 1:
-        raise UsageError(f"crop_fraction {crop_fraction}: take more than 0, and 1 at most")
+    if not isinstance(crop_fraction, Real) or not 0 < crop_fraction <= 1:
+        raise UsageError(f"crop_fraction {crop_fraction!r}: take more than 0, and 1 at most")
     if crop_fraction < 1 and image_size is None:
         raise UsageError(f"crop_fraction {crop_fraction}: give an image_size too")
     start = whole("start", start)
-    if shuffle < 0:
-        raise UsageError(f"shuffle {shuffle}: take True, False or a number of records")
+    if not isinstance(shuffle, Integral) or shuffle < 0:
+        raise UsageError(f"shuffle {shuffle!r}: take True, False or a number of records")
+    num_hosts, host = whole("num_hosts", num_hosts, 1), whole("host", host)
+    if parallel_reads is not None:
+        parallel_reads = whole("parallel_reads", parallel_reads, 1)
     source = find(place)
     if len({file.compression for file in source.files}) > 1:
         raise UsageError(f"{place}: some files are compressed and some are not: load them apart")
     spans = source.spans(split)
     shares = [share_of(spans, num_hosts, each) for each in range(num_hosts)]
-    if not 0 <= host < num_hosts:
+    if host >= num_hosts:
         raise UsageError(f"host {host} of {num_hosts}: hosts count from 0 to num_hosts - 1")
     from imageshards.reader.stream import Elements, ImageDataset, Recipe
 
-    window = None if isinstance(shuffle, bool) else shuffle or None
+    window = None if isinstance(shuffle, bool) else int(shuffle) or None
     blocks = make_blocks(source.files, shares[host], window)
     schema = schema_with(source.schema, image_key, label_key)
     content = schema.content
@@ -128,7 +132,7 @@ def load(
         image_size=size,
         dtype=dtype,
         channels=channels,
-        crop_fraction=crop_fraction,
+        crop_fraction=float(crop_fraction),
         augment=augment,
         decode=decode,
         seed=seed,

@@ -138,6 +138,7 @@ class Records(Sequence[Any]):
 
     def share(self, num_hosts: int, host: int) -> Records:
         """What one of some hosts, or worker processes, reads: disjoint, and complete."""
+        num_hosts, host = whole("num_hosts", num_hosts, 1), whole("host", host)
         return self._with(share_of(self._spans, num_hosts, host))
 
     def shuffled(self, seed: int = 0, epoch: int = 0, window: int | None = None) -> Iterator[Any]:

@@ -63,6 +63,8 @@ def parse_split(text: str) -> list[Part]:
     Raises:
       UsageError: it is none.
     """
+    if not isinstance(text, str):
+        raise UsageError(f"split {text!r}: {_HELP}")
     parts = []
     for piece in text.split("+"):
         match = _PART.fullmatch(piece.strip())
@@ -110,6 +112,11 @@ def spans_of(text: str, splits: Mapping[str, Mapping[int, int]]) -> list[Span]:
     spans = []
     for part in parse_split(text):
         if part.name not in splits:
+            if list(splits) == [""]:
+                raise UsageError(
+                    f"split {text!r}: the files of a pattern have no named splits: leave split "
+                    "out, or take a part of them, such as [:80%]"
+                )
             names = ", ".join(name or "(none)" for name in splits)
             raise UsageError(f"split {text!r}: there is no {part.name!r}; there are {names}")
         files = splits[part.name]

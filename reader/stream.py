@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -431,14 +432,18 @@ class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         """Goes to where a state was taken.
 
         Raises:
-          UsageError: it is of other files, another split, seed, shuffling or host.
+          UsageError: it is of other files, another split, seed, shuffling or host, or no state.
         """
+        if not isinstance(state, Mapping) or not {"records", "order"} <= state.keys():
+            raise UsageError(
+                f"{reprlib.repr(state)} is no state: give the dict that state() returned"
+            )
         if state.get("order") != self._recipe.digest:
             raise UsageError(
                 "the state is of another order: the files, split, seed, shuffle, num_hosts and "
                 "host must be those with which it was saved"
             )
-        records = int(state["records"])
+        records = whole("records of the state", state["records"])
         self._data, self._iterator = ImageDataset(self._recipe, records), None
         self.records = records
 

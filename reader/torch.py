@@ -16,6 +16,10 @@ from imageshards.reader.records import Records
 class IterableRecords(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]
     """Records as a DataLoader streams them, each worker its own share.
 
+    With `persistent_workers=True`, `epoch` does not reach the workers, which keep the one they
+    began with. `len(loader)` is that of one worker: of several, each ends with a batch of its own
+    that may not be full.
+
     Attributes:
       epoch: of which the order is a function; set it before each epoch.
     """
@@ -46,7 +50,10 @@ class IterableRecords(torch.utils.data.IterableDataset[Any]):  # type: ignore[mi
         worker = torch.utils.data.get_worker_info()
         records = self._records
         if worker is not None:
-            records = records.share(worker.num_workers, worker.id)
+            workers = min(worker.num_workers, len(records))
+            if worker.id >= workers:  # there are fewer records than workers
+                return iter(())
+            records = records.share(workers, worker.id)
         if self._shuffle:
             return records.shuffled(self._seed, self.epoch, self._window)
         return iter(records)

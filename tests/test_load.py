@@ -150,6 +150,9 @@ def test_a_state_of_another_order_is_refused(sets):
     with pytest.raises(UsageError, match="another order"):
         other.restore(state)
     reader.load(sets[12], "train", batch_size=3, image_size=8).iterator().restore(state)
+    for wrong in (json.dumps(state), {}, {"order": state["order"]}, None):
+        with pytest.raises(UsageError, match="is no state: give the dict"):
+            other.restore(wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no state"):
         reader.load(sets[12], "train", deterministic=False).iterator().state()
 
@@ -436,6 +439,19 @@ def test_keras_trains_on_it(sets):
         ({"augment": True}, "image_size"),
         ({"num_hosts": 2, "host": 2}, "host 2 of 2"),
         ({"num_hosts": 121}, "take fewer hosts"),
+        ({"num_hosts": 2.0}, "num_hosts 2.0: take a whole number"),
+        ({"num_hosts": "2"}, "num_hosts '2': take a whole number"),
+        ({"num_hosts": 0}, "num_hosts 0: take a whole number, 1 or more"),
+        ({"num_hosts": 2, "host": 0.5}, "host 0.5: take a whole number"),
+        ({"num_hosts": 2, "host": -1}, "host -1: take a whole number"),
+        ({"shuffle": 2.5}, "shuffle 2.5: take True, False or a number"),
+        ({"shuffle": "yes"}, "shuffle 'yes': take True"),
+        ({"shuffle": None}, "shuffle None: take True"),
+        ({"shuffle": -1}, "shuffle -1: take True"),
+        ({"parallel_reads": 2.5}, "parallel_reads 2.5: take a whole number"),
+        ({"parallel_reads": -1}, "parallel_reads -1: take a whole number, 1 or more"),
+        ({"split": 5}, "split 5: write a split such as train"),
+        ({"crop_fraction": "x"}, "crop_fraction 'x': take more than 0"),
         ({"crop_fraction": 0}, "crop_fraction 0"),
         ({"crop_fraction": 0.5}, "image_size"),
         ({"start": -1}, "start -1"),
@@ -461,9 +477,12 @@ def test_wrong_arguments_are_one_line(sets, options: dict, message: str):
 
 def test_the_largest_seed_and_numbers_of_numpy_are_taken(sets):
     data = reader.load(
-        sets[7], seed=2**62 - 1, image_size=np.int64(8), batch_size=np.int32(4), augment=True
-    )
+        sets[7], seed=2**62 - 1, image_size=np.int64(8), batch_size=np.int32(4), augment=True,
+        num_hosts=np.int64(2), host=np.int32(1), shuffle=np.int64(32), parallel_reads=np.int64(2),
+        crop_fraction=np.float32(0.5),
+    )  # fmt: skip
     assert next(iter(data))[0].shape == (4, 8, 8, 3)
+    assert json.dumps(data.iterator().state())
 
 
 def test_without_an_order_there_is_no_place_to_go_to(sets):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import pickle
 import subprocess
@@ -18,7 +19,7 @@ from PIL import Image
 
 from imageshards import reader
 from imageshards.reader import files
-from imageshards.transforms.elements import UsageError
+from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.tfrecord import CorruptRecord
 
 
@@ -96,6 +97,9 @@ def test_wrong_arguments_are_one_line(dataset: Path):
     for channels in (2, 4, 7):
         with pytest.raises(UsageError, match="take 3 or 1 or 0"):
             reader.open(dataset, "train", channels=channels)
+    for num_hosts, host in ((2.0, 0), ("2", 0), (2, 0.5), (0, 0)):
+        with pytest.raises(UsageError, match="take a whole number"):
+            found.share(num_hosts, host)
     with pytest.raises(UsageError, match="0 records for 2 hosts"):
         found[5:5].share(2, 0)
 
@@ -180,6 +184,21 @@ def test_files_without_an_index_are_walked(dataset: Path, tmp_path: Path):
     found = reader.open(folder / "*.tfrecord")
     assert labels(found) == labels(reader.open(dataset, "train"))
     assert labels(reader.open(folder / "*.tfrecord", "[:50%]")) == labels(found[: len(found) // 2])
+
+
+def test_files_that_cannot_be_walked_are_told_by_name(dataset: Path, tmp_path: Path):
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    shard = shards(dataset, "train")[0].read_bytes()
+    (folder / "full").write_bytes(shard)
+    with pytest.raises(UsageError, match=r"'train': the files of a pattern .* \[:80%\]"):
+        reader.open(folder / "*", "train")
+    (folder / "packed").write_bytes(gzip.compress(shard))
+    with pytest.raises(BuildError, match=r"bare/packed: .*it is gzip.* \.gz"):
+        reader.open(folder / "packed")
+    (folder / "empty.tfrecord").touch()
+    with pytest.raises(UsageError, match=r"bare/empty.tfrecord: there is no record in it"):
+        reader.open(folder / "empty.tfrecord")
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import Build
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from imageshards.launch import train, train_jax
 from imageshards.launch.training import Data, Options, share, stops
-from imageshards.transforms.elements import UsageError
+from imageshards.transforms.elements import BuildError, UsageError
 
 COUNTS = st.integers(1, 50)
 
@@ -69,6 +70,57 @@ def test_texts_are_not_trained_on(build: Build, tmp_path: Path):
     )
     with pytest.raises(UsageError, match="holds texts"):
         Data(Options(str(tmp_path / "out"), ""), "float32")
+
+
+def test_pixels_of_another_range_are_not_trained_on(build: Build, photos: Path, tmp_path: Path):
+    splits = {"splits": "train=0.7,test=0.3", "base_uri": str(photos)}
+    for pixel_range in ("0..1", "0..255"):
+        build(
+            photos, features="raw", resize="8x8", pixel_range=pixel_range, name="set",
+            output=tmp_path / pixel_range, **splits,
+        )  # fmt: skip
+    assert Data(Options(str(tmp_path / "0..1"), ""), "float32").shape == (8, 8, 3)
+    with pytest.raises(UsageError, match=r"from 0 to 255.*--pixel_range 0\.\.1"):
+        Data(Options(str(tmp_path / "0..255"), ""), "float32")
+
+
+DETECTED = "Graph execution error:\n\nDetected at node X defined at (most recent call last):\n"
+
+
+def test_only_what_the_input_cannot_read_is_a_bad_record(monkeypatch: pytest.MonkeyPatch):
+    import tensorflow as tf
+
+    from imageshards.launch import loop_keras
+
+    error = tf.errors.InvalidArgumentError
+    input_error = error(
+        None, None, f"{DETECTED}Unknown image file format.\n\t [[{{{{node decode_image}}}}]]\n"
+        "\t [[while/body/_1/while/IteratorGetNext]] [Op:__inference_train_steps_2767]",
+    )  # fmt: skip
+    model_error = error(None, None, f"{DETECTED}Incompatible shapes\n\t [[{{{{node mul}}}}]]")
+    for raised, expected, message in (
+        (input_error, BuildError, "/set: a record .*: Unknown image file format\\.$"),
+        (model_error, error, "Incompatible shapes"),
+    ):
+
+        def fail(*_: object, raised: Exception = raised) -> None:
+            raise raised
+
+        monkeypatch.setattr(loop_keras, "_train", fail)
+        with pytest.raises(expected, match=message):
+            loop_keras.train(Options("/set", ""))
+
+
+def test_checkpoints_are_found_in_a_folder_with_the_letters_of_a_pattern(tmp_path: Path):
+    loop = pytest.importorskip("imageshards.launch.loop_jax", exc_type=ImportError)
+    options = Options("", str(tmp_path / "m[1]*"))
+    assert loop.last_checkpoint(options) is None
+    for step in range(1, 6):
+        loop.save_checkpoint(options, step, {"step": np.int32(step)}, {"records": step})
+    kept = sorted(path.name for path in (tmp_path / "m[1]*/checkpoints").iterdir())
+    assert kept == [f"step-{step:010d}.npz" for step in (3, 4, 5)]
+    training, state = loop.load_checkpoint(loop.last_checkpoint(options), {"step": np.int32(0)})
+    assert (training, state) == ({"step": 5}, {"records": 5})
 
 
 def complaint(main, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

@@ -53,6 +53,14 @@ def test_an_iterable_data_set(records: reader.Records, workers: int):
     assert len(data) == 120
 
 
+def test_more_workers_than_records(records: reader.Records):
+    from imageshards.reader.torch import IterableRecords
+
+    for count in (0, 2):
+        loader = torch_data.DataLoader(IterableRecords(records[:count]), num_workers=4)
+        assert sorted(images(loader)) == sorted(image.tobytes() for image, _ in records[:count])
+
+
 def test_in_order(records: reader.Records):
     from imageshards.reader.torch import IterableRecords
 
