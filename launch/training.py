@@ -92,20 +92,21 @@ class Data:
 
     def __init__(self, options: Options, dtype: Literal["float32", "bfloat16"]) -> None:
         self._options, self._dtype = options, dtype
-        self._source = find(options.dataset)
-        if self._source.schema.holds == "text":
+        dataset = open_dataset(options.dataset)
+        if dataset.schema.holds == "text":
             raise UsageError(f"{options.dataset}: holds texts: these trainings take images")
-        self.classes = len(self._source.classes)
+        self.classes = len(dataset.classes)
         if self.classes < 2:
             raise UsageError(
                 f"{options.dataset}: {self.classes} classes: train on a folder that imageshards "
                 "build made from images with labels"
             )
-        if open_dataset(options.dataset).build["options"].get("pixel_range") == "0..255":
+        if dataset.build["options"].get("pixel_range") == "0..255":
             raise UsageError(
                 f"{options.dataset}: its pixels are floats from 0 to 255, and these trainings take "
                 "0 to 1: build it with --pixel_range 0..1"
             )
+        self._source = find(options.dataset)
         self._source.spans(options.test_split)
         self.image_size = options.image_size or self._size_of_the_first()
 

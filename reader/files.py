@@ -166,6 +166,7 @@ class Source:
       schema: of the records; of the files of others, what is asked of them.
       classes: names in label order, where they are known.
       described: whether the schema is that of a data set's metadata.
+      sizes: split -> (height, width) of its smallest and largest image, where they are known.
     """
 
     place: str
@@ -174,6 +175,7 @@ class Source:
     schema: Schema
     classes: Sequence[str] = field(default=())
     described: bool = True
+    sizes: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     def spans(self, split: str | None) -> list[Span]:
         """The records of a split; None: of the only one.
@@ -234,7 +236,11 @@ def _of_dataset(dataset: Dataset) -> Source:
         splits.setdefault(shard.id.split, []).append(place)
         index = "" if shard.id.compression else dataset.layout.index(shard.id)
         files.append(RecordFile(shard.uri, index, shard.records, shard.crc32c))
-    return Source(dataset.layout.root, files, splits, dataset.schema, dataset.classes)
+    sizes = {
+        name: [tuple(split["smallest"]), tuple(split["largest"])]
+        for name, split in dataset.build["splits"].items()
+    }
+    return Source(dataset.layout.root, files, splits, dataset.schema, dataset.classes, sizes=sizes)
 
 
 def _of_pattern(uri: str) -> Source:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
-from imageshards.reader.files import find
+from imageshards.reader.files import Source, find
 from imageshards.reader.order import make_blocks, whole
 from imageshards.reader.splits import share_of
 from imageshards.transforms import storage
@@ -126,6 +126,8 @@ def load(
     content = schema.content
     if dtype == "uint8" and content and content.array and content.array.dtype != "uint8":
         raise UsageError(f"dtype uint8: the images of {source.place} are {content.array.dtype}")
+    if batch_size and size is None and decode and features is None and schema.holds == "encoded":
+        _check_one_size(source, {span.file for span in spans})
     elements = Elements(
         schema=schema,
         features=features,
@@ -152,6 +154,22 @@ def load(
         least=least,
     )
     return ImageDataset(recipe, start)
+
+
+def _check_one_size(source: Source, used: set[int]) -> None:
+    """Raises a UsageError if it is known that images have several sizes, which make no batch."""
+    sizes = {
+        size
+        for name, both in source.sizes.items()
+        if used & set(source.splits.get(name, ()))
+        for size in both
+    }
+    if len(sizes) > 1:
+        small, large = min(sizes), max(sizes)
+        raise UsageError(
+            f"the images are from {small[1]}x{small[0]} to {large[1]}x{large[0]} pixels, and "
+            "batches have one size: give an image_size, or no batch_size"
+        )
 
 
 def _size_of(image_size: int | tuple[int, int]) -> tuple[int, int]:

@@ -207,6 +207,16 @@ class Recipe:
     parallel_reads: int
     least: int
 
+    @property
+    def steps_per_epoch(self) -> int:
+        """As `ImageDataset` says it."""
+        size = self.batch_size or 1
+        if self.repeat:
+            return max(self.least // size, 1)
+        return (
+            self.blocks.records // size if self.drop_remainder else -(-self.blocks.records // size)
+        )
+
     @cached_property
     def digest(self) -> str:
         """Of the order of the records."""
@@ -329,8 +339,8 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
 
     Attributes:
       records: of this host, in an epoch.
-      steps_per_epoch: whole batches of the host that has the fewest records, so that all hosts
-        take as many steps.
+      steps_per_epoch: with `repeat`, the whole batches of the host that has the fewest records, so
+        that all hosts take as many steps, and 1 at least; else all batches of this host.
     """
 
     def __init__(self, recipe: Recipe, start: int = 0) -> None:
@@ -342,7 +352,7 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
         self._start = start
         self._data = recipe.dataset(start)
         self.records = recipe.blocks.records
-        self.steps_per_epoch = recipe.least // (recipe.batch_size or 1)
+        self.steps_per_epoch = recipe.steps_per_epoch
         super().__init__(tf.data.experimental.to_variant(self._data))
 
     def _inputs(self) -> list[tf.data.Dataset]:

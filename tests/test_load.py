@@ -290,10 +290,27 @@ def test_shapes_are_static(sets, dtype: str, expected: tf.DType):
 def test_an_evaluation_sees_every_record_and_ends(sets):
     data = reader.load(sets[7], "train", batch_size=32, image_size=8, repeat=False, shuffle=False)
     assert [len(labels) for _, labels in data] == [32, 32, 32, 24]
-    assert data.cardinality() == 4
+    assert data.cardinality() == data.steps_per_epoch == 4
     data = reader.load(sets[7], batch_size=32, image_size=8, repeat=False, drop_remainder=True)
     assert [len(labels) for _, labels in data] == [32, 32, 32]
     assert data.steps_per_epoch == 3
+
+
+def test_an_epoch_smaller_than_a_batch_is_a_step(sets):
+    data = reader.load(sets[7], "train[:8]", batch_size=32, image_size=8)
+    assert data.steps_per_epoch == 1
+    assert len(next(iter(data))[1]) == 32
+
+
+def test_images_of_several_sizes_make_no_batch(tmp_path: Path, build):
+    for number, size in enumerate(((8, 8), (9, 8))):
+        (tmp_path / "in/a").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"in/a/{number}.png").write_bytes(image_bytes(number, "PNG", size=size))
+    build(tmp_path / "in", num_shards="1")
+    with pytest.raises(UsageError, match=r"from 8x8 to 9x8 pixels.* give an image_size"):
+        reader.load(tmp_path / "out", batch_size=2)
+    assert next(iter(reader.load(tmp_path / "out", batch_size=2, image_size=4)))[0].shape[0] == 2
+    assert next(iter(reader.load(tmp_path / "out")))[0].shape[2] == 3
 
 
 def test_pixels_and_labels_are_those_of_the_files(tmp_path: Path, build):

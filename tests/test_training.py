@@ -150,7 +150,7 @@ def test_a_training_that_cannot_begin_says_why_in_one_line(
     (tmp_path / "model").mkdir()
     (tmp_path / "model/training.json").write_text('{"batch_size": 32}')
     assert "holds a training with batch_size 32, " in said(dataset, *model)
-    assert "0 classes" in said(f"{dataset}/train-*", *model)
+    assert "name the folder of a data set" in said(f"{dataset}/train-*", *model)
     name = module.__name__.rpartition(".")[2]
     package = "imageshards[jax]" if name == "train_jax" else "imageshards[train]"
     monkeypatch.setitem(sys.modules, "tensorflow", None)
