@@ -53,7 +53,7 @@ def train(options: Options) -> Result | None:
     data = Data(options, "bfloat16" if devices[0].platform == "tpu" else "float32")
     mine = data.train(host_batch, hosts, host)
     epoch_steps = mine.steps_per_epoch
-    if mine.records < host_batch:
+    if mine.least_records < host_batch:
         raise BuildError(f"--batch_size {options.batch_size}: there are fewer images in an epoch")
     if host == 0:
         claim(options, data, "jax")

@@ -119,7 +119,7 @@ def _train(options: Options, strategy: tf.distribute.Strategy) -> Result:
     data = Data(options, "bfloat16" if on_tpu else "float32")
     first = data.train(host_batch, hosts)
     epoch_steps = first.steps_per_epoch
-    if first.records < host_batch:
+    if first.least_records < host_batch:
         raise BuildError(f"--batch_size {options.batch_size}: there are fewer images in an epoch")
     claim(options, data, "keras")
     last = options.epochs * epoch_steps

@@ -254,7 +254,7 @@ def _of_pattern(uri: str) -> Source:
         raise BuildError(f"{uri}: no file matches")
     one_split = {"": list(range(len(uris)))}
     folder = uris[0].rpartition("/")[0]
-    with suppress(BuildError):  # others may have files of these names
+    with suppress(BuildError, storage.StoreError):  # others may have files of these names
         source = _of_dataset(open_dataset(folder))
         known = {file.uri: file for file in source.files}
         if all(path in known for path in uris):

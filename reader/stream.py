@@ -339,6 +339,7 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
 
     Attributes:
       records: of this host, in an epoch.
+      least_records: of the host that has the fewest, which all hosts know.
       steps_per_epoch: with `repeat`, the whole batches of the host that has the fewest records, so
         that all hosts take as many steps, and 1 at least; else all batches of this host.
     """
@@ -352,6 +353,7 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
         self._start = start
         self._data = recipe.dataset(start)
         self.records = recipe.blocks.records
+        self.least_records = recipe.least
         self.steps_per_epoch = recipe.steps_per_epoch
         super().__init__(tf.data.experimental.to_variant(self._data))
 
