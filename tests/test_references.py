@@ -230,7 +230,7 @@ def test_auto_aims_at_150_megabytes_and_says_so():
     plan = Planner(ShardCounts.parse("auto")).plan(found)
     assert plan.splits["train"].num_shards == 13
     assert plan.splits["train"].bytes == 2_000_000_000
-    assert "train: 13 shards for 2,000.0 MB of images, going by 10,000 of 50,000," in plan.notes[0]
+    assert "train: 13 shards for 2,000.0 MB of images, going by 10,000 of 50,000 (" in plan.notes[0]
 
 
 def test_tallies_add_up_in_any_order():
