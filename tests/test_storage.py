@@ -144,6 +144,7 @@ def test_a_client_that_is_not_installed_is_named(scheme: str, extra: str):
     ):
         with pytest.raises(storage.NoFilesystem, match=rf"{scheme}://.*apache-beam\[{extra}\]"):
             attempt()
+    assert storage.stat(f"{place}/a.jpg") == (-1, 0)  # reading tells
 
 
 def test_a_scheme_that_nobody_knows_is_unreadable():

@@ -96,8 +96,9 @@ def _is_missing(error: Exception) -> bool:
 def stat(uri: str) -> tuple[int, int]:
     """(bytes, time of the last change in ms)."""
     try:
-        found = _filesystems().get_filesystem(uri).metadata(uri)
-    except ValueError:
+        with _explained(uri):
+            found = _filesystems().get_filesystem(uri).metadata(uri)
+    except NoFilesystem:
         return UNKNOWN  # reading will tell
     except Exception as error:
         if _is_missing(error):
