@@ -1,6 +1,6 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-FOLDERS := pipeline transforms reader launch launch/dataflow
+FOLDERS := $(shell find api launch pipeline reader transforms -name __init__.py -printf '%h ')
 
 .PHONY: env demo test test-airflow test-airflow-standalone check integration bench engines flink flink-stop template clean
 

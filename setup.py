@@ -1,15 +1,21 @@
-"""Packages of imageshards: the top-level folders, installed under one import name.
+"""Maps the top-level folders to packages of the import name `imageshards`.
 
-This file and not pyproject.toml names them because Beam's --setup_file stages what it builds.
+This is in setup.py and not in pyproject.toml because Beam's --setup_file builds the workers'
+package from it.
 """
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
-FOLDERS = ("pipeline", "transforms", "reader", "launch", "launch/dataflow")
-PACKAGES = {f"imageshards.{folder.replace('/', '.')}": folder for folder in FOLDERS}
+FOLDERS = ("launch", "pipeline", "reader", "transforms")
+
+PACKAGES = {"imageshards": "api"}
+for folder in FOLDERS:
+    for name in ("", *find_packages(folder)):
+        path = f"{folder}/{name}".replace(".", "/").rstrip("/")
+        PACKAGES["imageshards." + path.replace("/", ".")] = path
 
 setup(
     packages=list(PACKAGES),
     package_dir=PACKAGES,
-    package_data={package: ["py.typed"] for package in PACKAGES},
+    package_data={"imageshards": ["py.typed"]},
 )

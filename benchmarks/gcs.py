@@ -87,10 +87,10 @@ def _read_plainly(objects: int) -> None:
 
 
 def _list(_: int) -> None:
-    from imageshards.transforms import gcs, gcs_api
+    from imageshards.transforms.storage import gcs, gcs_auth
 
     requests = 0
-    real = gcs_api.request
+    real = gcs_auth.request
 
     def counted(*arguments: object, **named: object) -> object:
         nonlocal requests

@@ -31,8 +31,8 @@ import tensorflow_datasets as tfds
 from benchmarks.scratch import scratch_folder
 from imageshards import reader
 from imageshards.pipeline.report import report_html
+from imageshards.pipeline.reshard import reshard
 from imageshards.reader.dataset import open_dataset
-from imageshards.reader.reshard import reshard
 
 _BATCH = 128
 _SIDE = 224

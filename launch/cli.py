@@ -33,7 +33,7 @@ from imageshards.pipeline.options import (
     workers_from,
 )
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.store import StoreError
+from imageshards.transforms.storage.protocol import StoreError
 
 if TYPE_CHECKING:
     from imageshards.pipeline.config import Config
@@ -214,7 +214,7 @@ def _run(
     begin: float,
 ) -> int:
     if workers != 1 and config.writer == "shard":
-        from imageshards.transforms.workers import start_server
+        from imageshards.transforms.shards.workers import start_server
 
         start_server()  # it loads beside Beam
     load_beam(lean=args.own_process and in_one_process(beam_options))
@@ -288,7 +288,7 @@ def _inspect(args: argparse.Namespace) -> int:
 
 def _show_images(args: argparse.Namespace) -> None:
     from imageshards.reader.sheet import make_sheet, shows_colours
-    from imageshards.transforms.tfrecord import CorruptRecord
+    from imageshards.transforms.records.tfrecord import CorruptRecord
 
     if not args.contact_sheet and not shows_colours(sys.stdout, os.environ):
         return
@@ -313,7 +313,7 @@ def _show_images(args: argparse.Namespace) -> None:
 
 def _reshard(args: argparse.Namespace) -> int:
     from imageshards.pipeline.report import report_html
-    from imageshards.reader.reshard import reshard
+    from imageshards.pipeline.reshard import reshard
 
     done = reshard(args.source, args.output, args.num_shards, report_html)
     print(done.to_json() if args.json else done)
@@ -329,7 +329,7 @@ def _advise(args: argparse.Namespace) -> int:
 
 
 def _features(args: argparse.Namespace) -> int:
-    from imageshards.reader.features import describe, list_schemas
+    from imageshards.reader.snippets import describe, list_schemas
 
     print(describe(args.place) if args.place else list_schemas())
     return 0

@@ -61,8 +61,8 @@ def add_schedule_commands(commands: _SubParsersAction[Parser]) -> None:
 
 def fingerprint(args: argparse.Namespace, rest: list[str]) -> int:
     """`imageshards fingerprint`."""
+    from imageshards.pipeline.fingerprint import fingerprint
     from imageshards.pipeline.publish import state_of
-    from imageshards.transforms.fingerprint import fingerprint
 
     config = config_from(args)
     if rest:

@@ -12,21 +12,21 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 from imageshards.transforms import storage
-from imageshards.transforms.convert import Rules
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.encoder import ImageEncoder
-from imageshards.transforms.features import FeatureColumn, channels_of, schema_of
-from imageshards.transforms.images import MAX_PIXELS
-from imageshards.transforms.layout import Layout
-from imageshards.transforms.listing import TextUnit
-from imageshards.transforms.plan import Planner
-from imageshards.transforms.reader import IMAGE_KEY, ImageReader
-from imageshards.transforms.records import RecordKeys
-from imageshards.transforms.references import Annotator
-from imageshards.transforms.resize import MAX_SIDE, Resize
-from imageshards.transforms.rules import GroupRule, LabelRule, ShardCounts, SplitRule
-from imageshards.transforms.schemas import SCHEMAS, Schema
-from imageshards.transforms.web import USER_AGENT, Manners
+from imageshards.transforms.images.convert import Rules
+from imageshards.transforms.images.resize import MAX_SIDE, Resize
+from imageshards.transforms.images.validate import MAX_PIXELS
+from imageshards.transforms.inputs.fetch import IMAGE_KEY, ImageReader
+from imageshards.transforms.inputs.listing import TextUnit
+from imageshards.transforms.inputs.tfrecords import RecordKeys
+from imageshards.transforms.records.columns import FeatureColumn, channels_of, schema_of
+from imageshards.transforms.records.schemas import SCHEMAS, Schema
+from imageshards.transforms.references.annotate import Annotator
+from imageshards.transforms.references.plan import Planner
+from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
+from imageshards.transforms.shards.encoder import ImageEncoder
+from imageshards.transforms.shards.layout import Layout
+from imageshards.transforms.storage.web import USER_AGENT, Manners
 
 FORMAT_VERSION = 2
 """Part of every fingerprint; changes when the same options give other bytes than before."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from imageshards.transforms import storage
-from imageshards.transforms.archives import is_archive
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.images import is_image_name
-from imageshards.transforms.listing import Source
-from imageshards.transforms.records import is_records
-from imageshards.transforms.sources import identify, list_source
+from imageshards.transforms.images.validate import is_image_name
+from imageshards.transforms.inputs.archives import is_archive
+from imageshards.transforms.inputs.listing import Source
+from imageshards.transforms.inputs.sources import identify, list_source
+from imageshards.transforms.inputs.tfrecords import is_records
 
 _SUM = 1 << 128
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from imageshards.pipeline import metadata
 from imageshards.pipeline.config import Config
+from imageshards.pipeline.leaks import write_leaks
 from imageshards.pipeline.report import LINES_SHOWN, report_html
 from imageshards.transforms import storage
 from imageshards.transforms.elements import (
@@ -24,13 +25,12 @@ from imageshards.transforms.elements import (
     ShardId,
     ShardReport,
 )
-from imageshards.transforms.layout import DIGESTS_SUFFIX, REJECTS_SUFFIX, Layout
-from imageshards.transforms.leaks import write_leaks
-from imageshards.transforms.plan import Plan
-from imageshards.transforms.schemas import SCHEMAS
-from imageshards.transforms.tfds import features_json
-from imageshards.transforms.tfrecord import GZIP_SUFFIX, SHARD_LIKE
-from imageshards.transforms.unpack import PREFIX as UNPACKED_PREFIX
+from imageshards.transforms.inputs.unpack import PREFIX as UNPACKED_PREFIX
+from imageshards.transforms.records.schemas import SCHEMAS
+from imageshards.transforms.records.tfds import features_json
+from imageshards.transforms.records.tfrecord import GZIP_SUFFIX, SHARD_LIKE
+from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.shards.layout import DIGESTS_SUFFIX, REJECTS_SUFFIX, Layout
 
 
 def claim(plan: Plan, config: Config) -> Plan:

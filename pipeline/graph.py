@@ -8,13 +8,13 @@ from apache_beam.pvalue import AsIter, AsSingleton
 from imageshards.pipeline.config import Config
 from imageshards.pipeline.finish import claim, finish
 from imageshards.transforms import storage
-from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.dedupe import TakePixelsOnce
-from imageshards.transforms.encode import EncodeExamples, WriteRejects, WriteSplit
-from imageshards.transforms.plan import Plan
 from imageshards.transforms.read import ReadReferences
+from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shuffle import Group, ShuffleReferences, assign_shards
-from imageshards.transforms.write import WriteShards, Written
+from imageshards.transforms.write_beam import EncodeExamples, WriteRejects, WriteSplit
+from imageshards.transforms.write_shards import WriteShards, Written
 
 
 def build(root: beam.Pipeline, config: Config, workers: int | None = 1) -> None:

@@ -15,11 +15,12 @@ from operator import itemgetter
 
 import numpy as np
 
-from imageshards.transforms import scan, storage
+from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId, ShardReport
-from imageshards.transforms.layout import Layout
-from imageshards.transforms.schemas import Schema
-from imageshards.transforms.tfrecord import parse_index, shard_name
+from imageshards.transforms.records.schemas import Schema
+from imageshards.transforms.records.tfrecord import parse_index, shard_name
+from imageshards.transforms.shards import read_back
+from imageshards.transforms.shards.layout import Layout
 
 LEAKS_LISTED = 1000
 """Lines of leaks.jsonl; more are counted."""
@@ -116,17 +117,17 @@ def _names(layout: Layout, places: set[Place], schema: Schema) -> dict[Place, st
     return names
 
 
-def _records(layout: Layout, shard: ShardId, rows: Sequence[int]) -> Iterator[scan.Record]:
+def _records(layout: Layout, shard: ShardId, rows: Sequence[int]) -> Iterator[read_back.Record]:
     """Some records of a shard, by their numbers, in order."""
     uri = layout.shard(shard)
     if shard.compression:  # it has to be read from its beginning
         wanted = set(rows)
-        yield from (r for row, r in enumerate(scan.read_shard(uri)) if row in wanted)
+        yield from (r for row, r in enumerate(read_back.read_shard(uri)) if row in wanted)
         return
     with storage.open_read(layout.index(shard)) as file:
         index = parse_index(file.read().decode())
     for row in rows:
-        yield scan.read_record(uri, *index[row])
+        yield read_back.read_record(uri, *index[row])
 
 
 def _some(places: list[Place]) -> list[Place]:

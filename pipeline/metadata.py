@@ -18,8 +18,8 @@ from typing import Any
 
 from imageshards.pipeline.config import FORMAT_VERSION, Config
 from imageshards.transforms.elements import ShardReport
-from imageshards.transforms.plan import Plan
-from imageshards.transforms.tfrecord import GZIP_SUFFIX, shard_name
+from imageshards.transforms.records.tfrecord import GZIP_SUFFIX, shard_name
+from imageshards.transforms.references.plan import Plan
 
 _VERSIONED = ("apache-beam", "google-crc32c", "numpy", "pillow", "pyarrow", "simplejpeg")
 _VERSIONED_IF_THERE = ("pillow-heif",)

@@ -295,7 +295,7 @@ def config_from(args: argparse.Namespace) -> Config:
       UsageError: an option has a bad value.
     """
     from imageshards.pipeline.config import Config  # numpy and Pillow: not for --help
-    from imageshards.transforms.web import USER_AGENT
+    from imageshards.transforms.storage.web import USER_AGENT
 
     for option in (
         "base_uri",

@@ -16,9 +16,9 @@ from typing import Any
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId
-from imageshards.transforms.keys import first_rank
-from imageshards.transforms.layout import Layout
-from imageshards.transforms.tfrecord import SUFFIX, parse_shard_name
+from imageshards.transforms.records.tfrecord import SUFFIX, parse_shard_name
+from imageshards.transforms.references.keys import first_rank
+from imageshards.transforms.shards.layout import Layout
 
 _BAR_SECONDS = 0.2
 _LINE_SECONDS = 10.0

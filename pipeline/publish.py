@@ -30,7 +30,7 @@ from imageshards.pipeline.finish import clear
 from imageshards.pipeline.metadata import to_json
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.layout import Layout
+from imageshards.transforms.shards.layout import Layout
 
 POINTER = "latest"
 _MARK = "published.json"

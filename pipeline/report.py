@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from imageshards.transforms import scan
-from imageshards.transforms.layout import Layout
-from imageshards.transforms.schemas import Schema
-from imageshards.transforms.stats import SIZE_CLASSES
-from imageshards.transforms.tfrecord import parse_shard_name
+from imageshards.transforms.records.schemas import Schema
+from imageshards.transforms.records.tfrecord import parse_shard_name
+from imageshards.transforms.shards import read_back
+from imageshards.transforms.shards.layout import Layout
+from imageshards.transforms.shards.stats import SIZE_CLASSES
 
 SAMPLES = 24
 LINES_SHOWN = 20
@@ -197,7 +197,7 @@ def _sheet(
         record
         for shard in shards
         if shard["records"]
-        for record in scan.read_shard(f"{layout.root}/{shard['name']}")
+        for record in read_back.read_shard(f"{layout.root}/{shard['name']}")
     )
     records = islice(every, SAMPLES)
     if schema.holds != "text":
@@ -209,13 +209,13 @@ def _sheet(
 
 
 def _figures(
-    records: Iterable[scan.Record], schema: Schema, classes: Sequence[str]
+    records: Iterable[read_back.Record], schema: Schema, classes: Sequence[str]
 ) -> Iterable[str]:
     for record in records:
         label = record.first(schema.label_key)
         text = classes[label] if label is not None and label < len(classes) else ""
         name = record.first(schema.key_of("filename"), b"").decode("utf-8", "replace")
-        info = scan.info_of(record, schema)
+        info = read_back.info_of(record, schema)
         data = _thumbnail(record, schema)
         title = escape(", ".join(filter(None, (name, f"{info.width} x {info.height}"))), quote=True)
         yield (
@@ -224,13 +224,13 @@ def _figures(
         )
 
 
-def _open(record: scan.Record, schema: Schema) -> Image.Image:
+def _open(record: read_back.Record, schema: Schema) -> Image.Image:
     """The image of a record."""
     content = schema.content
     data = record.first(content.key, b"") if content else b""
     if not content or not content.array:
         return Image.open(io.BytesIO(data))
-    info = scan.info_of(record, schema)
+    info = read_back.info_of(record, schema)
     values = np.frombuffer(data, np.dtype(content.array.dtype).newbyteorder("<"))
     if content.array.dtype == "float32":
         values = (values * (255 if values.max(initial=0) <= 1 else 1)).round().astype(np.uint8)
@@ -238,7 +238,7 @@ def _open(record: scan.Record, schema: Schema) -> Image.Image:
     return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
 
 
-def _thumbnail(record: scan.Record, schema: Schema) -> str:
+def _thumbnail(record: read_back.Record, schema: Schema) -> str:
     out = io.BytesIO()
     # A build with --check=header may hold what does not decode; the page shows it as grey.
     try:

@@ -20,11 +20,11 @@ from imageshards.reader.files import RecordFile, Source, find
 from imageshards.reader.splits import Span, take
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ShardId, UsageError
-from imageshards.transforms.keys import first_rank
-from imageshards.transforms.layout import Layout
-from imageshards.transforms.rules import ShardCounts
-from imageshards.transforms.schemas import Schema
-from imageshards.transforms.tfrecord import SHARD_LIKE, Gzip, index_line, shard_name
+from imageshards.transforms.records.schemas import Schema
+from imageshards.transforms.records.tfrecord import SHARD_LIKE, Gzip, index_line, shard_name
+from imageshards.transforms.references.keys import first_rank
+from imageshards.transforms.references.rules import ShardCounts
+from imageshards.transforms.shards.layout import Layout
 
 _CHUNK_BYTES = 4 << 20
 _LINES_SHOWN = 20

@@ -23,13 +23,13 @@ from imageshards.pipeline.progress import Progress
 from imageshards.pipeline.report import by_count, human_bytes
 from imageshards.pipeline.submission import Submission, submission_of
 from imageshards.transforms import storage
-from imageshards.transforms.convert import EXIF_KEPT
 from imageshards.transforms.elements import BuildError, UsageError, counted
-from imageshards.transforms.features import columns_of
-from imageshards.transforms.records import sample
-from imageshards.transforms.schemas import IMAGENET, SCHEMAS, SLIM
-from imageshards.transforms.sources import check_source, first_records, identify
-from imageshards.transforms.tfrecord import parse_shard_name
+from imageshards.transforms.images.convert import EXIF_KEPT
+from imageshards.transforms.inputs.sources import check_source, first_records, identify
+from imageshards.transforms.inputs.tfrecords import sample
+from imageshards.transforms.records.columns import columns_of
+from imageshards.transforms.records.schemas import IMAGENET, SCHEMAS, SLIM
+from imageshards.transforms.records.tfrecord import parse_shard_name
 
 
 class JobError(Exception):

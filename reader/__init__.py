@@ -10,9 +10,9 @@ argument a `UsageError`: each is one line that says what is wrong, where, and wh
 """
 
 from imageshards.reader.load import load
-from imageshards.reader.records import Records, open
+from imageshards.reader.random_access import Records, open
 from imageshards.reader.splits import folds
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.tfrecord import CorruptRecord
+from imageshards.transforms.records.tfrecord import CorruptRecord
 
 __all__ = ["BuildError", "CorruptRecord", "Records", "UsageError", "folds", "load", "open"]

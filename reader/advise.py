@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 from imageshards.reader.dataset import Dataset, open_dataset
 from imageshards.transforms.elements import UsageError, counted
-from imageshards.transforms.plan import TARGET_SHARD_BYTES
+from imageshards.transforms.references.plan import TARGET_SHARD_BYTES
 
 _FILES_PER_HOST = 10
 _LEAST_BYTES = 10_000_000

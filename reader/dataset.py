@@ -10,10 +10,10 @@ from typing import Any
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ShardId
-from imageshards.transforms.features import schema_of
-from imageshards.transforms.layout import Layout
-from imageshards.transforms.schemas import Schema
-from imageshards.transforms.tfrecord import parse_shard_name
+from imageshards.transforms.records.columns import schema_of
+from imageshards.transforms.records.schemas import Schema
+from imageshards.transforms.records.tfrecord import parse_shard_name
+from imageshards.transforms.shards.layout import Layout
 
 _COUNTS = ("inputs", "records", "rejects", "duplicates", "passed_over", "bytes")
 

@@ -22,11 +22,11 @@ import numpy.typing as npt
 
 from imageshards.reader.dataset import Dataset, open_dataset
 from imageshards.reader.splits import Span, spans_of
-from imageshards.transforms import ranges, storage
+from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ByteRange, UsageError
-from imageshards.transforms.scan import uncompressed
-from imageshards.transforms.schemas import SLIM, Schema
-from imageshards.transforms.tfrecord import (
+from imageshards.transforms.inputs import ranges
+from imageshards.transforms.records.schemas import SLIM, Schema
+from imageshards.transforms.records.tfrecord import (
     FRAME_BYTES,
     GZIP_SUFFIX,
     SUFFIX,
@@ -35,6 +35,7 @@ from imageshards.transforms.tfrecord import (
     read_records,
     scan_records,
 )
+from imageshards.transforms.shards.read_back import uncompressed
 
 _REQUESTS = 16
 _TAIL_BYTES = 8

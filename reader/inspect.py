@@ -8,11 +8,12 @@ from itertools import islice
 from typing import Any
 
 from imageshards.reader.dataset import Dataset, open_dataset
-from imageshards.transforms import scan, storage
+from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, counted
-from imageshards.transforms.example import CorruptExample
-from imageshards.transforms.schemas import Feature
-from imageshards.transforms.tfrecord import GZIP_SUFFIX, SUFFIX, CorruptRecord
+from imageshards.transforms.records.example import CorruptExample
+from imageshards.transforms.records.schemas import Feature
+from imageshards.transforms.records.tfrecord import GZIP_SUFFIX, SUFFIX, CorruptRecord
+from imageshards.transforms.shards import read_back
 
 _CLASSES_SHOWN = 12
 _TEXT_SHOWN = 60
@@ -95,7 +96,7 @@ def _shard_lines(uri: str, records: int) -> Iterator[str]:
         raise BuildError(f"{uri}: there is no such file")
     count = 0
     try:
-        for _ in scan.read_shard(uri):
+        for _ in read_back.read_shard(uri):
             count += 1
     except (CorruptRecord, CorruptExample) as error:
         if not count:
@@ -107,7 +108,7 @@ def _shard_lines(uri: str, records: int) -> Iterator[str]:
 
 
 def _record_lines(uri: str, records: int) -> Iterator[str]:
-    for number, record in enumerate(islice(scan.read_shard(uri), records)):
+    for number, record in enumerate(islice(read_back.read_shard(uri), records)):
         yield f"  record {number} at byte {record.offset:,} of {uri.rpartition('/')[2]}"
         for key in sorted(record.values):
             yield f"    {_short(key):<24}{_value_text(record.values[key])}"

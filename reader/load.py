@@ -13,7 +13,7 @@ from imageshards.reader.order import make_blocks, whole
 from imageshards.reader.splits import share_of
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
-from imageshards.transforms.schemas import Feature, Schema
+from imageshards.transforms.records.schemas import Feature, Schema
 
 if TYPE_CHECKING:
     from imageshards.reader.stream import ImageDataset

@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from imageshards.reader.dataset import open_dataset
-from imageshards.transforms import example, storage
+from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.schemas import SCHEMAS, Array, Feature, Kind, Schema
+from imageshards.transforms.records import example
+from imageshards.transforms.records.schemas import SCHEMAS, Array, Feature, Kind, Schema
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -19,11 +19,11 @@ from imageshards.reader.load import check_channels, schema_with
 from imageshards.reader.order import make_blocks, whole
 from imageshards.reader.parse import array_with_channels, decode_image, decode_numpy
 from imageshards.reader.splits import Span, share_of, take
-from imageshards.transforms import example
 from imageshards.transforms.elements import UsageError
-from imageshards.transforms.example import CorruptExample
-from imageshards.transforms.schemas import Schema
-from imageshards.transforms.tfrecord import CorruptRecord, unframe
+from imageshards.transforms.records import example
+from imageshards.transforms.records.example import CorruptExample
+from imageshards.transforms.records.schemas import Schema
+from imageshards.transforms.records.tfrecord import CorruptRecord, unframe
 
 _CHUNK_BYTES = 1 << 20
 

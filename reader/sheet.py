@@ -18,10 +18,10 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from imageshards.reader.files import find
-from imageshards.reader.records import open as open_records
+from imageshards.reader.random_access import open as open_records
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.schemas import SLIM
+from imageshards.transforms.records.schemas import SLIM
 
 _SIDE = 128
 _MARGIN = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from imageshards.reader.parse import schema_of
-from imageshards.transforms.schemas import COLUMN, SCHEMAS, SOURCES, Feature, Schema
+from imageshards.transforms.records.schemas import COLUMN, SCHEMAS, SOURCES, Feature, Schema
 
 _TF_TYPES = {"bytes": "tf.string", "int64": "tf.int64", "float": "tf.float32"}
 _EXAMPLE_SHAPE = "[32, 32, 3]"

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.utils.data
 
-from imageshards.reader.records import Records
+from imageshards.reader.random_access import Records
 
 
 class IterableRecords(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]

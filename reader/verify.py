@@ -13,18 +13,21 @@ from typing import BinaryIO, cast
 
 from imageshards.reader import parse
 from imageshards.reader.dataset import Dataset, Shard, open_dataset
-from imageshards.transforms import example, images, scan, storage
+from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId, counted
-from imageshards.transforms.scan import Record
-from imageshards.transforms.schemas import Schema
-from imageshards.transforms.tfds import features_json
-from imageshards.transforms.tfrecord import (
+from imageshards.transforms.images import validate
+from imageshards.transforms.records import example
+from imageshards.transforms.records.schemas import Schema
+from imageshards.transforms.records.tfds import features_json
+from imageshards.transforms.records.tfrecord import (
     FRAME_BYTES,
     SHARD_LIKE,
     CorruptRecord,
     parse_index,
     read_records,
 )
+from imageshards.transforms.shards import read_back
+from imageshards.transforms.shards.read_back import Record
 
 _PROBLEMS_SHOWN = 20
 _IN_FLIGHT = 32
@@ -175,9 +178,9 @@ def _shard_problems(
             yield f"record {number}: {problem}" if problem else None
 
     with storage.open_read(shard.uri) as raw:
-        file = scan.CountingFile(cast(BinaryIO, raw))
+        file = read_back.CountingFile(cast(BinaryIO, raw))
         try:
-            for offset, data in read_records(scan.uncompressed(file, shard.uri)):
+            for offset, data in read_records(read_back.uncompressed(file, shard.uri)):
                 index.append((offset, len(data) + FRAME_BYTES))
                 if (number := len(index) - 1) in chosen:
                     waiting.append((number, executor.submit(_check, dataset, data)))
@@ -225,7 +228,7 @@ def _sample_problems(
 
     def check(number: int) -> str | None:
         try:
-            record = scan.read_record(shard.uri, *index[number])
+            record = read_back.read_record(shard.uri, *index[number])
         except (CorruptRecord, example.CorruptExample, StopIteration) as error:
             return f"record {number}: {error or 'is not there'}"
         problem = _problem_of(dataset, record)
@@ -287,9 +290,9 @@ def _content_problem(record: Record, schema: Schema) -> str | None:
             return f"its pixels: {error}"
         return None
     try:
-        info = images.inspect(data, "full")
-        said = scan.info_of(record, schema)
-    except images.ImageError as error:
+        info = validate.inspect(data, "full")
+        said = read_back.info_of(record, schema)
+    except validate.ImageError as error:
         return f"does not decode: {error}"
     if said != info:
         return f"says {said}, but is {info}"

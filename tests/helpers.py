@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from imageshards.transforms import scan
-from imageshards.transforms.scan import Record
+from imageshards.transforms.shards import read_back
+from imageshards.transforms.shards.read_back import Record
 
 
 def image_bytes(number: int, kind: str = "JPEG", size: tuple[int, int] = (24, 16)) -> bytes:
@@ -45,7 +45,7 @@ def shards(folder: Path | str, split: str = "*") -> list[Path]:
 
 def records(folder: Path | str, split: str = "*") -> list[Record]:
     """All records of a split, in order."""
-    return [record for path in shards(folder, split) for record in scan.read_shard(str(path))]
+    return [record for path in shards(folder, split) for record in read_back.read_shard(str(path))]
 
 
 def names(folder: Path | str, split: str = "*") -> list[str]:

@@ -9,14 +9,31 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("transforms", "pipeline", "reader", "launch")
-PTRANSFORMS = {"read", "dedupe", "shuffle", "encode", "write"}
-# A folder may import from itself and from those named here.
-MAY_IMPORT = {
-    "transforms": {"transforms"},
-    "pipeline": {"transforms", "pipeline"},
-    "reader": {"transforms", "reader"},
-    "launch": {"transforms", "pipeline", "reader", "launch"},
-}
+PTRANSFORMS = {"read", "dedupe", "shuffle", "write_beam", "write_shards"}
+# Top to bottom. A package imports itself and those below it.
+ORDER = (
+    "launch",
+    "pipeline",
+    "reader",
+    *(f"transforms.{name}" for name in sorted(PTRANSFORMS)),
+    "transforms.shards",
+    "transforms.references",
+    "transforms.inputs",
+    "transforms.records",
+    "transforms.storage",
+    "transforms.images",
+    "transforms.elements",
+)
+MOST_MODULES = 15
+
+
+def level(name: str) -> int:
+    """The place in ORDER of a module, which is named without `imageshards.`."""
+    return next(
+        number
+        for number, package in enumerate(ORDER)
+        if name == package or name.startswith(package + ".")
+    )
 
 
 def imported(path: Path) -> set[str]:
@@ -50,11 +67,16 @@ HEAVY = {"tensorflow", "torch", "grain", "jax"}
 OF_THE_TRAINING_SIDE = {
     "reader/stream.py",
     "reader/torch.py",
-    "launch/loop_jax.py",
-    "launch/loop_keras.py",
+    "launch/training/loop_jax.py",
+    "launch/training/loop_keras.py",
 }
 
-MODULES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+MODULES = [
+    path
+    for folder in FOLDERS
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if (path.parent / "__init__.py").exists()
+]
 
 
 def test_there_is_something_to_check():
@@ -62,23 +84,41 @@ def test_there_is_something_to_check():
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_run_one_way(path: Path):
-    folder = path.relative_to(ROOT).parts[0]
+def test_imports_run_downwards(path: Path):
     names = imported(path)
-    ours = [name.split(".") for name in names if name.startswith("imageshards.")]
-    assert {name[1] for name in ours} <= MAY_IMPORT[folder]
-    # The training side may use TensorFlow, but costs nothing until it does.
-    lazy = folder == "reader" or path.name == "training.py"
-    costly = at_import(path) if lazy else names
+    ours = {name.removeprefix("imageshards.") for name in names if name.startswith("imageshards.")}
+    mine = str(path.relative_to(ROOT).with_suffix("")).replace("/", ".")
+    if mine != "transforms.__init__":
+        above = {name for name in ours if level(name) < level(mine)}
+        assert not above, f"{mine} imports what is above it"
+    # No module is imported by a name that only works at the repository's root.
     assert not {name.split(".")[0] for name in names} & {*FOLDERS}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_heavy_packages_are_imported_where_they_are_used(path: Path):
+    folder = path.relative_to(ROOT).parts[0]
+    lazy = folder == "reader" or path.name == "training.py"
     if str(path.relative_to(ROOT)) not in OF_THE_TRAINING_SIDE:
-        assert not {name.split(".")[0] for name in costly} & HEAVY
-    modules = {name[2] for name in ours if name[1] == "transforms" and len(name) > 2}
+        names = at_import(path) if lazy else imported(path)
+        assert not {name.split(".")[0] for name in names} & HEAVY
     if folder == "reader" or (folder == "transforms" and path.stem not in PTRANSFORMS):
-        assert not modules & PTRANSFORMS, "PTransforms are for the graph"
         assert not any(name.split(".")[0] == "apache_beam" for name in at_import(path))
-    if folder == "transforms" and path.stem in PTRANSFORMS:
-        assert not modules & (PTRANSFORMS - {path.stem}), "PTransforms do not import each other"
+
+
+@pytest.mark.parametrize("name", sorted(PTRANSFORMS))
+def test_ptransforms_do_not_import_each_other(name: str):
+    names = {module.split(".")[2] for module in imported(ROOT / "transforms" / f"{name}.py")
+             if module.startswith("imageshards.transforms.")}  # fmt: skip
+    assert not names & (PTRANSFORMS - {name})
+
+
+def test_a_folder_is_one_subject():
+    folders = {path.parent for path in MODULES}
+    for folder in folders:
+        modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(modules) <= MOST_MODULES, folder
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
 
 
 def modules_after(code: str) -> set[str]:
@@ -92,14 +132,14 @@ def test_a_build_imports_no_tensorflow(photos: Path, tmp_path: Path):
     loaded = modules_after(
         f"from imageshards.launch.cli import main\nassert not main({arguments}, own_process=True)"
     )
-    assert "imageshards.transforms.shard" in loaded
+    assert "imageshards.transforms.shards.write" in loaded
     assert not {"tensorflow", "tensorflow_datasets", "google.cloud.storage"} & loaded
     assert not {name for name in loaded if name.startswith("IPython.")}
     assert not set(FOLDERS) & loaded
 
 
 def test_a_worker_process_imports_no_beam():
-    loaded = modules_after("import imageshards.transforms.workers")
+    loaded = modules_after("import imageshards.transforms.shards.workers")
     assert not {"apache_beam", "tensorflow", "google.cloud.storage"} & loaded
 
 
@@ -116,7 +156,7 @@ load_beam(lean=True)
 assert "google.cloud.storage" not in sys.modules
 import os
 os.environ["STORAGE_EMULATOR_HOST"] = "http://127.0.0.1:1"
-from imageshards.transforms import gcs
+from imageshards.transforms.storage import gcs
 from google.auth.credentials import AnonymousCredentials
 assert gcs._client(AnonymousCredentials())
 from apache_beam.io.filesystems import FileSystems
@@ -131,7 +171,7 @@ import apache_beam.runners.dataflow.internal.apiclient
 
 def test_a_local_build_needs_no_client_of_the_cloud():
     loaded = modules_after("from imageshards.launch.load import load_beam\nload_beam(lean=True)")
-    assert "imageshards.transforms.gcs" in loaded
+    assert "imageshards.transforms.storage.gcs" in loaded
     assert not {"obstore", "google.auth", "google.cloud.storage"} & loaded
     assert not {"apache_beam.io.gcp.bigquery", "apitools", "pymongo", "requests"} & loaded
 

@@ -24,6 +24,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def to_bytes(text: str) -> bytes:
+    """Encodes a file name, which is not always valid UTF-8, without loss."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def to_text(name: bytes) -> str:
+    """Decodes what `to_bytes` encoded."""
+    return name.decode("utf-8", "surrogateescape")
+
+
 @dataclass(frozen=True, order=True)
 class ShardId:
     """One output file: shard `index` of `num_shards` of a split, compressed or not."""

@@ -9,12 +9,13 @@ from typing import NamedTuple
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 
-from imageshards.transforms.batch import RefBatch
-from imageshards.transforms.listing import TextUnit
-from imageshards.transforms.plan import Tally
-from imageshards.transforms.records import RecordKeys
-from imageshards.transforms.references import Annotator, partition
-from imageshards.transforms.sources import identify, list_source
+from imageshards.transforms.inputs.listing import TextUnit
+from imageshards.transforms.inputs.sources import identify, list_source
+from imageshards.transforms.inputs.tfrecords import RecordKeys
+from imageshards.transforms.references.annotate import Annotator
+from imageshards.transforms.references.order import partition
+from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.plan import Tally
 
 FLUSH_ROWS = 1 << 16
 """References that one listing holds before it passes them on, some 500 to a bucket."""

@@ -15,11 +15,11 @@ import apache_beam as beam
 import numpy as np
 
 from imageshards.transforms import storage
-from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.elements import ShardId
-from imageshards.transforms.keys import cut
-from imageshards.transforms.plan import Plan, Planner, Tally
-from imageshards.transforms.references import sort_group
+from imageshards.transforms.references.order import sort_group
+from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.keys import cut
+from imageshards.transforms.references.plan import Plan, Planner, Tally
 
 # "auto" needs the bytes of images whose listing did not say: this many of each bucket and
 # split are asked, 1,000 and more in all, which a seeded hash has chosen at random.

@@ -16,8 +16,6 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.tfrecordio import WriteToTFRecord
 from apache_beam.metrics import Metrics
 
-from imageshards.transforms import ranges, scan
-from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.elements import (
     BuildError,
     ImageRef,
@@ -25,13 +23,16 @@ from imageshards.transforms.elements import (
     RejectReport,
     ShardReport,
 )
-from imageshards.transforms.encoder import ImageEncoder, Rejected
-from imageshards.transforms.gcs_api import SCHEME
-from imageshards.transforms.layout import Layout
-from imageshards.transforms.plan import Plan
-from imageshards.transforms.schemas import Schema
-from imageshards.transforms.shard import write_rejects
-from imageshards.transforms.tfrecord import CorruptRecord, parse_shard_name, suffix_of
+from imageshards.transforms.inputs import ranges
+from imageshards.transforms.records.schemas import Schema
+from imageshards.transforms.records.tfrecord import CorruptRecord, parse_shard_name, suffix_of
+from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.shards import read_back
+from imageshards.transforms.shards.encoder import ImageEncoder, Rejected
+from imageshards.transforms.shards.layout import Layout
+from imageshards.transforms.shards.write import write_rejects
+from imageshards.transforms.storage.gcs_auth import SCHEME
 
 
 @dataclass
@@ -160,7 +161,7 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
             if (split, 0) == (shard.split, shard.index)
         ]
         try:
-            report, index, digests = scan.scan_shard(file_name, shard, self._schema, of_split)
+            report, index, digests = read_back.scan_shard(file_name, shard, self._schema, of_split)
         except CorruptRecord as error:
             raise BuildError(f"{file_name}: {error}") from error
         if not shard.compression:

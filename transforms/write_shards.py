@@ -10,13 +10,13 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 
-from imageshards.transforms.batch import RefBatch
 from imageshards.transforms.elements import RejectReport, ShardId, ShardReport
-from imageshards.transforms.encoder import ImageEncoder
-from imageshards.transforms.layout import Layout
-from imageshards.transforms.plan import Plan
-from imageshards.transforms.shard import ShardResult
-from imageshards.transforms.workers import InProcess, ShardJob, WorkerPool, choose_workers
+from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.shards.encoder import ImageEncoder
+from imageshards.transforms.shards.layout import Layout
+from imageshards.transforms.shards.workers import InProcess, ShardJob, WorkerPool, choose_workers
+from imageshards.transforms.shards.write import ShardResult
 
 
 class Written(NamedTuple):

@@ -2,8 +2,8 @@
 
 from resize_loop import run
 
-from imageshards.transforms.convert import Rules, convert
-from imageshards.transforms.resize import Resize
+from imageshards.transforms.images.convert import Rules, convert
+from imageshards.transforms.images.resize import Resize
 
 
 def resize(data: bytes, side: int) -> bytes:

@@ -19,7 +19,7 @@ from imageshards.pipeline.metadata import version
 from imageshards.pipeline.options import Parser
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.gcs_api import IMPERSONATE
+from imageshards.transforms.storage.gcs_auth import IMPERSONATE
 
 _NEEDED = {
     "project": "the project that pays",

@@ -18,7 +18,7 @@ from apache_beam.options.pipeline_options import DebugOptions, WorkerOptions
 
 from imageshards.pipeline.config import CHOICES
 from imageshards.pipeline.options import build_actions
-from imageshards.transforms.resize import RULE
+from imageshards.transforms.images.resize import RULE
 
 NOT_IN_TEMPLATE = frozenset({"json", "wait", "workers"})
 """Options that do nothing in a launcher, or that Dataflow's runner refuses."""

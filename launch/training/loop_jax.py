@@ -20,7 +20,7 @@ import optax
 import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from imageshards.launch.training import Data, Options, Result, claim, share, stops, tell
+from imageshards.launch.training.training import Data, Options, Result, claim, share, stops, tell
 from imageshards.transforms.elements import BuildError, UsageError
 
 Tree = Any

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from imageshards.launch.training import Data, Options, Result, claim, share, stops, tell
+from imageshards.launch.training.training import Data, Options, Result, claim, share, stops, tell
 from imageshards.transforms.elements import BuildError
 
 

@@ -1,4 +1,4 @@
-"""`python -m imageshards.launch.train DATASET --model_dir DIR`: trains a ResNet in Keras.
+"""`python -m imageshards.launch.training.train DATASET --model_dir DIR`: trains a ResNet in Keras.
 
 On a TPU if there is one, else on all GPUs, else on the processor. The loop is in `loop_keras.py`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from imageshards.launch.training import Options, Result, command
+from imageshards.launch.training.training import Options, Result, command
 
 _PACKAGES = "'imageshards[train]'"
 
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns the exit code."""
 
     def load() -> Callable[[Options], Result]:
-        from imageshards.launch.loop_keras import train
+        from imageshards.launch.training.loop_keras import train
 
         return train
 

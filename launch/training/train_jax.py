@@ -1,4 +1,4 @@
-"""`python -m imageshards.launch.train_jax DATASET --model_dir DIR`: trains a ResNet in JAX.
+"""`python -m imageshards.launch.training.train_jax DATASET --model_dir DIR`: train a ResNet in JAX.
 
 On all devices that JAX has. The loop is in `loop_jax.py`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from imageshards.launch.training import Options, Result, command
+from imageshards.launch.training.training import Options, Result, command
 
 _PACKAGES = "'imageshards[jax]'"
 
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line; returns the exit code."""
 
     def load() -> Callable[[Options], Result | None]:
-        from imageshards.launch.loop_jax import train
+        from imageshards.launch.training.loop_jax import train
 
         return train
 

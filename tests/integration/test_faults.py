@@ -21,7 +21,7 @@ from gcs_server import Fault, GcsServer, reset, short_body, slow, stall, status
 from helpers import IMAGESHARDS, contents, image_bytes, imageshards, told, write_images
 
 from imageshards.launch.cli import main
-from imageshards.transforms import gcs, gcs_api
+from imageshards.transforms.storage import gcs, gcs_auth
 
 IMAGES = 60
 MEDIA = r"GET /bucket/photos"
@@ -37,7 +37,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
         "SILENCE_SECONDS": 0.4, "PATIENCE_SECONDS": 4.0, "FIRST_WAIT_SECONDS": 0.02,
         "LONGEST_WAIT_SECONDS": 0.2,
     }.items():  # fmt: skip
-        monkeypatch.setattr(gcs_api, name, value)
+        monkeypatch.setattr(gcs_auth, name, value)
     with gcs_server.running() as running:
         for name, value in running.environment.items():
             monkeypatch.setenv(name, value)
@@ -50,7 +50,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
 
 
 def forget_clients() -> None:
-    gcs_api.forget_credentials()
+    gcs_auth.forget_credentials()
     for cached in (gcs._bucket, gcs._client):
         cached.cache_clear()
 

@@ -14,8 +14,9 @@ from google.auth.credentials import AnonymousCredentials, Credentials
 from google.auth.exceptions import TransportError
 from helpers import image_bytes, imageshards, write_images
 
-from imageshards.transforms import gcs as store
-from imageshards.transforms import gcs_api, storage
+from imageshards.transforms import storage
+from imageshards.transforms.storage import gcs as store
+from imageshards.transforms.storage import gcs_auth
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +159,7 @@ def test_pages_that_are_shorter_than_asked_for_lose_nothing(
 ):
     for name, value in gcs.items():
         monkeypatch.setenv(name, value)
-    gcs_api.forget_credentials()
+    gcs_auth.forget_credentials()
     names = [f"short/{number:05}" for number in range(3500)]
     for name in names:
         server.put(name, b"x")
@@ -189,10 +190,10 @@ def test_a_token_that_comes_late(
 ):
     for name, value in gcs.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(gcs_api, "PATIENCE_SECONDS", 1.5)
-    monkeypatch.setattr(gcs_api, "FIRST_WAIT_SECONDS", 0.05)
-    monkeypatch.setattr(gcs_api, "_find_credentials", lambda: Unsteady(failures))
-    gcs_api.forget_credentials()
+    monkeypatch.setattr(gcs_auth, "PATIENCE_SECONDS", 1.5)
+    monkeypatch.setattr(gcs_auth, "FIRST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(gcs_auth, "_find_credentials", lambda: Unsteady(failures))
+    gcs_auth.forget_credentials()
     store._bucket.cache_clear()
     server.put("late", b"data")
     try:
@@ -202,19 +203,19 @@ def test_a_token_that_comes_late(
             with pytest.raises(storage.StoreError, match="give no token: the metadata server is"):
                 storage.read("gs://bucket/late")
     finally:
-        gcs_api.forget_credentials()
+        gcs_auth.forget_credentials()
         store._bucket.cache_clear()
 
 
 def test_nobody_is_asked_again_who_he_is_after_a_while(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     found = iter([AnonymousCredentials(), Unsteady(0)])
-    monkeypatch.setattr(gcs_api, "_find_credentials", lambda: next(found))
-    gcs_api.forget_credentials()
-    assert gcs_api.is_anonymous()
-    assert gcs_api.is_anonymous()
-    monkeypatch.setattr(gcs_api, "_LOOK_AGAIN_SECONDS", -1.0)
-    assert gcs_api._found
-    gcs_api._found = (gcs_api._found[0], 0.0)
-    assert not gcs_api.is_anonymous()
-    gcs_api.forget_credentials()
+    monkeypatch.setattr(gcs_auth, "_find_credentials", lambda: next(found))
+    gcs_auth.forget_credentials()
+    assert gcs_auth.is_anonymous()
+    assert gcs_auth.is_anonymous()
+    monkeypatch.setattr(gcs_auth, "_LOOK_AGAIN_SECONDS", -1.0)
+    assert gcs_auth._found
+    gcs_auth._found = (gcs_auth._found[0], 0.0)
+    assert not gcs_auth.is_anonymous()
+    gcs_auth.forget_credentials()

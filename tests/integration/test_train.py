@@ -27,7 +27,7 @@ SMALL = ["--blocks", "1,1", "--width", 8, "--channels", 1]
 TWO_PROCESSORS = """
 import sys
 import tensorflow as tf
-from imageshards.launch.train import main
+from imageshards.launch.training.train import main
 two = [tf.config.LogicalDeviceConfiguration()] * 2
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
 sys.exit(main())
@@ -157,7 +157,7 @@ def test_hosts_train_together_on_records_of_their_own(digits: Path, tmp_path: Pa
     code = """
 import sys
 import jax
-from imageshards.launch.train_jax import main
+from imageshards.launch.training.train_jax import main
 address, host = sys.argv[1:3]
 join = jax.distributed.initialize
 jax.distributed.initialize = lambda: join(address, 2, int(host))

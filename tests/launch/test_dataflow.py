@@ -34,10 +34,10 @@ from imageshards.pipeline.options import (
 )
 from imageshards.pipeline.submission import Submission
 from imageshards.transforms.elements import UsageError
-from imageshards.transforms.resize import Resize
-from imageshards.transforms.rules import GroupRule, LabelRule, ShardCounts, SplitRule
+from imageshards.transforms.images.resize import Resize
+from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "launch/dataflow"
 CONFIG = Config(input=("gs://bucket/photos",), output="gs://bucket/My Photos_2")
 NEEDED = [

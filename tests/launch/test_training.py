@@ -11,8 +11,8 @@ from conftest import Build
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.launch import train, train_jax
-from imageshards.launch.training import Data, Options, share, stops
+from imageshards.launch.training import train, train_jax
+from imageshards.launch.training.training import Data, Options, share, stops
 from imageshards.transforms.elements import BuildError, UsageError
 
 COUNTS = st.integers(1, 50)
@@ -90,7 +90,7 @@ DETECTED = "Graph execution error:\n\nDetected at node X defined at (most recent
 def test_only_what_the_input_cannot_read_is_a_bad_record(monkeypatch: pytest.MonkeyPatch):
     import tensorflow as tf
 
-    from imageshards.launch import loop_keras
+    from imageshards.launch.training import loop_keras
 
     error = tf.errors.InvalidArgumentError
     input_error = error(
@@ -112,7 +112,7 @@ def test_only_what_the_input_cannot_read_is_a_bad_record(monkeypatch: pytest.Mon
 
 
 def test_checkpoints_are_found_in_a_folder_with_the_letters_of_a_pattern(tmp_path: Path):
-    loop = pytest.importorskip("imageshards.launch.loop_jax", exc_type=ImportError)
+    loop = pytest.importorskip("imageshards.launch.training.loop_jax", exc_type=ImportError)
     options = Options("", str(tmp_path / "m[1]*"))
     assert loop.last_checkpoint(options) is None
     for step in range(1, 6):

@@ -23,12 +23,13 @@ from helpers import (
 
 from imageshards.pipeline import finish
 from imageshards.pipeline.run import JobError
-from imageshards.transforms import keys, shard
-from imageshards.transforms.batch import RefBatch, to_bytes
-from imageshards.transforms.elements import BuildError, ImageRef
-from imageshards.transforms.encoder import Encoded
-from imageshards.transforms.images import ImageInfo
-from imageshards.transforms.layout import Layout
+from imageshards.transforms.elements import BuildError, ImageRef, to_bytes
+from imageshards.transforms.images.validate import ImageInfo
+from imageshards.transforms.references import keys
+from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.shards import write
+from imageshards.transforms.shards.encoder import Encoded
+from imageshards.transforms.shards.layout import Layout
 
 SPLITS = "train=0.7,validation=0.15,test=0.15"
 
@@ -395,8 +396,8 @@ def test_unknown_places_are_rejects(build: Build, photos: Path, tmp_path: Path):
 def test_reads_in_flight_are_bounded_where_sizes_are_unknown(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(shard, "IN_FLIGHT_BYTES", 10_000)
-    monkeypatch.setattr(shard, "_FIRST_GUESS_BYTES", 1000)
+    monkeypatch.setattr(write, "IN_FLIGHT_BYTES", 10_000)
+    monkeypatch.setattr(write, "_FIRST_GUESS_BYTES", 1000)
     payload = bytes(2000)
     alive = most = 0
 
@@ -412,7 +413,7 @@ def test_reads_in_flight_are_bounded_where_sizes_are_unknown(
         ["train"] * count, [-1] * count, [1] * count, {},
     )  # fmt: skip
     with ThreadPoolExecutor(8) as executor:
-        for _ in shard._encode_all(refs, encode, shard.ReadAhead(executor, 64, images=1)):
+        for _ in write._encode_all(refs, encode, write.ReadAhead(executor, 64, images=1)):
             alive -= 1
     assert 2 <= most <= 12
 

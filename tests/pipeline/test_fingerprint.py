@@ -9,8 +9,8 @@ import pytest
 from conftest import Command
 from helpers import image_bytes, write_images
 
+from imageshards.pipeline.fingerprint import fingerprint
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.fingerprint import fingerprint
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from imageshards.transforms import leaks
-from imageshards.transforms.digests import image_digest
+from imageshards.pipeline import leaks
 from imageshards.transforms.elements import ShardId
+from imageshards.transforms.images.digests import image_digest
 
 SPLITS = "train=0.5,test=0.5"
 

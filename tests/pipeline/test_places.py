@@ -19,8 +19,9 @@ from web_server import WebServer, after, endless, redirect, status
 
 from imageshards.pipeline import finish
 from imageshards.pipeline.run import JobError
-from imageshards.transforms import ranges, web
 from imageshards.transforms.elements import BuildError
+from imageshards.transforms.inputs import ranges
+from imageshards.transforms.storage import web
 
 SPLITS = "train=0.7,test=0.3"
 

@@ -8,7 +8,7 @@ from conftest import Build
 
 from imageshards.pipeline.progress import State, observe
 from imageshards.transforms import storage
-from imageshards.transforms.layout import Layout
+from imageshards.transforms.shards.layout import Layout
 
 
 def test_one_file_without_the_network(build: Build, photos: Path, tmp_path: Path):

@@ -17,9 +17,9 @@ from imageshards import reader
 from imageshards.pipeline.finish import clear
 from imageshards.reader.advise import advised_shards
 from imageshards.reader.verify import verify
-from imageshards.transforms.keys import first_rank
-from imageshards.transforms.layout import Layout
-from imageshards.transforms.scan import read_shard
+from imageshards.transforms.references.keys import first_rank
+from imageshards.transforms.shards.layout import Layout
+from imageshards.transforms.shards.read_back import read_shard
 
 
 @pytest.fixture

@@ -23,11 +23,12 @@ from imageshards.pipeline.config import Config
 from imageshards.pipeline.run import JobError
 from imageshards.reader import parse
 from imageshards.reader.verify import verify
-from imageshards.transforms import example, plan
-from imageshards.transforms.convert import Rules, convert
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.resize import Resize
-from imageshards.transforms.schemas import SCHEMAS, SHAPE, Feature, Schema
+from imageshards.transforms.images.convert import Rules, convert
+from imageshards.transforms.images.resize import Resize
+from imageshards.transforms.records import example
+from imageshards.transforms.records.schemas import SCHEMAS, SHAPE, Feature, Schema
+from imageshards.transforms.references import plan
 
 SIZE = (24, 16)
 
@@ -567,7 +568,7 @@ def test_the_page_on_adding_a_schema(
     build: Build, command: Command, folder: Path, tmp_path: Path, writer: str,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
-    page = (Path(__file__).parents[1] / "transforms/SCHEMAS.md").read_text()
+    page = (Path(__file__).parents[2] / "transforms/records/SCHEMAS.md").read_text()
     scope: dict[str, Any] = {"Schema": Schema, "Feature": Feature}
     exec(page.split("```python")[1].split("```")[0], scope)
     monkeypatch.setitem(SCHEMAS, "web", scope["WEB"])

@@ -14,7 +14,7 @@ from PIL import Image
 from imageshards.pipeline.config import Config
 from imageshards.pipeline.options import Parser, add_build_options, config_from
 from imageshards.reader.verify import verify
-from imageshards.transforms import headers
+from imageshards.transforms.images import headers
 
 SIZE = (24, 16)
 

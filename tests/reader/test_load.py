@@ -27,7 +27,7 @@ from imageshards.reader.files import RecordFile, find
 from imageshards.reader.order import make_blocks
 from imageshards.reader.splits import Span
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.tfrecord import CorruptRecord
+from imageshards.transforms.records.tfrecord import CorruptRecord
 
 NAME = {"image/filename": tf.io.FixedLenFeature([], tf.string)}
 

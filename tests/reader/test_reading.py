@@ -20,7 +20,7 @@ from PIL import Image
 from imageshards import reader
 from imageshards.reader import files
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.tfrecord import CorruptRecord
+from imageshards.transforms.records.tfrecord import CorruptRecord
 
 
 @pytest.fixture
@@ -332,7 +332,7 @@ def test_an_index_of_other_files_is_told(dataset: Path):
 def test_what_the_readme_says_of_reading_runs(
     build: Build, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    text = (Path(__file__).parents[1] / "README.md").read_text()
+    text = (Path(__file__).parents[2] / "README.md").read_text()
     first = text.partition("has all of it):\n")[2].partition("\n#")[0]
     section = text.partition("\n## Reading\n")[2].partition("\n## ")[0]
     lines = [*first.splitlines(), *section.splitlines()]

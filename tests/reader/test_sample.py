@@ -10,7 +10,7 @@ from conftest import Command
 from helpers import shards
 
 from imageshards.reader.verify import verify
-from imageshards.transforms.tfrecord import FRAME_BYTES, frame
+from imageshards.transforms.records.tfrecord import FRAME_BYTES, frame
 
 
 @pytest.fixture

@@ -20,7 +20,10 @@ import pytest
 from conftest import Build
 from helpers import image_bytes, records, shards
 
-from imageshards.transforms import listing, read, references, scan
+from imageshards.transforms import read
+from imageshards.transforms.inputs import listing
+from imageshards.transforms.references import annotate
+from imageshards.transforms.shards import read_back
 
 CLASSES = 10
 PER_CLASS = 100
@@ -65,7 +68,7 @@ def z_of_counts(by_shard: Sequence[Sequence[int]]) -> float:
 
 def quality(out: Path) -> tuple[float, float]:
     by_shard = [
-        [record.first("image/class/label") for record in scan.read_shard(str(path))]
+        [record.first("image/class/label") for record in read_back.read_shard(str(path))]
         for path in shards(out)
     ]
     return z_of_runs([label for labels in by_shard for label in labels]), z_of_counts(by_shard)
@@ -93,7 +96,7 @@ def test_without_the_sort_by_key_it_does_not(
 ):
     """The figure is able to fail: take the sort out, and input order comes out."""
     monkeypatch.setattr(read, "partition", lambda batch: [(0, batch)])  # one group for all
-    monkeypatch.setattr(references, "key_order", lambda batch: np.arange(len(batch)))
+    monkeypatch.setattr(annotate, "key_order", lambda batch: np.arange(len(batch)))
     manifest = tmp_path / "in.txt"
     manifest.write_text("\n".join(map(str, sorted(sorted_photos.rglob("*.jpg")))))
     build(manifest, num_shards=str(SHARDS), writer=writer, base_uri=str(sorted_photos))

@@ -16,11 +16,11 @@ from typing import Literal
 import simplejpeg
 from PIL import Image
 
-from imageshards.transforms import digests, foreign, headers, images
-from imageshards.transforms.headers import UPRIGHT
-from imageshards.transforms.images import Check, ImageError, ImageInfo
-from imageshards.transforms.pixels import to_grey_or_rgb
-from imageshards.transforms.resize import MAX_SIDE, Box, Plan, Resize, Size, cut, scale
+from imageshards.transforms.images import decode, digests, headers, validate
+from imageshards.transforms.images.headers import UPRIGHT
+from imageshards.transforms.images.modes import to_grey_or_rgb
+from imageshards.transforms.images.resize import MAX_SIDE, Box, Plan, Resize, Size, cut, scale
+from imageshards.transforms.images.validate import Check, ImageError, ImageInfo
 
 EXIF_KEPT = "exif-kept"
 """The one kind that leaves an image as it was: an orientation that is not applied."""
@@ -70,7 +70,7 @@ class Rules:
     resize: Resize | None = None
     quality: int = 95
     min_size: int = 1
-    max_pixels: int = images.MAX_PIXELS
+    max_pixels: int = validate.MAX_PIXELS
     max_bytes: int = 1 << 28
     channels: int = 0
 
@@ -127,7 +127,7 @@ def convert(data: bytes, rules: Rules) -> Converted:
       ImageError: it does not go into the data set.
     """
     rules.limit_bytes(len(data))
-    image_format = images.sniff(data)
+    image_format = validate.sniff(data)
     if image_format == "JPEG":
         return _convert_jpeg(data, rules)
     if image_format == "PNG":
@@ -153,9 +153,9 @@ def pixel_digest(data: bytes, rules: Rules) -> bytes:
     if written.data is data:
         if written.info.format == "GIF" or headers.is_deep_png(data):
             return digests.file_digest(data)
-        image = _loaded(foreign.open_image(data, rules.max_pixels))
+        image = _loaded(decode.open_image(data, rules.max_pixels))
         if image.has_transparency_data:
-            with images.decoding(written.info.format):
+            with validate.decoding(written.info.format):
                 image = image.convert("RGBA")
             if image.getchannel("A").getextrema() != (255, 255):
                 return digests.pixel_digest(image)
@@ -164,10 +164,10 @@ def pixel_digest(data: bytes, rules: Rules) -> bytes:
 
 def _decode(data: bytes, rules: Rules) -> Image.Image:
     """The pixels of an image, grey or RGB, turned as the rules say, and at their own size."""
-    opened = foreign.open_image(data, rules.max_pixels)
+    opened = decode.open_image(data, rules.max_pixels)
     image = _loaded(opened)
     turn, _ = _turn(headers.exif_orientation(_exif(image)), rules)
-    with images.decoding(opened.format):
+    with validate.decoding(opened.format):
         image, _ = to_grey_or_rgb(image)
     return image if turn == UPRIGHT else image.transpose(_TRANSPOSES[turn])
 
@@ -183,10 +183,10 @@ def _convert_jpeg(data: bytes, rules: Rules) -> Converted:
     if rules.convert == "never" or (
         as_usual and rules.convert not in ("png", "pixels") and turn == UPRIGHT and not plan
     ):
-        info = images.inspect_jpeg(data, header, rules.check, rules.max_pixels)
+        info = validate.inspect_jpeg(data, header, rules.check, rules.max_pixels)
         return _as_it_is(data, info, rules, kept)
     _check_size(size, rules)
-    images.limit_scans(data, header)
+    validate.limit_scans(data, header)
     box = None
     if as_usual:
         scaled = _turned(plan.scaled, turn) if plan else size
@@ -196,8 +196,8 @@ def _convert_jpeg(data: bytes, rules: Rules) -> Converted:
     else:
         if header.is_plain:
             # It finds what is garbled, which Pillow decodes without a word.
-            images.inspect_jpeg(data, header, "full", rules.max_pixels)
-        image = _loaded(foreign.open_image(data, rules.max_pixels))
+            validate.inspect_jpeg(data, header, "full", rules.max_pixels)
+        image = _loaded(decode.open_image(data, rules.max_pixels))
     return _write(image, _Source("JPEG", lossy=True, box=box), rules, turn, kept, plan)
 
 
@@ -224,7 +224,7 @@ def _decode_jpeg(
             fastdct=fast,
         )
     except ValueError as error:
-        raise images.jpeg_error(error, data) from error
+        raise validate.jpeg_error(error, data) from error
     image = Image.fromarray(pixels[..., 0] if grey else pixels)
     if image.size == size:
         return image, None
@@ -248,17 +248,17 @@ def _convert_png(data: bytes, rules: Rules) -> Converted:
     ):
         return _untouched(data, rules, kept)
     _check_size(size, rules)
-    images.check_png_end(data)
-    with images.decoding("PNG"):
+    validate.check_png_end(data)
+    with validate.decoding("PNG"):
         # load() does not compare the CRCs of pixel data, verify() does.
-        foreign.open_image(data, rules.max_pixels).image.verify()
-    image = _loaded(foreign.open_image(data, rules.max_pixels))
+        decode.open_image(data, rules.max_pixels).image.verify()
+    image = _loaded(decode.open_image(data, rules.max_pixels))
     done = ("first-frame",) if header.animated else ()
     return _write(image, _Source("PNG", False, done), rules, turn, kept, plan)
 
 
 def _convert_other(data: bytes, rules: Rules) -> Converted:
-    opened = foreign.open_image(data, rules.max_pixels)
+    opened = decode.open_image(data, rules.max_pixels)
     done: tuple[str, ...] = ()
     if opened.animated:
         _check_frames(rules, opened.format)
@@ -270,10 +270,12 @@ def _convert_other(data: bytes, rules: Rules) -> Converted:
     _check_size(opened.image.size, rules)
     if rules.convert == "auto" and opened.format == "BMP":
         width, height = opened.image.size
-        if images.is_plain_bmp(data, height, width) and not _plan(rules, (width, height), UPRIGHT):
+        if validate.is_plain_bmp(data, height, width) and not _plan(
+            rules, (width, height), UPRIGHT
+        ):
             return _untouched(data, rules)
     if opened.format == "GIF":
-        images.check_gif_end(data)
+        validate.check_gif_end(data)
     image = _loaded(opened)
     # ICO and TIFF tell their true size only now.
     _check_size(image.size, rules)
@@ -283,8 +285,8 @@ def _convert_other(data: bytes, rules: Rules) -> Converted:
     return _write(image, source, rules, turn, kept, plan)
 
 
-def _loaded(opened: foreign.Opened) -> Image.Image:
-    with images.decoding(opened.format):
+def _loaded(opened: decode.Opened) -> Image.Image:
+    with validate.decoding(opened.format):
         opened.image.load()
     return opened.image
 
@@ -296,9 +298,9 @@ def _exif(image: Image.Image) -> bytes:
 
 
 def _untouched(data: bytes, rules: Rules, kept: int = UPRIGHT) -> Converted:
-    info = images.inspect(data, rules.check, rules.max_pixels)
+    info = validate.inspect(data, rules.check, rules.max_pixels)
     if rules.convert == "pixels":
-        opened = foreign.open_image(data, rules.max_pixels)
+        opened = decode.open_image(data, rules.max_pixels)
         plan = _plan(rules, opened.image.size, UPRIGHT)
         return _write(_loaded(opened), _Source(opened.format, True), rules, UPRIGHT, kept, plan)
     return _as_it_is(data, info, rules, kept)
@@ -310,7 +312,7 @@ def _as_it_is(data: bytes, info: ImageInfo, rules: Rules, kept: int) -> Converte
 
 
 def _check_size(size: Size, rules: Rules) -> None:
-    images.limit(size[1], size[0], rules.max_pixels)
+    validate.limit(size[1], size[0], rules.max_pixels)
     if min(size) < rules.min_size:
         raise ImageError(
             "TooSmall", f"{size[0]} x {size[1]} pixels, a side less than {rules.min_size}"
@@ -365,12 +367,12 @@ def _write(
     image: Image.Image, source: _Source, rules: Rules, turn: int, kept: int, plan: Plan | None
 ) -> Converted:
     """Writes pixels anew: mode, orientation, size, then the format."""
-    with images.decoding(source.format):
+    with validate.decoding(source.format):
         image, kinds = to_grey_or_rgb(image)
     kinds += source.done
     if plan:
         # Enlarged, a thin strip may be longer than anything.
-        images.limit(plan.scaled[1], plan.scaled[0], images.MAX_PIXELS)
+        validate.limit(plan.scaled[1], plan.scaled[0], validate.MAX_PIXELS)
         image = scale(image, _turned(plan.scaled, turn), source.box)
     if turn != UPRIGHT:
         image = image.transpose(_TRANSPOSES[turn])

@@ -13,8 +13,8 @@ from typing import cast
 from PIL import Image, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 
-from imageshards.transforms import headers, images
-from imageshards.transforms.images import ImageError
+from imageshards.transforms.images import headers, validate
+from imageshards.transforms.images.validate import ImageError
 
 _FORMATS = (
     "AVIF", "BLP", "BMP", "CUR", "DCX", "DDS", "DIB", "FLI", "FTEX", "GBR", "ICNS", "ICO", "IM",
@@ -55,12 +55,12 @@ def open_image(data: bytes, max_pixels: int) -> Opened:
     Raises:
       ImageError: it is no image, no decoder is there for it, or it is broken or too large.
     """
-    known = images.sniff(data)
-    name = known or images.foreign_name(data)
-    with images.decoding(name or "image"):
+    known = validate.sniff(data)
+    name = known or validate.foreign_name(data)
+    with validate.decoding(name or "image"):
         _limit_before_opening(data, max_pixels)
         if known:
-            image = images.open_known(data, known)
+            image = validate.open_known(data, known)
         elif name in ("HEIC", "HEIF"):
             image = _open_heif(data)
         elif name in ("JPEG XL", "PostScript"):
@@ -71,9 +71,9 @@ def open_image(data: bytes, max_pixels: int) -> Opened:
             except UnidentifiedImageError:
                 if name:
                     raise
-                raise images.not_an_image(data) from None
+                raise validate.not_an_image(data) from None
         width, height = image.size
-        images.limit(height, width, max_pixels)
+        validate.limit(height, width, max_pixels)
         _check_cover(image)
         found = known or image.format or name
         return Opened(image, found, _is_lossy(data, image, found), _is_animated(image, found))
@@ -87,10 +87,10 @@ def _limit_before_opening(data: bytes, max_pixels: int) -> None:
         sizes = [(webp.height, webp.width)]
     elif data.startswith((b"\0\0\1\0", b"\0\0\2\0", b"icns")):
         sizes = headers.png_sizes(data) + headers.jpeg2000_sizes(data)
-    elif images.foreign_name(data) == "JPEG 2000":
+    elif validate.foreign_name(data) == "JPEG 2000":
         sizes = headers.jpeg2000_sizes(data)
     for height, width in sizes:
-        images.limit(height, width, max_pixels)
+        validate.limit(height, width, max_pixels)
 
 
 def _check_cover(image: ImageFile) -> None:

@@ -22,12 +22,12 @@ from contextlib import suppress
 from functools import partial
 from typing import IO, Any, NamedTuple, Self
 
-from imageshards.transforms import listing as listings
-from imageshards.transforms import storage, unpack
+from imageshards.transforms import storage
 from imageshards.transforms.elements import LOST, BuildError, Codec, Problem
-from imageshards.transforms.images import is_image_name
-from imageshards.transforms.listing import Listing, Source
-from imageshards.transforms.rules import ARCHIVE_SUFFIXES
+from imageshards.transforms.images.validate import is_image_name
+from imageshards.transforms.inputs import listing as listings
+from imageshards.transforms.inputs import unpack
+from imageshards.transforms.inputs.listing import ARCHIVE_SUFFIXES, Listing, Source
 
 _MAX_DEPTH = 8
 _MOST_LINKS = 40  # to one file, as the system has it

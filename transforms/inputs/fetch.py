@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from imageshards.transforms import ranges, storage, web
+from imageshards.transforms import storage
 from imageshards.transforms.elements import ImageRef
+from imageshards.transforms.inputs import ranges
+from imageshards.transforms.storage import web
 
 IMAGE_KEY = "image/encoded"
 

@@ -11,6 +11,11 @@ from imageshards.transforms.elements import Codec, Problem
 CHUNK_ROWS = 1 << 14
 """Rows of a chunk: a manifest of any length passes through a memory of fixed size."""
 
+ARCHIVE_SUFFIXES = (
+    ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".zip",
+)  # fmt: skip
+"""Endings of archives, in small letters; what they hold has them for a folder in its URI."""
+
 Kind = Literal["folder", "glob", "manifest", "file", "archive", "records", "text"]
 TextUnit = Literal["line", "paragraph"]
 

@@ -20,9 +20,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import IO, Any, NamedTuple
 
-from imageshards.transforms import listing, storage
+from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.listing import Listing, Source
+from imageshards.transforms.inputs import listing
+from imageshards.transforms.inputs.listing import Listing, Source
 
 _SUFFIX = re.compile(r"\.(csv|tsv|jsonl|ndjson|txt)(\.gz)?$|\.(parquet)$", re.IGNORECASE)
 

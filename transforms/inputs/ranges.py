@@ -16,9 +16,11 @@ import zlib
 from functools import lru_cache
 from typing import Any, Protocol
 
-from imageshards.transforms import example, gcs, gcs_api, storage, unpack
+from imageshards.transforms import storage
 from imageshards.transforms.elements import ByteRange
-from imageshards.transforms.storage import MAX_BYTES, ReadError
+from imageshards.transforms.inputs import unpack
+from imageshards.transforms.records import example
+from imageshards.transforms.storage import MAX_BYTES, ReadError, gcs, gcs_auth
 
 _OPEN_FILES = 128
 """Local archives that a process keeps open: one of them costs 20 us to open, a read of it 2."""
@@ -69,7 +71,7 @@ def read_record(place: ByteRange, stamp: int, image_key: str) -> tuple[bytes, di
 
 
 def _open(uri: str, stamp: int) -> _File:
-    if uri.startswith(gcs_api.SCHEME):
+    if uri.startswith(gcs_auth.SCHEME):
         # The stamp of what was unpacked is its archive's, and stands in its name.
         return _CloudObject(uri, 0 if unpack.is_unpacked(uri) else stamp)
     if not storage.is_local(uri):

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from imageshards.transforms import storage
-from imageshards.transforms.archives import is_archive, list_archive
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.images import is_image_name
-from imageshards.transforms.listing import CHUNK_ROWS, Kind, Listing, Source, TextUnit
-from imageshards.transforms.manifests import is_manifest, list_manifest
-from imageshards.transforms.records import RecordKeys, is_records, list_records
-from imageshards.transforms.texts import is_text_name, list_texts
+from imageshards.transforms.images.validate import is_image_name
+from imageshards.transforms.inputs.archives import is_archive, list_archive
+from imageshards.transforms.inputs.listing import CHUNK_ROWS, Kind, Listing, Source, TextUnit
+from imageshards.transforms.inputs.manifests import is_manifest, list_manifest
+from imageshards.transforms.inputs.texts import is_text_name, list_texts
+from imageshards.transforms.inputs.tfrecords import RecordKeys, is_records, list_records
 
 _WILDCARD = re.compile(r"[*?\[]")
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
-from imageshards.transforms import listing, storage
+from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, Problem
-from imageshards.transforms.listing import Listing, Source, TextUnit
+from imageshards.transforms.inputs import listing
+from imageshards.transforms.inputs.listing import Listing, Source, TextUnit
 
 SUFFIXES = (".txt", ".text")
 """Endings of files that are texts by their name."""

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import IO, Any, BinaryIO, cast
 
-from imageshards.transforms import example, listing, storage
-from imageshards.transforms.batch import to_text
-from imageshards.transforms.elements import LOST, BuildError, Problem
-from imageshards.transforms.listing import Listing, Source
-from imageshards.transforms.reader import IMAGE_KEY
+from imageshards.transforms import storage
+from imageshards.transforms.elements import LOST, BuildError, Problem, to_text
+from imageshards.transforms.inputs import listing
+from imageshards.transforms.inputs.fetch import IMAGE_KEY
+from imageshards.transforms.inputs.listing import Listing, Source
+from imageshards.transforms.records import example
+from imageshards.transforms.records.tfrecord import RawRecord, scan_records
 from imageshards.transforms.storage import MAX_BYTES
-from imageshards.transforms.tfrecord import RawRecord, scan_records
 
 # The endings in use, and numbered files without one, as tensorflow_datasets has them too. What
 # stands beside a shard under its name and another ending (an index, a checksum) is none.

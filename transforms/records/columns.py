@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from imageshards.transforms.resize import Resize
-from imageshards.transforms.schemas import COLUMN, SCHEMAS, Feature, Kind, Schema
+from imageshards.transforms.images.resize import Resize
+from imageshards.transforms.records.schemas import COLUMN, SCHEMAS, Feature, Kind, Schema
 
 Type = Literal["int", "float", "bytes", "int_list", "float_list", "bytes_list"]
 _KINDS: dict[Type, Kind] = {

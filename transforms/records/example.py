@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from imageshards.transforms.schemas import Kind, Schema, Value
+from imageshards.transforms.records.schemas import Kind, Schema, Value
 
 # Field numbers of example.proto, all of wire type 2 (length-delimited).
 _LIST_TAGS: dict[Kind, bytes] = {"bytes": b"\x0a", "float": b"\x12", "int64": b"\x1a"}

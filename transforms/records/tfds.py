@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from imageshards.transforms.schemas import Feature, Schema
+from imageshards.transforms.records.schemas import Feature, Schema
 
 _TFDS = "tensorflow_datasets.core.features"
 

@@ -18,10 +18,17 @@ import numpy as np
 import pyarrow as pa
 import zstandard
 
-from imageshards.transforms.elements import ByteRange, Codec, ImageRef, Problem
-from imageshards.transforms.features import FeatureColumn, Type
-from imageshards.transforms.listing import Listing
-from imageshards.transforms.schemas import COLUMN
+from imageshards.transforms.elements import (
+    ByteRange,
+    Codec,
+    ImageRef,
+    Problem,
+    to_bytes,
+    to_text,
+)
+from imageshards.transforms.inputs.listing import Listing
+from imageshards.transforms.records.columns import FeatureColumn, Type
+from imageshards.transforms.records.schemas import COLUMN
 
 # Arrow's own allocators keep what was freed: 40 MB more at 160,000 references.
 pa.set_memory_pool(pa.system_memory_pool())
@@ -71,16 +78,6 @@ class _Codec(threading.local):
 
 
 _codec = _Codec()
-
-
-def to_bytes(text: str) -> bytes:
-    """The bytes of a file's name, which need not be UTF-8."""
-    return text.encode("utf-8", "surrogateescape")
-
-
-def to_text(name: bytes) -> str:
-    """The inverse of `to_bytes`."""
-    return name.decode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from typing import Literal
 
 import numpy as np
 
-from imageshards.transforms.batch import RefBatch
-from imageshards.transforms.classes import Classes, number_classes
 from imageshards.transforms.elements import DUPLICATE_PIXELS, BuildError, ShardId, counted
-from imageshards.transforms.rules import KNOWN_SPLITS, ShardCounts
+from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.classes import Classes, number_classes
+from imageshards.transforms.references.rules import KNOWN_SPLITS, ShardCounts
 
 _DIGESTED_AT_A_TIME = 1 << 14
 TARGET_SHARD_BYTES = 150_000_000

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
 
+from imageshards.transforms.inputs.listing import ARCHIVE_SUFFIXES
+
 _WEB = re.compile("https?://", re.IGNORECASE)
 _QUERY = re.compile("[?#]")
 _SPLIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -224,12 +226,6 @@ def _parse_count(value: str, text: str) -> int:
             f"--num_shards {text!r}: write a number from 1 to 99999, train=1024,test=16 or auto"
         )
     return int(value)
-
-
-ARCHIVE_SUFFIXES = (
-    ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".zip",
-)  # fmt: skip
-"""Endings of archives, in small letters; what they hold has them for a folder in its URI."""
 
 
 def _folder_name(name: str) -> str:

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from imageshards.transforms import example, images, storage
-from imageshards.transforms.convert import Converted, Rules, convert, pixel_digest
+from imageshards.transforms import storage
 from imageshards.transforms.elements import ImageRef, Problem
-from imageshards.transforms.features import FeatureColumn
-from imageshards.transforms.reader import ImageReader
-from imageshards.transforms.schemas import COLUMN, Schema, Value
+from imageshards.transforms.images import validate
+from imageshards.transforms.images.convert import Converted, Rules, convert, pixel_digest
+from imageshards.transforms.inputs.fetch import ImageReader
+from imageshards.transforms.records import example
+from imageshards.transforms.records.columns import FeatureColumn
+from imageshards.transforms.records.schemas import COLUMN, Schema, Value
 
 
 class Rejected(Exception):
@@ -50,7 +52,7 @@ class Encoded:
     """
 
     parts: list[bytes]
-    info: images.ImageInfo
+    info: validate.ImageInfo
     content: bytes
     label: int | None
     conversions: tuple[str, ...] = ()
@@ -61,7 +63,7 @@ class _Content(NamedTuple):
     """What a record is made of: the values that are its own, and what is told of it."""
 
     values: dict[str, Value]
-    info: images.ImageInfo
+    info: validate.ImageInfo
     data: bytes
     kinds: tuple[str, ...] = ()
 
@@ -89,7 +91,7 @@ class ImageEncoder:
     class_texts: Mapping[bytes, bytes] = field(default_factory=dict)
 
     @property
-    def check(self) -> images.Check:
+    def check(self) -> validate.Check:
         """How closely images are looked at: where all are written anew, all are decoded."""
         return "full" if self.rules.rewrites_all else self.rules.check
 
@@ -103,7 +105,7 @@ class ImageEncoder:
         try:
             self.rules.limit_bytes(ref.size)
             return pixel_digest(self.reader.read(ref, self.rules.max_bytes), self.rules)
-        except (storage.ReadError, images.ImageError):
+        except (storage.ReadError, validate.ImageError):
             return None
 
     def _features_of(self, record: Mapping[str, list[Any]]) -> dict[str, Value]:
@@ -132,11 +134,11 @@ class ImageEncoder:
             read = self.reader.read_all(ref, self.rules.max_bytes)
         except storage.ReadError as error:
             raise Rejected(Problem("read", error.kind, str(error))) from error
-        except images.ImageError as error:
+        except validate.ImageError as error:
             raise Rejected(Problem("check", error.kind, str(error))) from error
         try:
             content = self._content(ref, read.image)
-        except images.ImageError as error:
+        except validate.ImageError as error:
             raise Rejected(Problem("check", error.kind, str(error)), read.stamp) from error
         values = content.values
         record = read.features
@@ -180,7 +182,7 @@ class ImageEncoder:
         shape = (image.info.height, image.info.width, image.channels)
         if array and array.shape not in (None, shape):
             height, width, _ = array.shape or shape
-            raise images.ImageError(
+            raise validate.ImageError(
                 "WrongSize",
                 f"{shape[1]} x {shape[0]} pixels after --resize, which does not enlarge, not "
                 f"{width} x {height} (--enlarge lets it)",
@@ -196,13 +198,13 @@ class ImageEncoder:
             data.decode()
         except UnicodeDecodeError as error:
             reason = f"not UTF-8 at its byte {error.start}"
-            raise images.ImageError("NotText", reason) from error
+            raise validate.ImageError("NotText", reason) from error
         source = (ref.range.uri if ref.range else ref.uri).removeprefix(self.base)
         values: dict[str, Value] = {
             "text": data,
             "source": source.encode("utf-8", "surrogateescape"),
         }
-        return _Content(values, images.ImageInfo("text", 1, len(data)), data)
+        return _Content(values, validate.ImageInfo("text", 1, len(data)), data)
 
 
 _SHAPE = struct.Struct("<3i")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId
-from imageshards.transforms.tfrecord import index_name, shard_name
+from imageshards.transforms.records.tfrecord import index_name, shard_name
 
 REJECTS_SUFFIX = ".rejects.jsonl"
 DIGESTS_SUFFIX = ".digests"

@@ -10,19 +10,20 @@ from typing import IO, Any, BinaryIO, cast
 
 import google_crc32c
 
-from imageshards.transforms import example, storage
-from imageshards.transforms.digests import image_digest
+from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId, ShardReport
-from imageshards.transforms.images import ImageInfo, inspect
-from imageshards.transforms.schemas import Schema
-from imageshards.transforms.stats import ShardStats
-from imageshards.transforms.tfrecord import (
+from imageshards.transforms.images.digests import image_digest
+from imageshards.transforms.images.validate import ImageInfo, inspect
+from imageshards.transforms.records import example
+from imageshards.transforms.records.schemas import Schema
+from imageshards.transforms.records.tfrecord import (
     FRAME_BYTES,
     GZIP_SUFFIX,
     Gunzip,
     index_line,
     read_records,
 )
+from imageshards.transforms.shards.stats import ShardStats
 
 _SHAPE = struct.Struct("<3i")
 

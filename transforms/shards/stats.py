@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from imageshards.transforms.convert import is_changed
 from imageshards.transforms.elements import ShardId, ShardReport
-from imageshards.transforms.images import ImageInfo
+from imageshards.transforms.images.convert import is_changed
+from imageshards.transforms.images.validate import ImageInfo
 
 SIZE_CLASSES = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192)
 """Upper bounds in pixels of the classes by which long sides are counted; 0 is beyond the last."""

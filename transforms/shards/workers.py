@@ -21,12 +21,14 @@ from functools import cache, partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 
-from imageshards.transforms import ranges, storage, web
-from imageshards.transforms.batch import RefBatch
+from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ShardId
-from imageshards.transforms.encoder import ImageEncoder
-from imageshards.transforms.layout import Layout
-from imageshards.transforms.shard import ReadAhead, ShardResult, write_shard
+from imageshards.transforms.inputs import ranges
+from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.shards.encoder import ImageEncoder
+from imageshards.transforms.shards.layout import Layout
+from imageshards.transforms.shards.write import ReadAhead, ShardResult, write_shard
+from imageshards.transforms.storage import web
 
 REMOTE_READS_IN_FLIGHT = 32
 IMAGES_PER_WORKER = 1000

@@ -20,8 +20,6 @@ from importlib import metadata
 from typing import Any
 
 from imageshards.transforms import storage
-from imageshards.transforms.batch import RefBatch
-from imageshards.transforms.digests import image_digest
 from imageshards.transforms.elements import (
     ImageRef,
     Reject,
@@ -29,11 +27,13 @@ from imageshards.transforms.elements import (
     ShardId,
     ShardReport,
 )
-from imageshards.transforms.encoder import Encoded, Rejected
-from imageshards.transforms.layout import Layout
-from imageshards.transforms.plan import digest_of, problems_text
-from imageshards.transforms.stats import ShardStats
-from imageshards.transforms.tfrecord import Gzip, frame, index_line
+from imageshards.transforms.images.digests import image_digest
+from imageshards.transforms.records.tfrecord import Gzip, frame, index_line
+from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.plan import digest_of, problems_text
+from imageshards.transforms.shards.encoder import Encoded, Rejected
+from imageshards.transforms.shards.layout import Layout
+from imageshards.transforms.shards.stats import ShardStats
 
 Encode = Callable[[ImageRef], Encoded]
 

@@ -15,9 +15,9 @@ from contextlib import AbstractContextManager
 from typing import IO
 from urllib.parse import unquote
 
-from imageshards.transforms import beam_files, gcs, gcs_api, local_files
-from imageshards.transforms.local_files import TEMP_SUFFIX
-from imageshards.transforms.store import (
+from imageshards.transforms.storage import beam, gcs, gcs_auth, local
+from imageshards.transforms.storage.local import TEMP_SUFFIX
+from imageshards.transforms.storage.protocol import (
     MAX_BYTES,
     UNKNOWN,
     Entry,
@@ -58,11 +58,11 @@ def join(place: str, *names: str) -> str:
 
 
 def _store(uri: str) -> Store:
-    return local_files if is_local(uri) else _remote_store(uri)
+    return local if is_local(uri) else _remote_store(uri)
 
 
 def _remote_store(uri: str) -> RemoteStore:
-    return gcs if uri.startswith(gcs_api.SCHEME) else beam_files
+    return gcs if uri.startswith(gcs_auth.SCHEME) else beam
 
 
 def read(uri: str, limit: int = MAX_BYTES, stamp: int = 0) -> tuple[bytes, int]:
@@ -164,7 +164,7 @@ def open_sink(uri: str, scratch: str) -> AbstractContextManager[Sink]:
 def sweep(folder: str) -> None:
     """Deletes the files of `open_sink` that killed runs left in a local scratch folder."""
     if is_local(folder):
-        local_files.sweep(folder)
+        local.sweep(folder)
 
 
 def sweep_folders(folder: str, prefix: str) -> None:

@@ -7,7 +7,13 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import IO, Any
 
-from imageshards.transforms.store import UNKNOWN, BatchSink, Entry, NoFilesystem, ReadError
+from imageshards.transforms.storage.protocol import (
+    UNKNOWN,
+    BatchSink,
+    Entry,
+    NoFilesystem,
+    ReadError,
+)
 
 
 def _filesystems() -> Any:

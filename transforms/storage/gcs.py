@@ -21,10 +21,10 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from imageshards.transforms import gcs_api, gcs_list
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.gcs_api import FINISH_LATER, SCHEME, refused, request, split
-from imageshards.transforms.store import UNKNOWN, BatchSink, Entry, ReadError, StoreError
+from imageshards.transforms.storage import gcs_auth, gcs_list
+from imageshards.transforms.storage.gcs_auth import FINISH_LATER, SCHEME, refused, request, split
+from imageshards.transforms.storage.protocol import UNKNOWN, BatchSink, Entry, ReadError, StoreError
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -49,9 +49,9 @@ class _Got(NamedTuple):
 def _bucket(name: str, anonymous: bool) -> GCSStore:
     from obstore.store import GCSStore
 
-    emulator = gcs_api.emulator()
+    emulator = gcs_auth.emulator()
     if not emulator:
-        gcs_api.check_network(f"{SCHEME}{name}")
+        gcs_auth.check_network(f"{SCHEME}{name}")
     return GCSStore(
         name,
         config={
@@ -60,20 +60,20 @@ def _bucket(name: str, anonymous: bool) -> GCSStore:
         },
         client_options={
             "allow_http": bool(emulator),
-            "connect_timeout": timedelta(seconds=gcs_api.CONNECT_SECONDS),
-            "read_timeout": timedelta(seconds=gcs_api.SILENCE_SECONDS),
-            "timeout": timedelta(seconds=gcs_api.PATIENCE_SECONDS),
+            "connect_timeout": timedelta(seconds=gcs_auth.CONNECT_SECONDS),
+            "read_timeout": timedelta(seconds=gcs_auth.SILENCE_SECONDS),
+            "timeout": timedelta(seconds=gcs_auth.PATIENCE_SECONDS),
         },
         retry_config={
             "max_retries": _MOST_RETRIES,
-            "retry_timeout": timedelta(seconds=gcs_api.PATIENCE_SECONDS),
+            "retry_timeout": timedelta(seconds=gcs_auth.PATIENCE_SECONDS),
             "backoff": {
-                "init_backoff": timedelta(seconds=gcs_api.FIRST_WAIT_SECONDS),
-                "max_backoff": timedelta(seconds=gcs_api.LONGEST_WAIT_SECONDS),
+                "init_backoff": timedelta(seconds=gcs_auth.FIRST_WAIT_SECONDS),
+                "max_backoff": timedelta(seconds=gcs_auth.LONGEST_WAIT_SECONDS),
                 "base": 2,
             },
         },
-        credential_provider=None if anonymous else gcs_api.token,
+        credential_provider=None if anonymous else gcs_auth.token,
     )
 
 
@@ -97,7 +97,7 @@ def _get(uri: str, stamp: int, span: tuple[int, int] | None = None, limit: int =
     if span:
         options["range"] = span
     try:
-        found = obstore.get(_bucket(bucket, gcs_api.is_anonymous()), name, options=options)
+        found = obstore.get(_bucket(bucket, gcs_auth.is_anonymous()), name, options=options)
         if limit and found.meta["size"] > limit:
             raise ReadError("TooLarge", f"{found.meta['size']:,} bytes, more than {limit:,}")
         data = found.bytes().to_bytes()
@@ -117,8 +117,8 @@ def _raise(uri: str, error: Exception) -> NoReturn:
 
     text = str(error).partition("\n")[0].removeprefix("Generic GCS error: ")
     status = _STATUS.search(text)
-    if "credential provider" in text:  # what `gcs_api.token` raises arrives as a text
-        raise gcs_api.no_token(uri) from error
+    if "credential provider" in text:  # what `gcs_auth.token` raises arrives as a text
+        raise gcs_auth.no_token(uri) from error
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         raise refused(uri, "storage.objects.get") from error
     cause = f"status {status[1]}" if status else text.rpartition(" - ")[2]
@@ -318,10 +318,10 @@ def _client(credentials: Credentials) -> Any:
 def _patience() -> dict[str, Any]:
     from google.cloud.storage.retry import DEFAULT_RETRY
 
-    retry = DEFAULT_RETRY.with_delay(gcs_api.FIRST_WAIT_SECONDS, gcs_api.LONGEST_WAIT_SECONDS)
+    retry = DEFAULT_RETRY.with_delay(gcs_auth.FIRST_WAIT_SECONDS, gcs_auth.LONGEST_WAIT_SECONDS)
     return {
-        "retry": retry.with_timeout(gcs_api.PATIENCE_SECONDS),
-        "timeout": (gcs_api.CONNECT_SECONDS, gcs_api.SILENCE_SECONDS),
+        "retry": retry.with_timeout(gcs_auth.PATIENCE_SECONDS),
+        "timeout": (gcs_auth.CONNECT_SECONDS, gcs_auth.SILENCE_SECONDS),
     }
 
 
@@ -339,7 +339,7 @@ def _writing(uri: str) -> Iterator[Any]:
 
     bucket, name = split(uri)
     try:
-        yield _client(gcs_api.credentials()).bucket(bucket).blob(name)
+        yield _client(gcs_auth.credentials()).bucket(bucket).blob(name)
     except PreconditionFailed:
         raise
     except (GoogleAPIError, GoogleAuthError, InvalidResponse, RequestException) as error:
@@ -350,7 +350,7 @@ def _writing(uri: str) -> Iterator[Any]:
             raise refused(uri, "storage.objects.create") from error
         if code == 404:
             raise BuildError(f"{SCHEME}{bucket}: there is no such bucket") from error
-        reason = f"status {int(code)}" if code else gcs_api.connection_cause(cause)
+        reason = f"status {int(code)}" if code else gcs_auth.connection_cause(cause)
         raise StoreError(f"{uri}: cannot be written: {reason}; {FINISH_LATER}") from error
     except ValueError as error:  # of a chunk only a part was taken, which the client cannot mend
         raise StoreError(f"{uri}: cannot be written: {error}; {FINISH_LATER}") from error

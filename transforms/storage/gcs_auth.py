@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.store import StoreError
+from imageshards.transforms.storage.protocol import StoreError
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
 
-from imageshards.transforms.store import UNKNOWN, BatchSink, Entry, ReadError, StoreError
+from imageshards.transforms.storage.protocol import UNKNOWN, BatchSink, Entry, ReadError, StoreError
 
 TEMP_SUFFIX = ".tmp"
 """Ends the names under which files grow; a later run sweeps what a killed one left."""

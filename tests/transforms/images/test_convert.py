@@ -26,11 +26,11 @@ from pictures import (
 )  # fmt: skip
 from PIL import Image, ImageCms, ImageOps
 
-from imageshards.transforms import headers, images
-from imageshards.transforms.convert import Converted, Rules, convert
-from imageshards.transforms.images import ImageError, ImageInfo
-from imageshards.transforms.pixels import to_grey_or_rgb
-from imageshards.transforms.resize import Resize
+from imageshards.transforms.images import headers, validate
+from imageshards.transforms.images.convert import Converted, Rules, convert
+from imageshards.transforms.images.modes import to_grey_or_rgb
+from imageshards.transforms.images.resize import Resize
+from imageshards.transforms.images.validate import ImageError, ImageInfo
 
 # Files that Pillow writes and cannot read itself.
 UNREADABLE = {"ICNS-P", "TIFF-YCbCr"}
@@ -530,8 +530,8 @@ def bombs() -> dict[str, bytes]:
 
 _MEASURE = """
 import resource, sys
-from imageshards.transforms.convert import Rules, convert
-from imageshards.transforms.images import ImageError
+from imageshards.transforms.images.convert import Rules, convert
+from imageshards.transforms.images.validate import ImageError
 convert(open(sys.argv[1], "rb").read(), Rules())
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 kinds = []
@@ -603,4 +603,4 @@ def test_headers_of_jpegs_are_those_of_the_decoder():
             assert header.is_plain
             for keep in range(0, len(data), 7):
                 headers.read_jpeg(data[:keep])
-    assert images.sniff(written()["MPO-RGB"]) == "JPEG"
+    assert validate.sniff(written()["MPO-RGB"]) == "JPEG"

@@ -12,11 +12,18 @@ import pytest
 import zstandard
 from helpers import image_bytes
 
-from imageshards.transforms import archives, listing, ranges, sources, storage, unpack
+from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ByteRange
-from imageshards.transforms.listing import Listing
-from imageshards.transforms.references import Annotator
-from imageshards.transforms.rules import GroupRule, LabelRule, SplitRule, parent_name, top_folder
+from imageshards.transforms.inputs import archives, listing, ranges, sources, unpack
+from imageshards.transforms.inputs.listing import Listing
+from imageshards.transforms.references.annotate import Annotator
+from imageshards.transforms.references.rules import (
+    GroupRule,
+    LabelRule,
+    SplitRule,
+    parent_name,
+    top_folder,
+)
 from imageshards.transforms.storage import ReadError
 
 ANNOTATOR = Annotator(0, LabelRule("none"), SplitRule.parse("train=1"), GroupRule.parse("uri"))
@@ -228,7 +235,7 @@ def test_links_lead_to_members_and_devices_are_rejects(tmp_path: Path):
 
 
 def test_of_a_name_that_is_twice_in_a_tar_the_last_counts(tmp_path: Path):
-    from imageshards.transforms.references import partition, sort_group
+    from imageshards.transforms.references.order import partition, sort_group
 
     path = tmp_path / "a.tar"
     with tarfile.open(path, "w") as tar:

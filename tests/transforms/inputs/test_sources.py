@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from imageshards.transforms import listing, manifests, sources
 from imageshards.transforms.elements import BuildError
+from imageshards.transforms.inputs import listing, manifests, sources
 
 
 def listed(place: Path | str, **options: object) -> tuple[list[str], int]:

@@ -16,9 +16,9 @@ from imageshards.pipeline.run import JobError
 from imageshards.reader import parse
 from imageshards.reader.inspect import inspect
 from imageshards.reader.verify import verify
-from imageshards.transforms import ranges, texts
 from imageshards.transforms.elements import BuildError, ByteRange
-from imageshards.transforms.listing import Source, TextUnit
+from imageshards.transforms.inputs import ranges, texts
+from imageshards.transforms.inputs.listing import Source, TextUnit
 from imageshards.transforms.storage import ReadError
 
 HAMLET = "To be, or not to be:\nthat is the question.\n\n  \nWhether 'tis nobler\n\n"

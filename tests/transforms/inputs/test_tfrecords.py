@@ -3,13 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from imageshards.transforms import example, ranges, records, sources
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.records import RecordKeys
-from imageshards.transforms.references import Annotator
-from imageshards.transforms.rules import GroupRule, LabelRule, SplitRule
-from imageshards.transforms.schemas import Feature, Kind, Schema
-from imageshards.transforms.tfrecord import frame
+from imageshards.transforms.inputs import ranges, sources, tfrecords
+from imageshards.transforms.inputs.tfrecords import RecordKeys
+from imageshards.transforms.records import example
+from imageshards.transforms.records.schemas import Feature, Kind, Schema
+from imageshards.transforms.records.tfrecord import frame
+from imageshards.transforms.references.annotate import Annotator
+from imageshards.transforms.references.rules import GroupRule, LabelRule, SplitRule
 
 ANNOTATOR = Annotator(0, LabelRule("none"), SplitRule.parse("train=1"), GroupRule.parse("uri"))
 
@@ -97,8 +98,8 @@ def test_a_pattern_names_many_files(tmp_path: Path):
     "name", ["a-00000-of-00001", "d-train.tfrecord-00000-of-00010", "A.TFRecords"]
 )
 def test_names_of_tfrecord_files(name: str):
-    assert records.is_records(f"gs://b/{name}")
-    assert not records.is_records(f"gs://b/{name}.idx")
+    assert tfrecords.is_records(f"gs://b/{name}")
+    assert not tfrecords.is_records(f"gs://b/{name}.idx")
 
 
 def test_what_is_wrong_with_a_record_is_a_reject(tmp_path: Path):
@@ -135,7 +136,7 @@ def test_every_cut_loses_the_last_record_only(tmp_path: Path):
 
 
 def test_a_record_that_is_too_long_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(records, "_LONGEST_RECORD", 1000)
+    monkeypatch.setattr(tfrecords, "_LONGEST_RECORD", 1000)
     long: Values = {**ROWS[0], "image/encoded": bytes(2000)}
     path = tmp_path / "a.tfrecord"
     path.write_bytes(file_of([ROWS[0], long, ROWS[1]]))

@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from imageshards.reader.inspect import inspect
 from imageshards.reader.verify import verify
-from imageshards.transforms.features import FeatureColumn
+from imageshards.transforms.records.columns import FeatureColumn
 
 BOXES = "image/object/bbox/xmin"
 COLUMNS = (

@@ -3,8 +3,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.transforms import example
-from imageshards.transforms.schemas import SLIM, Feature, Schema, Value
+from imageshards.transforms.records import example
+from imageshards.transforms.records.schemas import SLIM, Feature, Schema, Value
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT = st.floats(width=32, allow_nan=False)

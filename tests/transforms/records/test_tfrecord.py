@@ -6,8 +6,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.transforms import tfrecord
 from imageshards.transforms.elements import ShardId
+from imageshards.transforms.records import tfrecord
 
 
 def framed(records: list[list[bytes]]) -> bytes:

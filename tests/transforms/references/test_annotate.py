@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.transforms.batch import RefBatch, to_bytes
-from imageshards.transforms.elements import BuildError, Problem
-from imageshards.transforms.listing import Listing
-from imageshards.transforms.plan import Plan, Planner, Tally
-from imageshards.transforms.references import Annotator, partition, sort_group
-from imageshards.transforms.rules import GroupRule, LabelRule, ShardCounts, SplitRule
+from imageshards.transforms.elements import BuildError, Problem, to_bytes
+from imageshards.transforms.inputs.listing import Listing
+from imageshards.transforms.references.annotate import Annotator
+from imageshards.transforms.references.order import partition, sort_group
+from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.plan import Plan, Planner, Tally
+from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
 
 
 def annotator(

@@ -1,7 +1,7 @@
 import pytest
 
-from imageshards.transforms.classes import number_classes
 from imageshards.transforms.elements import BuildError
+from imageshards.transforms.references.classes import number_classes
 
 COLUMN = frozenset(["column label"])
 FOLDER = frozenset(["folder"])

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.transforms import keys
-from imageshards.transforms.batch import to_bytes
+from imageshards.transforms.elements import to_bytes
+from imageshards.transforms.references import keys
 
 
 def numbers(count: int) -> list[bytes]:

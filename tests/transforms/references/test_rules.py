@@ -1,6 +1,6 @@
 import pytest
 
-from imageshards.transforms.rules import GroupRule, LabelRule, ShardCounts, SplitRule
+from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
 
 
 @pytest.mark.parametrize(

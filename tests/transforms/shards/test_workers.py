@@ -13,8 +13,8 @@ import web_server
 from helpers import IMAGESHARDS, contents, imageshards, told
 
 from imageshards.launch.cli import main
-from imageshards.transforms import workers
-from imageshards.transforms.workers import choose_workers
+from imageshards.transforms.shards import workers
+from imageshards.transforms.shards.workers import choose_workers
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.transforms.gcs_list import PAGE_ENTRIES, Entry, middle, pages
+from imageshards.transforms.storage.gcs_list import PAGE_ENTRIES, Entry, middle, pages
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 

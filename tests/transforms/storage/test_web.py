@@ -8,10 +8,9 @@ import pytest
 import web_server
 from web_server import WebServer, after, redirect, short, slow, status
 
-from imageshards.transforms import web
-from imageshards.transforms.rules import parent_name
-from imageshards.transforms.storage import ReadError
-from imageshards.transforms.web import Manners
+from imageshards.transforms.references.rules import parent_name
+from imageshards.transforms.storage import ReadError, web
+from imageshards.transforms.storage.web import Manners
 
 QUICK = Manners(timeout=5)
 

@@ -23,7 +23,7 @@ from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
-from imageshards.transforms import headers
+from imageshards.transforms.images import headers
 
 Check = Literal["full", "header"]
 

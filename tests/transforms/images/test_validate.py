@@ -9,7 +9,7 @@ import tensorflow as tf
 from helpers import image_bytes
 from PIL import Image
 
-from imageshards.transforms import images
+from imageshards.transforms.images import validate
 
 KINDS = ("JPEG", "PNG", "GIF", "BMP")
 
@@ -30,10 +30,10 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
 
 @pytest.mark.parametrize("check", ["full", "header"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_measured_as_tensorflow_decodes(kind: str, check: images.Check):
+def test_measured_as_tensorflow_decodes(kind: str, check: validate.Check):
     data = image_bytes(1, kind, (37, 21))
-    info = images.inspect(data, check)
-    assert info == images.ImageInfo(kind, 21, 37)
+    info = validate.inspect(data, check)
+    assert info == validate.ImageInfo(kind, 21, 37)
     assert tensorflow_size(data) == (21, 37)
 
 
@@ -67,8 +67,8 @@ def test_whatever_passes_decodes_in_training(kind: str, mode: str, options: dict
     )
     data = saved(image, kind, **options)
     try:
-        info = images.inspect(data)
-    except images.ImageError as error:
+        info = validate.inspect(data)
+    except validate.ImageError as error:
         refused = (error.kind, kind, "" if kind == "BMP" else mode)
         assert refused in (("Unsupported", "BMP", ""), ("Unsupported", "PNG", "LA"))
     else:
@@ -77,11 +77,11 @@ def test_whatever_passes_decodes_in_training(kind: str, mode: str, options: dict
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("check", ["full", "header"])
-def test_every_truncation_is_found(kind: str, check: images.Check):
+def test_every_truncation_is_found(kind: str, check: validate.Check):
     data = image_bytes(2, kind, (64, 48))
     for keep in range(0, len(data) - 2, max(len(data) // 40, 1)):
-        with pytest.raises(images.ImageError) as caught:
-            images.inspect(data[:keep], check)
+        with pytest.raises(validate.ImageError) as caught:
+            validate.inspect(data[:keep], check)
         assert caught.value.kind in ("Empty", "NotAnImage", "Truncated", "Corrupt")
         assert "\n" not in str(caught.value)
 
@@ -97,8 +97,8 @@ def test_garbled_images_are_rejects_or_decode_to_their_size(kind: str):
         for at in rng.integers(0, len(data), 4):
             broken[at] = rng.integers(0, 256)
         try:
-            info = images.inspect(bytes(broken))
-        except images.ImageError:
+            info = validate.inspect(bytes(broken))
+        except validate.ImageError:
             rejected += 1
         else:
             assert tensorflow_size(bytes(broken)) == (info.height, info.width)
@@ -117,8 +117,8 @@ def test_garbled_images_are_rejects_or_decode_to_their_size(kind: str):
     ],
 )
 def test_reasons(data: bytes, kind: str, reason: str):
-    with pytest.raises(images.ImageError, match=reason) as caught:
-        images.inspect(data)
+    with pytest.raises(validate.ImageError, match=reason) as caught:
+        validate.inspect(data)
     assert caught.value.kind == kind
 
 
@@ -129,14 +129,14 @@ def test_a_decompression_bomb_costs_nothing():
         b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk
         + struct.pack(">I", zlib.crc32(chunk)) + b"\0\0\0\0IEND\xaeB`\x82"
     )  # fmt: skip
-    with pytest.raises(images.ImageError, match="50000 x 50000") as caught:
-        images.inspect(png)
+    with pytest.raises(validate.ImageError, match="50000 x 50000") as caught:
+        validate.inspect(png)
     assert caught.value.kind == "TooLarge"
 
 
 def test_bytes_after_the_end_of_a_jpeg_are_no_truncation():
     data = image_bytes(4) + b"camera's own trailer"
-    assert images.inspect(data, "header") == images.inspect(data, "full")
+    assert validate.inspect(data, "header") == validate.inspect(data, "full")
     assert tensorflow_size(data) == (16, 24)
 
 
@@ -149,27 +149,27 @@ def test_bytes_after_the_end_of_a_jpeg_are_no_truncation():
     ],
 )  # fmt: skip
 def test_images_by_name(name: str, is_image: bool):
-    assert images.is_image_name(name) is is_image
+    assert validate.is_image_name(name) is is_image
 
 
 @pytest.mark.parametrize("check", ["full", "header"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("extra", [b"\r\n", bytes(5000)])
-def test_bytes_behind_the_end(kind: str, check: images.Check, extra: bytes):
+def test_bytes_behind_the_end(kind: str, check: validate.Check, extra: bytes):
     data = image_bytes(5, kind, (30, 20)) + extra
     if tensorflow_size(data) == (20, 30):
-        assert images.inspect(data, check) == images.ImageInfo(kind, 20, 30)
+        assert validate.inspect(data, check) == validate.ImageInfo(kind, 20, 30)
     else:
-        with pytest.raises(images.ImageError, match="bytes after its pixels"):
-            images.inspect(data, check)
+        with pytest.raises(validate.ImageError, match="bytes after its pixels"):
+            validate.inspect(data, check)
 
 
 def test_a_frame_that_is_larger_than_memory_is_a_reject():
     gif = bytearray(image_bytes(6, "GIF", (30, 20)))
     frame = gif.index(b",\0\0\0\0" + bytes([30, 0, 20, 0]))
     gif[frame + 5 : frame + 9] = b"\xff\xff\xff\xff"
-    with pytest.raises(images.ImageError) as caught:
-        images.inspect(bytes(gif))
+    with pytest.raises(validate.ImageError) as caught:
+        validate.inspect(bytes(gif))
     assert caught.value.kind in ("TooLarge", "Corrupt")
 
 
@@ -181,5 +181,5 @@ def test_whatever_the_bytes_only_image_errors_escape(kind: str):
         broken = bytearray(data)
         for at in rng.integers(0, min(len(data), 200), rng.integers(1, 6)):
             broken[at] = rng.integers(0, 256)
-        with contextlib.suppress(images.ImageError):
-            images.inspect(bytes(broken))
+        with contextlib.suppress(validate.ImageError):
+            validate.inspect(bytes(broken))

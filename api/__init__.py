@@ -1,0 +1,58 @@
+"""imageshards: shuffled, evenly sharded record files of images, for training.
+
+The command `imageshards build` makes a data set. In Python:
+
+- `imageshards.reader` reads one: `imageshards.reader.load("dataset", "train", batch_size=128)`.
+- The PTransforms below are the steps of the build, for pipelines of your own:
+  `ReadReferences`, `ShuffleReferences`, `WriteShards`.
+
+Importing this package costs about a millisecond. It imports Beam, TensorFlow or Pillow only when
+something that needs them is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from imageshards import reader
+    from imageshards.transforms.elements import BuildError, UsageError
+    from imageshards.transforms.read import ReadReferences
+    from imageshards.transforms.shuffle import ShuffleReferences
+    from imageshards.transforms.write_shards import WriteShards
+
+    __version__: str
+
+_HOME = {
+    "BuildError": "imageshards.transforms.elements",
+    "ReadReferences": "imageshards.transforms.read",
+    "ShuffleReferences": "imageshards.transforms.shuffle",
+    "UsageError": "imageshards.transforms.elements",
+    "WriteShards": "imageshards.transforms.write_shards",
+}
+
+__all__ = [
+    "BuildError",
+    "ReadReferences",
+    "ShuffleReferences",
+    "UsageError",
+    "WriteShards",
+    "reader",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("imageshards")
+    if name == "reader":
+        return import_module("imageshards.reader")
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'imageshards' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__, "__version__"])

@@ -1,0 +1,4 @@
+"""Example trainings in Keras and JAX: command lines, and loops to copy from.
+
+Here: programs that read a data set and train a model. Not here: reading itself (`reader`).
+"""
