@@ -4,6 +4,8 @@ import subprocess
 import sys
 from importlib.metadata import version
 
+import pytest
+
 import imageshards
 
 
@@ -35,12 +37,8 @@ def test_every_public_name_is_there():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    try:
-        imageshards.nothing
-    except AttributeError as error:
-        assert str(error) == "module 'imageshards' has no attribute 'nothing'"
-    else:
-        raise AssertionError
+    with pytest.raises(AttributeError, match="module 'imageshards' has no attribute 'nothing'"):
+        _ = imageshards.nothing
 
 
 def test_python_m_imageshards_is_the_command():
