@@ -32,16 +32,18 @@ def run(manifest: Path, shards: int) -> None:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from imageshards.pipeline.config import Config
+    from imageshards.pipeline.assembly import BuildSpec
+    from imageshards.pipeline.options.build_options import BuildOptions
     from imageshards.transforms.read import ReadReferences
     from imageshards.transforms.shuffle import ShuffleReferences, assign_shards
 
-    config = Config(
+    options = BuildOptions.of(
         input=(str(manifest),),
         output=str(manifest) + ".out",
         num_shards=f"train={shards},test={max(1, shards // 10)}",
         splits="train=0.9,test=0.1",
     )
+    spec = BuildSpec(options)
 
     def in_order(element: tuple[Any, Iterable[tuple[int, Any]]]) -> tuple[int, int]:
         # What the owner of a shard does before it reads the first image.
@@ -56,13 +58,13 @@ def run(manifest: Path, shards: int) -> None:
     begin = time.perf_counter()
     with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as root:
         listed = root | "Read" >> ReadReferences(
-            config.input,
-            config.annotator,
-            config.uri_column,
-            config.include_all,
-            config.layout.root,
+            options.inputs.input,
+            spec.annotator,
+            options.inputs.uri_column,
+            options.inputs.include_all,
+            spec.layout.root,
         )
-        groups, planned = listed | "Shuffle" >> ShuffleReferences(config.planner)
+        groups, planned = listed | "Shuffle" >> ShuffleReferences(spec.planner)
         _ = (
             groups
             | "AssignShards" >> beam.FlatMap(assign_shards, beam.pvalue.AsSingleton(planned))

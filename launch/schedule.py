@@ -1,102 +1,85 @@
-"""The commands that a scheduler runs around `build`: `fingerprint` and `publish`."""
+"""The commands that a scheduler runs before and after `build`: `fingerprint` and `publish`."""
 
 from __future__ import annotations
 
-import argparse
 import json
+from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from imageshards.pipeline.options import (
-    add_build_options,
-    check_beam_arguments,
-    config_from,
-    count,
-)
-
-if TYPE_CHECKING:
-    from argparse import _SubParsersAction
-
-    from imageshards.pipeline.options import Parser
+from imageshards.launch.terminal import add_common, count
+from imageshards.pipeline.options.parser import add_options, check_beam_arguments, options_from
+from imageshards.transforms.elements import counted
 
 
-def add_schedule_commands(commands: _SubParsersAction[Parser]) -> None:
-    """Declares them."""
-    fingerprint = commands.add_parser(
-        "fingerprint",
-        help="tell whether inputs changed since the last version",
-        description="Takes the options of build, lists the inputs, and tells whether there is "
-        "anything to build: new, unchanged, done, changed, or empty.",
-        allow_abbrev=False,
-    )
-    fingerprint.add_argument(
-        "--skip_missing", action="store_true", help="leave out inputs that hold no image"
-    )
-    add_build_options(fingerprint)
-    publish = commands.add_parser(
-        "publish",
-        help="make a data set the latest version of its folder",
-        description="Names a complete data set in a pointer file, and deletes old versions beside "
-        "it. A version that is earlier by its name than the latest is published, and the pointer "
-        "stays.",
-        allow_abbrev=False,
-    )
-    publish.add_argument("output", metavar="DIR", help="the folder of the data set")
-    publish.add_argument(
-        "--pointer", default="", metavar="FILE", help="(default: latest, beside the folder)"
-    )
-    publish.add_argument(
-        "--keep_versions", type=count, default=0, metavar="N",
-        help="delete its published versions but the N latest and this one (default 0: keep all)",
+def declare_fingerprint(parser: ArgumentParser) -> None:
+    """Adds the arguments of `imageshards fingerprint`."""
+    parser.add_argument("--skip_missing", action="store_true", help="skip inputs without any image")
+    add_options(parser)
+
+
+def declare_publish(parser: ArgumentParser) -> None:
+    """Adds the arguments of `imageshards publish`."""
+    parser.add_argument("output", metavar="DIR", help="the folder of the data set")
+    parser.add_argument(
+        "--pointer", default="", metavar="FILE",
+        help="the pointer file (default: latest, next to the folder)",
     )  # fmt: skip
-    publish.add_argument(
-        "--fingerprint", default="", metavar="HEX", help="what the command fingerprint printed"
-    )
-    publish.add_argument(
-        "--rollback", action="store_true", help="switch although the pointer names a later version"
-    )
-    publish.add_argument("--json", action="store_true", help="print the result as JSON")
-    publish.add_argument("--verbose", action="store_true", help="show tracebacks")
+    parser.add_argument(
+        "--keep_versions", type=count, default=0, metavar="N",
+        help="delete all published versions but the N latest and this one (default: 0, keep all)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fingerprint", default="", metavar="HEX",
+        help="the digest that imageshards fingerprint printed",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rollback", action="store_true",
+        help="change the pointer even if it names a later version",
+    )  # fmt: skip
+    add_common(parser)
 
 
-def fingerprint(args: argparse.Namespace, rest: list[str]) -> int:
-    """`imageshards fingerprint`."""
+def fingerprint(args: Namespace) -> int:
+    """Runs `imageshards fingerprint`."""
+    from imageshards.pipeline.assembly import BuildSpec
     from imageshards.pipeline.fingerprint import fingerprint
     from imageshards.pipeline.publish import state_of
 
-    config = config_from(args)
-    if rest:
-        check_beam_arguments(rest)
+    spec = BuildSpec(options_from(args))
+    inputs, output = spec.options.inputs, spec.options.output.output
+    if args.beam_arguments:
+        check_beam_arguments(args.beam_arguments)
     found = fingerprint(
-        config.input,
-        config.settings,
-        include_all=config.include_all,
-        exclude=config.layout.root,
+        inputs.input,
+        spec.settings,
+        include_all=inputs.include_all,
+        exclude=spec.layout.root,
         skip_missing=args.skip_missing,
     )
     state, version = ("empty", "")
     if found.files:
-        state, version = state_of(config.output, found.digest, config.dataset_name)
+        state, version = state_of(output, found.digest, spec.dataset_name)
     if args.json:
-        result = {**asdict(found), "output": config.layout.root, "state": state, "version": version}
+        result = {**asdict(found), "output": spec.layout.root, "state": state, "version": version}
         print(json.dumps(result))
     else:
-        files = "1 file" if found.files == 1 else f"{found.files:,} files"
-        print(f"{found.digest}  {files}, {found.bytes / 1e6:,.1f} MB: {_TELLS[state]} {version}")
+        files = counted(found.files, "file")
+        state = _DESCRIPTIONS[state]
+        print(f"{found.digest}  {files}, {found.bytes / 1e6:,.1f} MB: {state} {version}")
     return 0
 
 
-_TELLS = {
+_DESCRIPTIONS = {
     "new": "to be built:",
-    "unchanged": "nothing new since",
+    "unchanged": "nothing changed since",
     "done": "already published:",
-    "changed": "published of other inputs:",
-    "empty": "no image there",
+    "changed": "published from other inputs:",
+    "empty": "no image found",
 }
 
 
-def publish(args: argparse.Namespace) -> int:
-    """`imageshards publish`."""
+def publish(args: Namespace) -> int:
+    """Runs `imageshards publish`."""
     from imageshards.pipeline.publish import publish
 
     published = publish(

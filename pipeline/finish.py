@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from imageshards.pipeline import metadata
-from imageshards.pipeline.config import Config
+from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.leaks import write_leaks
 from imageshards.pipeline.report import LINES_SHOWN, report_html
 from imageshards.transforms import storage
@@ -33,7 +33,7 @@ from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.layout import DIGESTS_SUFFIX, REJECTS_SUFFIX, Layout
 
 
-def claim(plan: Plan, config: Config) -> Plan:
+def claim(plan: Plan, spec: BuildSpec) -> Plan:
     """Takes the output for this build, and returns the plan.
 
     The same build of an earlier run is taken up where it ended.
@@ -41,11 +41,11 @@ def claim(plan: Plan, config: Config) -> Plan:
     Raises:
       BuildError: another build's files are in the way, or nothing can be written there.
     """
-    layout = config.layout
-    mine = metadata.plan_json(plan, config)
+    layout = spec.layout
+    mine = metadata.plan_json(plan, spec)
     try:
-        found = foreign_files(config, plan.digest)
-        if found and not config.overwrite:
+        found = foreign_files(spec, plan.digest)
+        if found and not spec.options.output.overwrite:
             storage.delete(sorted(plan.unpacked))
             raise BuildError(found)
         if found:
@@ -53,53 +53,55 @@ def claim(plan: Plan, config: Config) -> Plan:
         layout.make_folders()
         storage.sweep(layout.state)
         _sweep_unpacked(layout, keep=plan.unpacked)
-        if config.writer == "beam":
+        if spec.options.execution.writer == "beam":
             storage.delete([layout.dataset_info])
             for split in plan.splits:
                 storage.sweep_folders(layout.root, f"beam-temp-{split}-")
         if not storage.create(layout.plan, metadata.to_json(mine), layout.state):
-            _check_still_mine(plan, config)
+            _check_still_mine(plan, spec)
             # Written again: what is older than the plan is of an earlier run.
             layout.write(layout.plan, metadata.to_json(mine))
     except OSError as error:
         raise BuildError(
-            f"--output {config.output}: cannot be written: {error.strerror or error}"
+            f"--output {spec.options.output.output}: cannot be written: {error.strerror or error}"
         ) from error
     return plan
 
 
-def check_output(config: Config) -> None:
+def check_output(spec: BuildSpec) -> None:
     """What can be told of the output before anything is listed.
 
     Raises:
       BuildError: it is a file, or holds a build with other options.
     """
-    root = config.layout.root
+    root = spec.layout.root
     if storage.is_local(root):
         problem = storage.folder_problem(root)
         if problem:
-            raise BuildError(f"--output {config.output}: {problem}")
-    found = foreign_files(config, None)
-    if found and not config.overwrite:
+            raise BuildError(f"--output {spec.options.output.output}: {problem}")
+    found = foreign_files(spec, None)
+    if found and not spec.options.output.overwrite:
         raise BuildError(found)
 
 
 _WHAT_TO_DO = "(--overwrite replaces it, another --output leaves it alone)"
 
 
-def foreign_files(config: Config, digest: str | None) -> str:
+def foreign_files(spec: BuildSpec, digest: str | None) -> str:
     """What of another build is in the output, as a sentence; empty if there is none.
 
     Args:
-      config: of this build.
+      spec: this build.
       digest: of this build's plan; None: not yet known.
     """
-    layout = config.layout
+    layout = spec.layout
     plan = _read_json(layout.plan)
     if plan is not None:
         differs = ""
-        if plan.get("settings") != config.settings:
-            differs = f"another build: {_differences(plan, config)}"
+        if plan.get("settings") != spec.settings:
+            theirs = plan.get("options")
+            changed = spec.options.differences(theirs if isinstance(theirs, dict) else {})
+            differs = f"another build: {changed or 'of another version of imageshards'}"
         elif digest not in (None, plan.get("digest")):
             differs = "a build of other inputs"
         if differs and not storage.exists(layout.dataset_info):
@@ -123,32 +125,11 @@ def _sweep_unpacked(layout: Layout, keep: Collection[str] = ()) -> None:
     storage.delete([uri for uri in ours if uri not in keep])
 
 
-def _differences(plan: dict[str, Any], config: Config) -> str:
-    theirs = plan.get("options")
-    theirs = theirs if isinstance(theirs, dict) else {}
-    mine = json.loads(json.dumps(config.options))
-    changed = [
-        f"--{name} {_option_text(theirs.get(name, _default(name)))}, now {_option_text(mine[name])}"
-        for name in mine
-        if theirs.get(name, _default(name)) != mine[name]
-    ]
-    return "; ".join(changed) or "of another version of imageshards"
-
-
-def _default(option: str) -> Any:
-    """What a build of an earlier version did, which had no such option."""
-    return getattr(Config, option, None)
-
-
-def _option_text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value) or "(none)"
-
-
-def _check_still_mine(plan: Plan, config: Config) -> None:
-    theirs = _read_json(config.layout.plan) or {}
-    if (theirs.get("digest"), theirs.get("settings")) != (plan.digest, config.settings):
+def _check_still_mine(plan: Plan, spec: BuildSpec) -> None:
+    theirs = _read_json(spec.layout.plan) or {}
+    if (theirs.get("digest"), theirs.get("settings")) != (plan.digest, spec.settings):
         raise BuildError(
-            f"{config.layout.root}: another build has taken this output; run one at a time"
+            f"{spec.layout.root}: another build has taken this output; run one at a time"
         )
 
 
@@ -228,14 +209,14 @@ def finish(
     plan: Plan,
     reports: Iterable[ShardReport],
     rejects: Iterable[RejectReport],
-    config: Config,
+    spec: BuildSpec,
 ) -> None:
     """Checks that nothing is lost, and writes the metadata; dataset_info.json last.
 
     Raises:
       BuildError: too many rejects, or shards without any image.
     """
-    layout = config.layout
+    layout = spec.layout
     place = {shard: number for number, shard in enumerate(plan.shards)}
     shards = sorted(reports, key=lambda report: place[report.shard])
     parts = sorted(rejects, key=lambda part: part.part)
@@ -244,28 +225,26 @@ def finish(
         errors.update(part.errors)
     _conserve(plan, shards, errors)
     _write_rejects(layout, parts)
-    _judge(plan, shards, errors, config)
+    _judge(plan, shards, errors, spec)
     leaks = 0
     if len(plan.splits) > 1:
-        leaks = write_leaks(layout, shards, config.schema)
-    build = metadata.build_json(plan, shards, errors, leaks, config)
+        leaks = write_leaks(layout, shards, spec.schema)
+    build = metadata.build_json(plan, shards, errors, leaks, spec)
     layout.write(layout.build, metadata.to_json(build))
-    features = features_json(config.schema, len(plan.classes))
+    features = features_json(spec.schema, len(plan.classes))
     layout.write(layout.features, metadata.to_json(features))
-    label_key = config.schema.key_of("label")
+    label_key = spec.schema.key_of("label")
     if label_key:
         names = "".join(f"{name}\n" for name in plan.classes)
         layout.write(layout.labels(label_key), names.encode())
     rejected = _first_lines(layout.rejects)
     leaked = _first_lines(layout.leaks) if leaks else []
-    layout.write(
-        layout.report, report_html(build, layout, config.schema, rejected, leaked).encode()
-    )
+    layout.write(layout.report, report_html(build, layout, spec.schema, rejected, leaked).encode())
     storage.sweep(layout.state)
-    _check_still_mine(plan, config)
+    _check_still_mine(plan, spec)
     _check_shards(layout, shards)
     _sweep_unpacked(layout)
-    info = metadata.dataset_info_json(plan, shards, config)
+    info = metadata.dataset_info_json(plan, shards, spec)
     layout.write(layout.dataset_info, metadata.to_json(info))
 
 
@@ -312,12 +291,14 @@ def _first_lines(uri: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in islice(file, LINES_SHOWN)]
 
 
-def _judge(plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], config: Config) -> None:
-    problem = _verdict(plan, shards, errors, config)
+def _judge(
+    plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], spec: BuildSpec
+) -> None:
+    problem = _verdict(plan, shards, errors, spec)
     if problem:
         # It may be there from a run that was less strict.
-        storage.delete([config.layout.dataset_info])
-        raise BuildError(f"{problem}; see {config.layout.rejects}")
+        storage.delete([spec.layout.dataset_info])
+        raise BuildError(f"{problem}; see {spec.layout.rejects}")
 
 
 def _example(layout: Layout) -> str:
@@ -329,30 +310,30 @@ def _example(layout: Layout) -> str:
 
 
 def _verdict(
-    plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], config: Config
+    plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], spec: BuildSpec
 ) -> str:
-    if errors[LOST] and config.max_reject_fraction < 1:
+    if errors[LOST] and spec.options.output.max_reject_fraction < 1:
         break_off = "inputs break" if errors[LOST] > 1 else "input breaks"
         return (
             f"{errors[LOST]:,} {break_off} off, and what came behind is not known: mend it, or "
             "write --max_reject_fraction 1 to take what is there"
         )
-    noun = config.schema.noun
+    noun = spec.schema.noun
     # Those are not faults of the images.
     rejects = errors.total() - errors[DUPLICATE_PIXELS]
-    if rejects > config.max_reject_fraction * plan.images:
+    if rejects > spec.options.output.max_reject_fraction * plan.images:
         faults = [line for line in errors.most_common() if line[0] != DUPLICATE_PIXELS]
         kinds = ", ".join(f"{count:,} {error}" for error, count in faults)
         return (
             f"{rejects:,} of {plan.images:,} {noun}s ({rejects / plan.images:.1%}) were rejected, "
-            f"more than --max_reject_fraction {config.max_reject_fraction:g}: {kinds}"
-            f"{_example(config.layout)}"
+            f"more than --max_reject_fraction {spec.options.output.max_reject_fraction:g}: {kinds}"
+            f"{_example(spec.layout)}"
         )
     for name in plan.splits:
         if not any(report.records for report in shards if report.shard.split == name):
             return f"every {noun} of the split {name!r} was rejected"
     empty = [report.shard for report in shards if not report.records]
-    if empty and config.writer == "shard":
+    if empty and spec.options.execution.writer == "shard":
         return (
             f"{len(empty):,} of {empty[0].num_shards:,} shards of {empty[0].split!r} have no "
             f"{noun} left after rejects: write fewer --num_shards"

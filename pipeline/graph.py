@@ -1,11 +1,11 @@
-"""The whole graph on one screen: the pipeline's table of contents."""
+"""The graph of a build: all of its steps, in order."""
 
 from __future__ import annotations
 
 import apache_beam as beam
 from apache_beam.pvalue import AsIter, AsSingleton
 
-from imageshards.pipeline.config import Config
+from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.finish import claim, finish
 from imageshards.transforms import storage
 from imageshards.transforms.dedupe import TakePixelsOnce
@@ -17,64 +17,63 @@ from imageshards.transforms.write_beam import EncodeExamples, WriteRejects, Writ
 from imageshards.transforms.write_shards import WriteShards, Written
 
 
-def build(root: beam.Pipeline, config: Config, workers: int | None = 1) -> None:
+def build(root: beam.Pipeline, spec: BuildSpec, workers: int | None = 1) -> None:
     """Adds the build of a data set to a pipeline.
 
     Args:
       root: the pipeline.
-      config: what to build.
-      workers: processes that write shards, beside those of the runner (see `WriteShards`).
+      spec: what to build.
+      workers: processes that write shards besides the runner's (see `WriteShards`).
     """
+    inputs = spec.options.inputs
     listed = root | "Read" >> ReadReferences(
-        [storage.normalize(place) for place in config.input],  # a worker may be in another folder
-        config.annotator,
-        config.uri_column,
-        config.include_all,
-        exclude=config.layout.root,
-        scratch=config.layout.state,
-        keys=config.record_keys,
-        unit=config.unit,
+        [storage.normalize(uri) for uri in inputs.input],  # workers have another current folder
+        spec.annotator,
+        inputs.uri_column,
+        inputs.include_all,
+        exclude=spec.layout.root,
+        scratch=spec.layout.state,
+        keys=spec.record_keys,
+        unit=spec.text_unit,
     )  # (bucket, references); tallies
-    if config.dedupe == "pixels":
-        batches = listed.batches | "Dedupe" >> TakePixelsOnce(config.encoder)
+    if spec.options.images.dedupe == "pixels":
+        batches = listed.batches | "Dedupe" >> TakePixelsOnce(spec.encoder)
         listed = listed._replace(batches=batches)
-    groups, planned = listed | "Shuffle" >> ShuffleReferences(config.planner)
+    groups, planned = listed | "Shuffle" >> ShuffleReferences(spec.planner)
     # groups: (bucket, split -> sorted references); planned: one plan
-    plan = AsSingleton(planned | "Claim" >> beam.Map(claim, config).with_output_types(Plan))
-    if config.writer == "shard":
-        written = write_shards(groups, plan, config, workers)
+    plan = AsSingleton(planned | "Claim" >> beam.Map(claim, spec).with_output_types(Plan))
+    if spec.options.execution.writer == "shard":
+        written = write_shards(groups, plan, spec, workers)
     else:
-        written = write_with_beam(groups, plan, config)
+        written = write_with_beam(groups, plan, spec)
     # written: shard reports; reject reports
     (
         root
         | "Once" >> beam.Impulse()
-        | "Finish"
-        >> beam.Map(finish, plan, AsIter(written.reports), AsIter(written.rejects), config)
+        | "Finish" >> beam.Map(finish, plan, AsIter(written.reports), AsIter(written.rejects), spec)
     )
 
 
 def write_shards(
-    groups: beam.PCollection[Group], plan: AsSingleton, config: Config, workers: int | None
+    groups: beam.PCollection[Group], plan: AsSingleton, spec: BuildSpec, workers: int | None
 ) -> Written:
-    """`--writer=shard`: every shard is written by one owner, in exact order."""
+    """`--writer=shard`: one worker writes each shard, with all records in order."""
     written: Written = (
         groups
         | "AssignShards" >> beam.FlatMap(assign_shards, plan)  # (shard, (bucket, references))
-        | "WriteShards"
-        >> WriteShards(config.layout, config.encoder, config.settings, plan, workers)
+        | "WriteShards" >> WriteShards(spec.layout, spec.encoder, spec.settings, plan, workers)
     )
     return written
 
 
-def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, config: Config) -> Written:
-    """`--writer=beam`: images are encoded in parallel and written by `WriteToTFRecord`."""
+def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, spec: BuildSpec) -> Written:
+    """`--writer=beam`: images are encoded in parallel, and `WriteToTFRecord` writes them."""
     encoded = (
         groups
         | "BySplit" >> beam.FlatMap(_by_split)  # (split, references)
-        | "EncodeExamples" >> EncodeExamples(config.encoder, plan)  # (split, Example)
+        | "EncodeExamples" >> EncodeExamples(spec.encoder, plan)  # (split, Example)
     )
-    splits = config.beam_splits
+    splits = spec.beam_splits
     examples = encoded.examples | "Part" >> beam.Partition(
         lambda element, _: splits.index(element[0]), len(splits)
     )
@@ -88,18 +87,18 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, config: 
         | f"Write_{split}"
         >> WriteSplit(
             split,
-            config.shard_counts.of(split) or 1,
-            config.layout,
-            config.schema,
+            spec.shard_counts.of(split) or 1,
+            spec.layout,
+            spec.schema,
             conversions,
-            config.compression_of_shards,
+            spec.compression,
         )
         for split, part in zip(splits, examples, strict=True)
     ]
     rejects = (
         encoded.rejects  # (split, reject)
         | "GroupRejects" >> beam.GroupByKey()
-        | "WriteRejects" >> beam.ParDo(WriteRejects(config.layout))
+        | "WriteRejects" >> beam.ParDo(WriteRejects(spec.layout))
     )
     return Written(reports | "Reports" >> beam.Flatten(), rejects)
 

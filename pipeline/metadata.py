@@ -16,7 +16,8 @@ from functools import cache
 from importlib import metadata as packages
 from typing import Any
 
-from imageshards.pipeline.config import FORMAT_VERSION, Config
+from imageshards.pipeline.assembly import BuildSpec
+from imageshards.pipeline.options.build_options import FORMAT_VERSION
 from imageshards.transforms.elements import ShardReport
 from imageshards.transforms.records.tfrecord import GZIP_SUFFIX, shard_name
 from imageshards.transforms.references.plan import Plan
@@ -36,12 +37,12 @@ def to_json(value: Any) -> bytes:
     return (json.dumps(value, indent=1) + "\n").encode()
 
 
-def plan_json(plan: Plan, config: Config) -> dict[str, Any]:
+def plan_json(plan: Plan, spec: BuildSpec) -> dict[str, Any]:
     """Which build a folder belongs to: what a resumed run compares."""
     return {
         "digest": plan.digest,
-        "settings": config.settings,
-        "options": config.options,
+        "settings": spec.settings,
+        "options": spec.options.recorded,
         "splits": {
             name: {"images": split.images, "shards": split.num_shards, "bytes": split.bytes}
             for name, split in plan.splits.items()
@@ -61,7 +62,7 @@ def build_json(
     shards: Sequence[ShardReport],
     errors: Mapping[str, int],
     leaks: int,
-    config: Config,
+    spec: BuildSpec,
 ) -> dict[str, Any]:
     """Everything that is known of a build."""
     records = sum(shard.records for shard in shards)
@@ -87,8 +88,8 @@ def build_json(
     return {
         "imageshards": version(),
         "format": FORMAT_VERSION,
-        "name": config.dataset_name,
-        "options": {"input": list(config.input), **config.options},
+        "name": spec.dataset_name,
+        "options": {"input": list(spec.options.inputs.input), **spec.options.recorded},
         "versions": {
             "python": platform.python_version(),
             **{name: packages.version(name) for name in _VERSIONED},
@@ -133,14 +134,15 @@ def _pixels(size: tuple[int, int]) -> tuple[int, int, int]:
     return size[0] * size[1], *size
 
 
-def dataset_info_json(plan: Plan, shards: Sequence[ShardReport], config: Config) -> dict[str, Any]:
+def dataset_info_json(plan: Plan, shards: Sequence[ShardReport], spec: BuildSpec) -> dict[str, Any]:
     """What `tfds.builder_from_directory` needs; int64 are strings, as in protobuf's JSON."""
-    counts = f"{sum(shard.records for shard in shards):,} {config.schema.noun}s"
+    seed = spec.options.output.seed
+    counts = f"{sum(shard.records for shard in shards):,} {spec.schema.noun}s"
     ending = "{FILEFORMAT}" + (GZIP_SUFFIX if plan.compression else "")
     return {
-        "name": config.dataset_name,
+        "name": spec.dataset_name,
         "version": "1.0.0",
-        "description": f"{counts}, shuffled with seed {config.seed} by imageshards {version()}.",
+        "description": f"{counts}, shuffled with seed {seed} by imageshards {version()}.",
         "fileFormat": "tfrecord",
         "splits": [
             {

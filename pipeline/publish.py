@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
 
-from imageshards.pipeline.config import default_name
+from imageshards.pipeline.assembly import default_name
 from imageshards.pipeline.finish import clear
 from imageshards.pipeline.metadata import to_json
 from imageshards.transforms import storage

@@ -9,8 +9,9 @@ import pytest
 from helpers import write_images
 
 from imageshards.launch.cli import main
-from imageshards.pipeline.config import Config
-from imageshards.pipeline.run import Summary, run
+from imageshards.pipeline.options.build_options import BuildOptions
+from imageshards.pipeline.run import run
+from imageshards.pipeline.summary import Summary
 
 LOCAL = ["--runner=FnApiRunner"]
 
@@ -33,8 +34,8 @@ def build(tmp_path: Path) -> Build:
     def do(*inputs: Path | str, beam: list[str] | None = None, **options: object) -> Summary:
         options.setdefault("output", str(tmp_path / "out"))
         options["output"] = str(options["output"])
-        config = Config(input=tuple(map(str, inputs)), **options)  # type: ignore[arg-type]
-        return run(config, beam or LOCAL, show_progress=False)
+        built = BuildOptions.of(input=tuple(map(str, inputs)), **options)
+        return run(built, beam or LOCAL, show_progress=False)
 
     return do
 

@@ -1,4 +1,4 @@
-"""What --runner=DataflowRunner needs beside --project, --region and --temp_location."""
+"""The arguments of Beam that --runner=DataflowRunner needs: checked, and completed."""
 
 from __future__ import annotations
 
@@ -14,67 +14,68 @@ from pathlib import Path
 from typing import Any
 
 from imageshards.launch.dataflow.package import NAME, write_wheel
-from imageshards.pipeline.config import Config
+from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.metadata import version
-from imageshards.pipeline.options import Parser
+from imageshards.pipeline.options.parser import Parser
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.storage.gcs_auth import IMPERSONATE
 
 _NEEDED = {
-    "project": "the project that pays",
-    "region": "where the job runs, such as us-central1: that of the buckets",
-    "temp_location": "a folder for the job's own files, such as gs://BUCKET/tmp",
+    "project": "the project that is billed",
+    "region": "the region of the job and of the buckets, such as us-central1",
+    "temp_location": "a folder for temporary files of the job, such as gs://BUCKET/tmp",
 }
 _OPTIONAL = (
     "staging_location", "job_name", "setup_file", "sdk_container_image",
     "number_of_worker_harness_threads", "impersonate_service_account",
 )  # fmt: skip
 _HARNESS_THREADS = 2
-"""Shards at a time in the process of each vCPU, each with reads in flight of its own. Beam's
-default of 12 would begin hundreds of reads, and hold as many images, for one core to check."""
+"""Shards that the process of each vCPU writes concurrently, each with its own concurrent reads.
+With Beam's default of 12, hundreds of images would wait in memory for one core to check them."""
 _JOB_NAME_LENGTH = 63
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _REQUEST_SECONDS = 10
 
 
 @contextmanager
-def completed(arguments: Sequence[str], config: Config) -> Iterator[list[str]]:
-    """Beam's arguments with what is missing; nothing is contacted.
+def completed(arguments: Sequence[str], spec: BuildSpec) -> Iterator[list[str]]:
+    """Yields Beam's arguments with those that were missing; contacts no service.
 
-    The job is named after the data set, so that the service refuses a second one beside it.
-    Where no image, no setup file and no package brings imageshards to the workers, a wheel of
-    the one that runs here does; it is there as long as the context is.
+    The job is named after the data set, so that the service rejects a second job of the same
+    build. Unless an image, a setup file or a package installs imageshards on the workers, a wheel
+    of the running version is added. It exists until the context ends.
 
     Args:
       arguments: Beam's, as the user gave them.
-      config: what to build.
+      spec: what to build.
 
     Raises:
-      UsageError: what only the user knows is missing, or the workers could not reach something.
+      UsageError: a required argument is missing, or workers could not reach a path.
     """
     given = _parse(arguments)
     for option, what in _NEEDED.items():
         if not getattr(given, option):
-            raise UsageError(f"--{option} is missing: --runner=DataflowRunner needs {what}")
+            raise UsageError(f"--{option} is missing: --runner=DataflowRunner requires {what}")
     for option in ("temp_location", "staging_location"):
         _check_bucket(option, getattr(given, option))
-    for option, uri in (*(("input", uri) for uri in config.input), ("output", config.output)):
+    inputs, output = spec.options.inputs.input, spec.options.output.output
+    for option, uri in (*(("input", uri) for uri in inputs), ("output", output)):
         if storage.is_local(storage.normalize(uri)):
             raise UsageError(
-                f"--{option} {uri}: Dataflow's workers do not see this machine's files; "
-                "write a place such as gs://BUCKET/FOLDER"
+                f"--{option} {uri}: Dataflow's workers cannot read files of this machine; use a "
+                "URI such as gs://BUCKET/FOLDER"
             )
     if given.setup_file and not os.path.isfile(given.setup_file):
-        raise UsageError(f"--setup_file {given.setup_file}: there is no such file")
+        raise UsageError(f"--setup_file {given.setup_file}: no such file")
     temp = given.temp_location.rstrip("/")
     added = [f"--labels={NAME}-version={re.sub('[^a-z0-9]', '-', version().lower())}"]
-    if temp.count("/") == 2:  # Beam takes a bucket for a folder only with a slash
+    if temp.count("/") == 2:  # Beam accepts a bucket as a folder only with a slash
         added.append(f"--temp_location={temp}/")
     if not given.staging_location:
         added.append(f"--staging_location={temp}/staging")
     if not given.job_name:
-        added.append(f"--job_name={_job_name(config.dataset_name)}")
+        added.append(f"--job_name={_job_name(spec.dataset_name)}")
     if not given.number_of_worker_harness_threads:
         added.append(f"--number_of_worker_harness_threads={_HARNESS_THREADS}")
     with tempfile.TemporaryDirectory() as folder:
@@ -84,16 +85,17 @@ def completed(arguments: Sequence[str], config: Config) -> Iterator[list[str]]:
 
 
 def check_access(arguments: Sequence[str]) -> None:
-    """Looks for Google credentials and for the buckets of the job's own files, within seconds.
+    """Checks the Google credentials and the buckets of the job's temporary files, within seconds.
 
-    Beam and its clients would each look for credentials again and again, and go on without; and
-    Beam tries for ten minutes to write into a bucket that is not there.
+    Without this check Beam and its clients search for credentials repeatedly and continue without
+    them, and Beam tries for ten minutes to write to a bucket that does not exist.
 
     Raises:
-      UsageError: there are no credentials, or they are not valid any more; there is no such
-        bucket, or it may not be looked at.
+      UsageError: there are no valid credentials, a bucket does not exist, or the credentials do
+        not permit access to it.
+      BuildError: a bucket cannot be reached.
     """
-    # Off Google's machines nobody answers there, and by default it is asked 3 times for 3 s.
+    # The metadata server exists only on Google's machines; by default it is tried 3 times for 3 s.
     os.environ.setdefault("GCE_METADATA_TIMEOUT", "1")
     os.environ.setdefault("GCE_METADATA_DETECT_RETRIES", "2")
     from google.auth.credentials import AnonymousCredentials
@@ -102,7 +104,7 @@ def check_access(arguments: Sequence[str]) -> None:
     given = _parse(arguments)
     credentials = AnonymousCredentials() if given.no_auth else _credentials()  # type: ignore[no-untyped-call]
     if given.impersonate_service_account:
-        # The buckets are for that one to see, by us too.
+        # That account has access to the buckets; imageshards uses it, too.
         os.environ[IMPERSONATE] = given.impersonate_service_account
         return
     client = cloud_storage.Client(project=given.project, credentials=credentials)
@@ -124,8 +126,8 @@ def _credentials() -> Any:
     except GoogleAuthError as error:
         reason = re.split(r"\.\s|\n", str(error.args[0] if error.args else error))[0].rstrip(".")
         raise UsageError(
-            f"no Google credentials: {reason}; `gcloud auth application-default login` gets them, "
-            "or GOOGLE_APPLICATION_CREDENTIALS names the file of a service account"
+            f"no Google credentials: {reason}; run `gcloud auth application-default login`, or set "
+            "GOOGLE_APPLICATION_CREDENTIALS to the file of a service account"
         ) from error
     return credentials
 
@@ -139,11 +141,11 @@ def _check_exists(client: Any, option: str, uri: str) -> None:
     try:
         client.get_bucket(bucket, timeout=_REQUEST_SECONDS, retry=retry)
     except NotFound as error:
-        raise UsageError(f"--{option} {uri}: there is no bucket {bucket!r}") from error
+        raise UsageError(f"--{option} {uri}: bucket {bucket!r} does not exist") from error
     except (Forbidden, Unauthorized) as error:
         raise UsageError(
-            f"--{option} {uri}: these credentials may not look at bucket {bucket!r}: it takes "
-            "roles/storage.legacyBucketReader, and roles/storage.objectAdmin to write there"
+            f"--{option} {uri}: the credentials do not permit access to bucket {bucket!r}: grant "
+            "roles/storage.legacyBucketReader, and roles/storage.objectAdmin for writing"
         ) from error
     except Exception as error:
         raise BuildError(f"--{option} {uri}: cannot be reached: {error}") from error
@@ -161,7 +163,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _check_bucket(option: str, uri: str) -> None:
     if uri and not re.match(r"gs://[a-z0-9][-_.a-z0-9]+[a-z0-9](/|$)", uri):
-        raise UsageError(f"--{option} {uri}: write gs://BUCKET/FOLDER")
+        raise UsageError(f"invalid --{option} {uri!r}: expected gs://BUCKET/FOLDER")
 
 
 def _has_package(given: argparse.Namespace) -> bool:
@@ -174,5 +176,5 @@ def _has_package(given: argparse.Namespace) -> bool:
 
 
 def _job_name(dataset: str) -> str:
-    """The service takes small letters, digits and hyphens, and a letter or digit last."""
+    """A name that the service accepts: lower-case letters, digits and inner hyphens."""
     return f"{NAME}-{dataset.replace('_', '-')}"[:_JOB_NAME_LENGTH].rstrip("-")

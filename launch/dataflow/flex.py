@@ -1,7 +1,7 @@
-"""What the Flex Template's launcher runs: `imageshards build` with the template's parameters.
+"""The program of the Flex Template's launcher: runs `imageshards build` with its parameters.
 
-A parameter has one value, and is always written --NAME=VALUE. So flags come as --overwrite=true,
-and several inputs as gs://BUCKET/A,gs://BUCKET/B.
+A parameter has one value, and is always written --NAME=VALUE. So switches are given as
+--overwrite=true, and several inputs as gs://BUCKET/A,gs://BUCKET/B.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from imageshards.launch import cli
-from imageshards.pipeline.options import flags
+from imageshards.pipeline.options.build_options import BuildOptions
+from imageshards.pipeline.options.declare import options_of
 
 IMAGE_VARIABLE = "IMAGESHARDS_IMAGE"
-"""Set in the image: its own name."""
+"""Environment variable that the image sets to its own name."""
 
-_BETWEEN_PLACES = re.compile(r",(?=(?:gs|https?)://)")
+_BETWEEN_URIS = re.compile(r",(?=(?:gs|https?)://)")
 _IMAGE_OPTIONS = ("--sdk_container_image", "--worker_harness_container_image")
 
 
 def arguments_of(parameters: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The launcher's parameters as arguments of the command.
+    """The arguments of the command for the launcher's parameters.
 
     Args:
       parameters: --NAME=VALUE each; those of Beam are among them.
-      environment: the image says its name there.
+      environment: of the process; it has the name of the image.
     """
     arguments = ["build", *_translated(parameters)]
     image = environment.get(IMAGE_VARIABLE, "")
@@ -36,12 +37,13 @@ def arguments_of(parameters: Sequence[str], environment: Mapping[str, str]) -> l
 
 
 def _translated(parameters: Sequence[str]) -> Iterator[str]:
-    switches = flags()
+    groups = BuildOptions.command_line()
+    switches = {option.flag for group in groups for option in options_of(group) if option.is_switch}
     for parameter in parameters:
         name, equals, value = parameter.partition("=")
         if name == "--input":
-            yield from (f"{name}={place}" for place in _BETWEEN_PLACES.split(value))
-        elif equals and name.removeprefix("--") in switches and value.lower() in ("true", "false"):
+            yield from (f"{name}={uri}" for uri in _BETWEEN_URIS.split(value))
+        elif equals and name in switches and value.lower() in ("true", "false"):
             yield from [name] if value.lower() == "true" else []
         else:
             yield parameter

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from imageshards import reader
-from imageshards.pipeline.options import Parser
+from imageshards.pipeline.options.parser import Parser
 from imageshards.reader.dataset import open_dataset
 from imageshards.reader.files import find
 from imageshards.reader.splits import share_of

@@ -80,7 +80,8 @@ def test_the_trigger_form_is_usable(dags):
     [
         ("input", "one"), ("input", []), ("date", "yesterday"), ("since", "2026-13-01"),
         ("output", "/data/{day}"), ("output", "relative/{date}"), ("keep_versions", -1),
-        ("options", {"--num_shards": 3}), ("engine", "spark"), ("overwrite", "yes"),
+        ("options", {"--num_shards": 3}), ("options", {"check": "fast"}),
+        ("options", {"quality": 101}), ("engine", "spark"), ("overwrite", "yes"),
     ],
 )  # fmt: skip
 def test_the_form_refuses(dags, name: str, value: object):

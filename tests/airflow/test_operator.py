@@ -237,9 +237,9 @@ def test_the_date_of_a_run_is_that_of_its_interval_where_the_team_lives(dag_file
 @pytest.mark.parametrize(
     ("params", "says"),
     [
-        ({"options": {"output": "/tmp/x"}}, "options: output has a field of its own"),
-        ({"options": {"labels": "dirname"}}, "a field of its own, labels_from"),
-        ({"since": "2026-12-01"}, "since 2026-12-01 is later than the date of the run"),
+        ({"options": {"output": "/tmp/x"}}, "options: output cannot be set here"),
+        ({"options": {"labels": "dirname"}}, "write labels_from instead of labels"),
+        ({"since": "2026-12-01"}, "since: 2026-12-01 is later than the date of the run"),
     ],
 )
 def test_a_wrong_form_is_not_tried_again(dag_file: Any, params: dict[str, Any], says: str):

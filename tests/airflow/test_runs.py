@@ -77,7 +77,7 @@ def test_three_nights(tmp_path: Path, run: Callable[..., Run]):
     # A night on which nothing arrived.
     idle = run(dag, date=DAYS[1])
     assert set(idle.states.values()) == {"skipped"}
-    assert "nothing to do: 2026-11-01 is of the same inputs" in idle.log
+    assert "nothing to do: 2026-11-01 has the same inputs" in idle.log
     assert stamps(tmp_path / "out") == before
 
     # Another task of the same folder of images, as it would have run night after night.
@@ -121,7 +121,7 @@ def test_a_night_without_images(tmp_path: Path, run: Callable[..., Run]):
     dag = write_dag("empty", arguments(tmp_path, since=None, retries=0))
     typo = run(dag, date=DAYS[0], options={"num_shrads": 4})
     assert "unknown option --num_shrads=4" in typo.error()
-    assert "no image in" in (failed := run(dag, date=DAYS[0])).error()
+    assert "no image found in" in (failed := run(dag, date=DAYS[0])).error()
     assert failed.state == "failed"
     skipped = run(dag, date=DAYS[0], allow_empty=True)
     assert set(skipped.states.values()) == {"skipped"}

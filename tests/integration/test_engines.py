@@ -21,7 +21,7 @@ import pytest
 from helpers import IMAGESHARDS, contents, image_bytes, imageshards, names, write_images
 from web_server import WebServer, reply, running
 
-from imageshards.pipeline.options import without_effect
+from imageshards.pipeline.options.beam_arguments import ignored_options
 
 ROOT = Path(__file__).parents[2]
 FIRST_DOWNLOAD = 1200
@@ -207,7 +207,7 @@ def test_options_without_effect_are_told(prism: list[str], photos: Path, tmp_pat
     ],
 )
 def test_what_a_runner_ignores(runner: str, option: str, told: str):
-    assert without_effect([f"--runner={runner}", option]) == told
+    assert ignored_options([f"--runner={runner}", option]) == told
 
 
 def test_workers_are_for_the_local_runner(photos: Path, tmp_path: Path):

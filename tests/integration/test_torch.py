@@ -7,7 +7,7 @@ from conftest import LOCAL
 from helpers import write_images
 
 from imageshards import reader
-from imageshards.pipeline.config import Config
+from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.run import run
 
 torch_data = pytest.importorskip("torch.utils.data", reason="pip install torch, 3 GB, to run it")
@@ -18,7 +18,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> reader.Records:
     folder = tmp_path_factory.mktemp("torch")
     write_images(folder / "in", 6, 20)
     run(
-        Config(input=(str(folder / "in"),), output=str(folder / "out"), num_shards="7"),
+        BuildOptions.of(input=(str(folder / "in"),), output=str(folder / "out"), num_shards="7"),
         LOCAL,
         show_progress=False,
     )

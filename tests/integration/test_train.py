@@ -17,7 +17,7 @@ import pytest
 from conftest import LOCAL
 
 from imageshards.launch.demo import write_digits
-from imageshards.pipeline.config import Config
+from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.run import run
 
 FOUR_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
@@ -47,7 +47,7 @@ def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
     write_digits(folder / "images")
-    config = Config(
+    config = BuildOptions.of(
         input=(str(folder / "images"),), output=str(folder / "out"), num_shards="train=4,test=2",
         splits="train=0.8,test=0.2", base_uri=str(folder / "images"),
     )  # fmt: skip

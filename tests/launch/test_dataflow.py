@@ -1,6 +1,5 @@
 """What Dataflow needs of us, as far as it can be told without a service."""
 
-import argparse
 import hashlib
 import json
 import os
@@ -23,15 +22,16 @@ from helpers import imageshards, told
 from imageshards.launch.dataflow import costs, flex
 from imageshards.launch.dataflow.arguments import completed
 from imageshards.launch.dataflow.package import write_wheel
-from imageshards.launch.dataflow.template import NOT_IN_TEMPLATE, template
-from imageshards.pipeline.config import Config
-from imageshards.pipeline.options import (
+from imageshards.launch.dataflow.template import template
+from imageshards.pipeline.assembly import BuildSpec
+from imageshards.pipeline.options.beam_arguments import (
     beam_labels,
-    build_actions,
-    flags,
     is_dataflow,
     is_local_runner,
 )
+from imageshards.pipeline.options.build_options import BuildOptions
+from imageshards.pipeline.options.declare import options_of
+from imageshards.pipeline.options.groups import Images
 from imageshards.pipeline.submission import Submission
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.images.resize import Resize
@@ -39,7 +39,7 @@ from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardC
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "launch/dataflow"
-CONFIG = Config(input=("gs://bucket/photos",), output="gs://bucket/My Photos_2")
+SPEC = BuildSpec(BuildOptions.of(input=("gs://bucket/photos",), output="gs://bucket/My Photos_2"))
 NEEDED = [
     "--runner=DataflowRunner", "--project=my-project", "--region=us-central1",
     "--temp_location=gs://bucket/tmp",
@@ -55,13 +55,16 @@ WRONG = [
     ([*REMOTE, *without("project")], "--project is missing"),
     ([*REMOTE, *without("region")], "--region is missing"),
     ([*REMOTE, *without("temp_location")], "--temp_location is missing"),
-    ([*REMOTE, *NEEDED, "--temp_location=/tmp"], "--temp_location /tmp: write gs://BUCKET/FOLDER"),
-    ([*REMOTE, *NEEDED, "--staging_location=b/s"], "--staging_location b/s: write gs://"),
+    (
+        [*REMOTE, *NEEDED, "--temp_location=/tmp"],
+        "--temp_location '/tmp': expected gs://BUCKET/FOLDER",
+    ),
+    ([*REMOTE, *NEEDED, "--staging_location=b/s"], "--staging_location 'b/s': expected gs://"),
     ([*NEEDED, "--input=photos", "--output=gs://bucket/out"], "--input photos: Dataflow's workers"),
     ([*NEEDED, "--input=gs://bucket/a", "--output=out"], "--output out: Dataflow's workers"),
     ([*REMOTE, *NEEDED, "--workers=2"], "--workers is for the local runner"),
     ([*REMOTE, *NEEDED, "--project="], "--project is missing"),
-    ([*REMOTE, *NEEDED, "--setup_file=/none/setup.py"], "--setup_file /none/setup.py: there is no"),
+    ([*REMOTE, *NEEDED, "--setup_file=/none/setup.py"], "--setup_file /none/setup.py: no such"),
     ([*REMOTE, "--runner=dataflow"], "--project is missing"),
 ]
 
@@ -85,13 +88,13 @@ def test_what_is_missing_is_one_line_before_anything_is_contacted(
 def test_waiting_for_a_job_that_is_only_described_is_an_error(command: Command):
     template = "--template_location=gs://bucket/job.json"
     code, _, err = command("build", *REMOTE, *NEEDED, "--no_auth", "--wait", template)
-    assert (code, "--wait does not go with --template_location" in err) == (2, True)
+    assert (code, "--wait cannot be combined with --template_location" in err) == (2, True)
 
 
 def test_without_credentials_it_is_one_line(tmp_path: Path):
     for credentials in ("", str(tmp_path / "none.json")):
         done = imageshards(
-            "build", *REMOTE, *NEEDED, HOME=str(tmp_path), CLOUDSDK_CONFIG=str(tmp_path),
+            "build", *REMOTE, *NEEDED, HOME=str(tmp_path), CLOUDSDK_SPEC=str(tmp_path),
             GOOGLE_APPLICATION_CREDENTIALS=credentials, GCE_METADATA_IP="127.0.0.1:1",
             GCE_METADATA_HOST="127.0.0.1:1",
         )  # fmt: skip
@@ -106,7 +109,7 @@ def values(arguments: list[str]) -> dict[str, str]:
 
 
 def test_what_is_missing_is_added():
-    with completed(NEEDED, CONFIG) as arguments:
+    with completed(NEEDED, SPEC) as arguments:
         assert arguments[: len(NEEDED)] == NEEDED
         added = values(arguments[len(NEEDED) :])
         wheel = Path(added.pop("extra_package"))
@@ -127,7 +130,7 @@ def test_what_is_given_stays():
         "--staging_location=gs://other/s", "--number_of_worker_harness_threads=5",
         "--sdk_container_image=image",
     ]  # fmt: skip
-    with completed(given, CONFIG) as arguments:
+    with completed(given, SPEC) as arguments:
         added = values(arguments[len(given) :])
     # Beam takes gs://bucket for no folder.
     assert added == {
@@ -141,14 +144,14 @@ def test_what_is_given_stays():
      "--extra_packages=a/imageshards-1-py3-none-any.whl", "--worker_harness_container_image=x"],
 )  # fmt: skip
 def test_who_brings_the_package_gets_no_wheel(option: str):
-    with completed([*NEEDED, option], CONFIG) as arguments:
+    with completed([*NEEDED, option], SPEC) as arguments:
         assert not any(argument.startswith("--extra_package=/") for argument in arguments)
 
 
 def test_job_names_are_what_the_service_takes():
     for name in ("a", "x" * 100, "a_", "photos_2024"):
-        config = Config(input=("gs://b/i",), output="gs://bucket/out", name=name)
-        with completed(NEEDED, config) as arguments:
+        options = BuildOptions.of(input=("gs://b/i",), output="gs://bucket/out", name=name)
+        with completed(NEEDED, BuildSpec(options)) as arguments:
             job = values(arguments[len(NEEDED) :])["job_name"]
         assert re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", job)
 
@@ -165,7 +168,7 @@ def test_the_runner_has_several_names():
 
 def test_labels_of_the_job_may_be_json():
     labels = ["auto", "dirname", "airflow-version=v3", '{"goog-template": "x"}']
-    assert beam_labels(argparse.Namespace(labels=labels)) == [
+    assert beam_labels(labels) == [
         "--labels=airflow-version=v3", '--labels={"goog-template": "x"}',
     ]  # fmt: skip
 
@@ -215,6 +218,9 @@ def test_without_metadata_there_is_no_wheel(tmp_path: Path, monkeypatch: pytest.
         write_wheel(tmp_path)
 
 
+OPTIONS = {
+    option.name: option for group in BuildOptions.command_line() for option in options_of(group)
+}
 PARAMETERS = {parameter["name"]: parameter for parameter in template()["parameters"]}
 
 
@@ -223,28 +229,27 @@ def accepts(name: str, value: str) -> bool:
 
 
 def test_the_template_has_every_option():
-    options = {action.dest: action for action in build_actions()}
-    assert options.keys() > NOT_IN_TEMPLATE
     of_beam = {"number_of_worker_harness_threads", "sdk_container_image"}
-    assert PARAMETERS.keys() == (options.keys() - NOT_IN_TEMPLATE) | of_beam
+    assert OPTIONS.keys() - PARAMETERS.keys() == {"json", "wait", "workers"}
+    assert PARAMETERS.keys() - OPTIONS.keys() == of_beam
     assert len(PARAMETERS) == len(template()["parameters"])
     needed = {name for name, parameter in PARAMETERS.items() if not parameter["isOptional"]}
     assert needed == {"input", "output"}
     for name, parameter in PARAMETERS.items():
         assert parameter["label"]
         assert parameter["regexes"]
-        if name in options:
-            assert parameter["helpText"].startswith(" ".join(options[name].help.split()))
-    for name in flags() & PARAMETERS.keys():
-        assert accepts(name, "true")
-        assert not accepts(name, "yes")
+        if name in OPTIONS:
+            assert parameter["helpText"].startswith(OPTIONS[name].description)
+            if OPTIONS[name].is_switch:
+                assert accepts(name, "true")
+                assert not accepts(name, "yes")
 
 
 def test_the_template_takes_the_defaults():
-    for action in build_actions():
-        default = action.default[0] if action.dest == "labels" else action.default
-        if action.dest in PARAMETERS and default not in (None, "", [], False):
-            assert accepts(action.dest, str(default)), action.dest
+    for option in OPTIONS.values():
+        if option.name in PARAMETERS and isinstance(option.default, (str, int, float)):
+            text = f"{option.default}".lower()
+            assert not text or accepts(option.name, text), option.name
 
 
 @pytest.mark.parametrize(
@@ -259,8 +264,8 @@ def test_the_template_takes_the_defaults():
          ["uri", "dirname", "column:x", "regex:(a)", "column", "regex:a", "x"]),
         ("resize", Resize.parse,
          ["short:256", "long:5", "32x20", "crop:2x3", "pad:9x9", "short", "2", "crop:2"]),
-        ("check", lambda text: Config(("i",), "o", check=text), ["full", "header", "Full"]),
-        ("convert", lambda text: Config(("i",), "o", convert=text), ["auto", "jpeg", "gif"]),
+        ("check", lambda text: Images(check=text), ["full", "header", "Full"]),
+        ("convert", lambda text: Images(convert=text), ["auto", "jpeg", "gif"]),
         ("seed", int, ["0", "12", "x"]),
         ("max_reject_fraction", float, ["0.01", "1", ".5", "x"]),
     ],

@@ -5,16 +5,16 @@ from pathlib import Path
 from conftest import Command
 from helpers import build_json
 
-from imageshards.pipeline.options import Parser, add_build_options
+from imageshards.pipeline.options.parser import Parser, add_options
 
 
-def test_flags_are_off_by_default():
-    """Airflow's operators drop an option that is False: that must mean what it says."""
+def test_switches_are_off_by_default():
+    """Airflow's operators omit an option that is False: that must mean what it says."""
     parser = Parser()
-    add_build_options(parser)
-    flags = [action for action in parser._actions if action.nargs == 0 and action.dest != "help"]
-    assert len(flags) > 3
-    assert all(type(a).__name__ == "_StoreTrueAction" and a.default is False for a in flags)
+    add_options(parser)
+    switches = [action for action in parser._actions if action.nargs == 0 and action.dest != "help"]
+    assert len(switches) > 3
+    assert all(type(a).__name__ == "_StoreTrueAction" and a.default is False for a in switches)
 
 
 def test_labels_of_the_job_do_not_replace_those_of_images(

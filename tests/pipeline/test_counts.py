@@ -13,7 +13,8 @@ from test_references import batch_of, tally
 
 from imageshards.launch.cli import main
 from imageshards.pipeline import graph
-from imageshards.pipeline.config import Config
+from imageshards.pipeline.assembly import BuildSpec
+from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.references.keys import BUCKETS
@@ -64,7 +65,8 @@ def test_an_image_is_opened_once_and_its_bytes_are_never_copied(
 def test_the_graph_is_small(photos: Path, tmp_path: Path):
     """Beam takes 10 ms for a step, whatever the step does."""
     pipeline = beam.Pipeline()
-    graph.build(pipeline, Config(input=(str(photos),), output=str(tmp_path)))
+    options = BuildOptions.of(input=(str(photos),), output=str(tmp_path))
+    graph.build(pipeline, BuildSpec(options))
     proto = pipeline.to_runner_api()
     kinds = Counter(step.spec.urn for step in proto.components.transforms.values())
     assert kinds["beam:transform:group_by_key:v1"] == 2
@@ -85,10 +87,8 @@ def test_references_travel_in_few_small_elements():
 
 
 def test_what_a_job_hands_to_a_worker_is_small(photos: Path):
-    config = Config(input=(str(photos),), output="/out")
+    spec = BuildSpec(BuildOptions.of(input=(str(photos),), output="/out"))
     refs = batch_of([f"/photos/class{n % 100:03d}/IMG_{n:08d}.jpg" for n in range(10_000)])
     classes = {f"class{n:03d}": (n, b"class%03d" % n) for n in range(100)}
-    job = ShardJob(
-        ShardId("train", 0, 1), refs, classes, config.layout, config.encoder, config.settings
-    )
+    job = ShardJob(ShardId("train", 0, 1), refs, classes, spec.layout, spec.encoder, spec.settings)
     assert len(pickle.dumps(job)) < 400_000

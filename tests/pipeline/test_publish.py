@@ -13,7 +13,7 @@ from conftest import LOCAL, Command
 from helpers import every_file, write_images
 
 from imageshards.pipeline import publish as module
-from imageshards.pipeline.config import Config
+from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.publish import publish, read_pointer, state_of, versions
 from imageshards.pipeline.run import run
 from imageshards.transforms import storage
@@ -28,7 +28,11 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def built(images: Path, output: Path, **options: str) -> Path:
-    run(Config(input=(str(images),), output=str(output), **options), LOCAL, show_progress=False)
+    run(
+        BuildOptions.of(input=(str(images),), output=str(output), **options),
+        LOCAL,
+        show_progress=False,
+    )
     return output
 
 

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from imageshards.pipeline import config
-from imageshards.pipeline.config import Config
-from imageshards.pipeline.run import JobError
+from imageshards.pipeline.assembly import BuildSpec
+from imageshards.pipeline.failures import JobError
+from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.reader import parse
 from imageshards.reader.verify import verify
 from imageshards.transforms.elements import BuildError, UsageError
@@ -500,17 +500,19 @@ def test_gzip_is_made_again_and_taken_up(build: Build, folder: Path, tmp_path: P
 )
 def test_options_that_make_no_sense(options: dict[str, Any], message: str):
     with pytest.raises(UsageError) as caught:
-        Config(("in",), "out", **options)
+        BuildSpec(BuildOptions.of(input=("in",), output="out", **options))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_options_of_later_versions_leave_earlier_builds_alone():
     # Of a build before there were other schemas than slim.
-    assert Config(("in",), "out").settings == "20d7602229cbc05418c254b3a652fecc"
     assert (
-        Config(("in",), "out", features="shape", channels=1).settings
-        != Config(("in",), "out", features="shape").settings
+        BuildOptions.of(input=("in",), output="out").settings == "20d7602229cbc05418c254b3a652fecc"
+    )
+    assert (
+        BuildOptions.of(input=("in",), output="out", features="shape", channels=1).settings
+        != BuildOptions.of(input=("in",), output="out", features="shape").settings
     )
 
 
@@ -572,7 +574,6 @@ def test_the_page_on_adding_a_schema(
     scope: dict[str, Any] = {"Schema": Schema, "Feature": Feature}
     exec(page.split("```python")[1].split("```")[0], scope)
     monkeypatch.setitem(SCHEMAS, "web", scope["WEB"])
-    monkeypatch.setitem(config.CHOICES, "features", tuple(SCHEMAS))
     build(folder, features="web", num_shards="2", writer=writer, base_uri=str(folder))
     out = tmp_path / "out"
     assert not verify(str(out)).problems

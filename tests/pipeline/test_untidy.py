@@ -11,8 +11,8 @@ from helpers import build_json, contents, image_bytes, records, rejects, write_i
 from pictures import picture, saved
 from PIL import Image
 
-from imageshards.pipeline.config import Config
-from imageshards.pipeline.options import Parser, add_build_options, config_from
+from imageshards.pipeline.options.build_options import BuildOptions
+from imageshards.pipeline.options.parser import Parser, add_options, options_from
 from imageshards.reader.verify import verify
 from imageshards.transforms.images import headers
 
@@ -137,8 +137,8 @@ def test_the_command_line_has_the_options(command: Command, untidy: Path, tmp_pa
         assert (record.first("image/height"), record.first("image/width")) == (12, 12)
 
 
-def test_the_defaults_of_the_command_line_are_those_of_the_config():
+def test_the_defaults_of_the_command_line_are_those_of_the_declarations():
     parser = Parser()
-    add_build_options(parser)
-    parsed = config_from(parser.parse_args(["--input=a", "--output=/o"]))
-    assert parsed == Config(input=("a",), output="/o")
+    add_options(parser)
+    parsed = options_from(parser.parse_args(["--input=a", "--output=/o"]))
+    assert parsed == BuildOptions.of(input=("a",), output="/o")

@@ -21,7 +21,7 @@ from helpers import image_bytes, names, shards, write_images
 from PIL import Image
 
 from imageshards import reader
-from imageshards.pipeline.config import Config
+from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.run import run
 from imageshards.reader.files import RecordFile, find
 from imageshards.reader.order import make_blocks
@@ -37,7 +37,7 @@ def sets(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Pa
     """The 120 photos in 16, 12 and 7 shards."""
     folder = tmp_path_factory.mktemp("sets")
     for count in (16, 12, 7):
-        config = Config(
+        config = BuildOptions.of(
             input=(str(photos),), output=str(folder / str(count)), num_shards=str(count),
             base_uri=str(photos),
         )  # fmt: skip

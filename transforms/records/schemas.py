@@ -77,6 +77,15 @@ class Feature:
         return self.source in (COLUMN + self.key, "bbox_labels")
 
 
+_DESCRIBES_IMAGE = frozenset(
+    f"image/{key}"
+    for key in (
+        "channels", "class/label", "class/synset", "class/text", "colorspace", "encoded",
+        "filename", "format", "height", "width",
+    )
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Schema:
     """The features of a record.
@@ -88,6 +97,10 @@ class Schema:
       use: what it is for, in a few words.
       fixed: whether all images have one size, which `--resize` tells.
       label_offset: the least that `--label_offset` may be.
+      image_format: the only format of the image files, as `--convert` names it; empty: any.
+      has_class_texts: whether a line of `--class_names` may have a description after a tab.
+      not_copied: keys of TFRecord inputs that `--features_from auto` does not copy, besides the
+        schema's own: they describe the image as it was before conversion.
     """
 
     name: str
@@ -96,6 +109,9 @@ class Schema:
     use: str = ""
     fixed: bool = False
     label_offset: int = 0
+    image_format: Literal["", "jpeg", "png"] = ""
+    has_class_texts: bool = False
+    not_copied: frozenset[str] = _DESCRIBES_IMAGE
 
     def without_labels(self) -> Schema:
         """The same without what a data set without classes cannot fill."""
@@ -167,6 +183,7 @@ SLIM = Schema(
         Feature("image/width", "int64", "width", "Scalar"),
     ),
     use="TF-slim, Keras, TensorFlow Datasets (default)",
+    not_copied=frozenset(),
 )
 """The keys of TF-slim (tf_slim/data/tfexample_decoder.py), which most readers know."""
 
@@ -188,6 +205,8 @@ IMAGENET = Schema(
     ),
     use="ImageNet's TPU code: all of TF-slim's keys, JPEGs alone, label 0 for the background",
     label_offset=1,
+    image_format="jpeg",  # TPU code for ImageNet decodes nothing else
+    has_class_texts=True,
 )
 """The keys of TF-slim's ImageNet (datasets/build_imagenet_data.py)."""
 

@@ -1,8 +1,8 @@
-"""Airflow DAGs that make data sets of images on a schedule: check, build, verify, publish.
+"""Airflow DAGs that build data sets of images on a schedule: check, build, verify, publish.
 
-Copy this file into your DAGs folder, and edit DATASETS; nothing below it needs to change.
-It is parsed without Beam, TensorFlow or imageshards: what they do is done by the interpreter of an
-environment of imageshards' own, which the environment variable IMAGESHARDS_PYTHON names.
+Copy this file into your DAGs folder and edit DATASETS; nothing below it needs to change. It imports
+neither Beam nor TensorFlow nor imageshards: the tasks run commands of imageshards in a separate
+environment, with the Python interpreter that the environment variable IMAGESHARDS_PYTHON names.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, timedelta
@@ -26,10 +27,10 @@ from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, TriggerRule, task
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-# DAG -> the arguments of `dataset_dag`, which explains them.
+# DAG id -> the arguments of `dataset_dag`, whose docstring describes them.
 DATASETS: dict[str, dict[str, Any]] = {
     "photos": {
-        # Photographs arrive in a folder for each date; {date} is the date that a run is for.
+        # Photographs arrive in one folder per date; {date} is the date of the run.
         "input": "/data/photos/{date}",
         "since": "2026-01-01",
         "output": "/data/imageshards/photos/{date}",
@@ -46,9 +47,58 @@ DATASETS: dict[str, dict[str, Any]] = {
 
 PYTHON = os.environ.get("IMAGESHARDS_PYTHON", "/opt/imageshards/bin/python")
 _MODULE = "imageshards.launch.cli"
+_FAILURES = "imageshards.pipeline.failures"
 _RUNNERS = {"local": "FnApiRunner", "dataflow": "DataflowRunner"}
-# What the DAG itself says; `labels` is taken by the operator for those of the job.
+# Options that the DAG sets itself; the operator uses `labels` for the labels of the job.
 _TAKEN = ("input", "output", "overwrite", "runner", "job_name", "project", "region", "labels")
+
+# JSON Schema of the values in `options`, made by
+# python -m imageshards.pipeline.options.documents imageshards_dag.py
+# fmt: off
+# options:begin
+_OPTIONS: dict[str, Any] = {
+    "include_all": {"type": ["boolean", "null"]},
+    "uri_column": {},
+    "base_uri": {},
+    "image_key": {},
+    "label_key": {},
+    "name_key": {},
+    "user_agent": {},
+    "web_timeout": {"minimum": 1, "maximum": 3600},
+    "web_retries": {"minimum": 0, "maximum": 3600},
+    "requests_per_host": {"minimum": 1, "maximum": 3600},
+    "name": {},
+    "num_shards": {},
+    "seed": {"minimum": 0, "maximum": 18446744073709551615},
+    "max_reject_fraction": {"minimum": 0, "maximum": 1},
+    "labels_from": {},
+    "class_names": {},
+    "label_offset": {"enum": [0, "0", 1, "1", None, False]},
+    "splits": {},
+    "split_names": {},
+    "group_by": {},
+    "features": {"enum": ["slim", "imagenet", "raw", "pixels", "shape", "text", None, False]},
+    "channels": {"enum": [0, "0", 1, "1", 3, "3", None, False]},
+    "pixel_range": {"enum": ["0..1", "0..255", None, False]},
+    "text_unit": {"enum": ["line", "paragraph", None, False]},
+    "compression": {"enum": ["none", "gzip", None, False]},
+    "features_from": {},
+    "file_format": {"enum": ["tfrecord", None, False]},
+    "check": {"enum": ["full", "header", None, False]},
+    "convert": {"enum": ["auto", "jpeg", "png", "never", None, False]},
+    "exif": {"enum": ["bake", "keep", None, False]},
+    "multi_frame": {"enum": ["first", "all", "reject", None, False]},
+    "resize": {},
+    "enlarge": {"type": ["boolean", "null"]},
+    "quality": {"minimum": 1, "maximum": 100},
+    "min_size": {"minimum": 1, "maximum": 65500},
+    "max_pixels": {"minimum": 1, "maximum": 178956970},
+    "max_bytes": {"minimum": 1, "maximum": 268435456},
+    "dedupe": {"enum": ["none", "pixels", None, False]},
+    "writer": {"enum": ["shard", "beam", None, False]},
+}
+# options:end
+# fmt: on
 
 
 def dataset_dag(
@@ -75,33 +125,33 @@ def dataset_dag(
     gcp_conn_id: str = "google_cloud_default",
     catchup: bool = False,
 ) -> DAG:
-    """Makes the DAG. What is said here is the default of each run; the Trigger form may differ.
+    """Makes the DAG. The arguments are the defaults of each run; the Trigger form can change them.
 
     Args:
-      dag_id: of the DAG and, unless `name` is told, of the data set and the asset.
-      input: what `imageshards build --input` takes; `{date}` stands for the date of the run.
-      output: the folder of a version, one for each run: `{date}` or, where there are more runs
-        than one a day, `{time}` must be in it. The pointer `latest` stands beside it.
-      start_date: of the schedule.
-      schedule: a cron expression, or None; a run takes the interval that ends when it starts.
+      dag_id: the id of the DAG and, unless `name` is given, the name of the data set.
+      input: as `imageshards build --input`; `{date}` is replaced by the date of the run.
+      output: the folder of a version. It must contain `{date}` or, for several runs per day,
+        `{time}`. The pointer file `latest` is next to it.
+      start_date: the start of the schedule.
+      schedule: a cron expression, or None; a run is for the interval that ends when it starts.
       timezone: of the schedule and of `{date}`.
-      since: with `{date}` in the input, all dates from this one to the run's are taken.
-      name: of the data set and the asset that publishing it emits.
-      options: further options of `imageshards build` and of Beam, without the dashes; `labels` is
-        called `labels_from` here.
+      since: if `{date}` is in the input, read all dates from this one to the date of the run.
+      name: the name of the data set and of the asset that `publish` emits.
+      options: further options of `imageshards build` and of Beam, without dashes; `labels` is
+        named `labels_from` here.
       engine: `local`, `dataflow` or `flex_template`.
       dataflow: `project`, `region`, `temp_location`, `template` (of a Flex Template), and
-        `environment`: of a Flex Template's job, as Dataflow's API has it.
-      keep_versions: how many versions stay; 0: all.
-      verify_records: how many records are verified; 0: every one.
-      owner: whom to ask.
-      tags: of the DAG.
-      retries: of a task that failed.
-      retry_delay: before the first of them; it doubles each time, up to an hour.
-      execution_timeout: of a task.
-      python: the interpreter of imageshards' environment.
-      gcp_conn_id: Airflow's connection to Google Cloud.
-      catchup: run what was missed since `start_date`.
+        `environment`: that of a Flex Template's job, in the format of Dataflow's API.
+      keep_versions: the number of versions to keep; 0: all.
+      verify_records: the number of records to verify; 0: all.
+      owner: the owner that Airflow shows.
+      tags: the tags that Airflow shows.
+      retries: retries of a failed task.
+      retry_delay: delay before the first retry; it doubles with each retry, up to one hour.
+      execution_timeout: time limit of a task.
+      python: the Python interpreter of the environment of imageshards.
+      gcp_conn_id: the Airflow connection to Google Cloud.
+      catchup: whether to run the intervals missed since `start_date`.
     """
     name = name or dag_id
     dataflow = dict(dataflow or {})
@@ -115,9 +165,12 @@ def dataset_dag(
         max_active_runs=1,
         tags=["imageshards", *tags],
         doc_md=_DOC,
-        params=_params(
-            input, output, since, options, engine, dataflow, keep_versions, verify_records
-        ),
+        params={
+            **_input_params([input] if isinstance(input, str) else list(input), since),
+            **_output_params(output, keep_versions),
+            **_execution_params(options, engine, verify_records),
+            **_dataflow_params(dataflow),
+        },
         default_args={
             "owner": owner,
             "retries": retries,
@@ -128,7 +181,7 @@ def dataset_dag(
         },
     ) as dag:
 
-        @task.branch(doc_md="Lists the inputs. Skips the run where there is nothing to build.")
+        @task.branch(doc_md="Lists the inputs. Skips the run if there is nothing to build.")
         def check(**context: Any) -> str:
             params, ti = context["params"], context["ti"]
             options = _options(params, context["dag_run"], timezone, name)
@@ -137,8 +190,8 @@ def dataset_dag(
             )
             _decide(found, params)
             options["input"] = found["inputs"]
-            # What is not published, nobody reads: the rest of a failed build is in the way of
-            # none that has other inputs by now. The same build is resumed all the same.
+            # Nobody reads an unpublished version, so the files of a failed build of other inputs
+            # may be replaced. A failed build of the same inputs is resumed.
             options["overwrite"] = True
             if params["engine"] != "local" and params["temp_location"]:
                 options["temp_location"] = params["temp_location"]
@@ -158,14 +211,14 @@ def dataset_dag(
         built = [
             ImageshardsBuildOperator(
                 task_id="build",
-                doc_md="`imageshards build`. A second try takes up what the first one finished.",
+                doc_md="`imageshards build`. A retry resumes what earlier tries finished.",
                 runner=checked["runner"],
                 py_interpreter=python,
                 py_options=["-m", _MODULE],
                 py_file="build",
                 pipeline_options=checked["options"],
                 dataflow_config={
-                    # The service refuses a second job of this name beside the first.
+                    # The service rejects a second job of this name while the first one runs.
                     "job_name": "{{ ti.xcom_pull('check', key='job_name') }}",
                     "append_job_name": False,
                     "project_id": "{{ params.project or '' }}",
@@ -176,7 +229,7 @@ def dataset_dag(
             ),
             DataflowStartFlexTemplateOperator(
                 task_id="build_flex_template",
-                doc_md="`imageshards build` as a Flex Template; waits without holding a worker.",
+                doc_md="`imageshards build` as a Flex Template; waits without occupying a worker.",
                 body=checked["body"],
                 project_id="{{ params.project or '' }}",
                 location="{{ params.region or '' }}",
@@ -189,7 +242,7 @@ def dataset_dag(
         @task(
             multiple_outputs=True,
             trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
-            doc_md="Reads every record, or a sample. XCom: `rejects`, `report`, ...",
+            doc_md="Reads all records, or a sample. XCom: `rejects`, `report`, ...",
         )
         def verify(**context: Any) -> dict[str, Any]:
             output = context["ti"].xcom_pull("check", key="output")
@@ -199,9 +252,9 @@ def dataset_dag(
         @task(
             multiple_outputs=True,
             outlets=[asset],
-            # Two runs of a backfill must not switch the pointer at the same time.
+            # Two runs of a backfill must not change the pointer at the same time.
             max_active_tis_per_dag=1,
-            doc_md="Switches the pointer `latest`, deletes old versions, emits the asset.",
+            doc_md="Updates the pointer `latest`, deletes old versions, emits the asset.",
         )
         def publish(**context: Any) -> dict[str, Any]:
             ti = context["ti"]
@@ -219,92 +272,103 @@ def dataset_dag(
     return dag
 
 
-def _params(
-    input: str | Sequence[str],
-    output: str,
-    since: str | None,
-    options: Mapping[str, Any] | None,
-    engine: str,
-    dataflow: Mapping[str, Any],
-    keep_versions: int,
-    verify_records: int,
-) -> dict[str, Param]:
-    """The Trigger form."""
-    a_date = {"type": ["null", "string"], "format": "date"}
-    goes_in, comes_out, how = "What goes in", "What comes out", "How it is done"
+_NULLABLE_DATE: dict[str, Any] = {"type": ["null", "string"], "format": "date"}
+
+
+def _input_params(input: list[str], since: str | None) -> dict[str, Param]:
+    section = "Inputs"
     return {
         "input": Param(
-            [input] if isinstance(input, str) else list(input),
-            "Folders, patterns, archives or manifests, one a line: absolute paths or gs:// URIs. "
-            "{date} stands for the date of the run.",
-            type="array", items={"type": "string", "minLength": 1}, minItems=1, section=goes_in,
+            input,
+            "Folders, patterns, archives or manifests, one per line: absolute paths or gs:// URIs. "
+            "{date} is replaced by the date of the run.",
+            type="array", items={"type": "string", "minLength": 1}, minItems=1, section=section,
         ),
         "date": Param(
-            None, "The date of the run. Empty: that on which its data interval begins.",
-            **a_date, section=goes_in,
+            None, "Date of the run. Empty: the date on which its data interval begins.",
+            **_NULLABLE_DATE, section=section,
         ),
         "since": Param(
             since,
-            "With {date} in the inputs: take every date from this one to the run's. Dates "
-            "without images are left out. Empty: the run's date alone.",
-            **a_date, section=goes_in,
+            "With {date} in the inputs: read all dates from this one to the date of the run. Dates "
+            "without images are skipped. Empty: only the date of the run.",
+            **_NULLABLE_DATE, section=section,
         ),
         "allow_empty": Param(
-            False, "Skip a run that finds no image at all, rather than fail.",
-            type="boolean", section=goes_in,
+            False, "Skip a run that finds no image at all; otherwise it fails.",
+            type="boolean", section=section,
         ),
+    }  # fmt: skip
+
+
+def _output_params(output: str, keep_versions: int) -> dict[str, Param]:
+    section = "Output"
+    return {
         "output": Param(
             output,
-            "Folder of the version, with {date} or {time} in it. latest stands beside it.",
-            type="string", pattern=r"^(/|[a-z][a-z0-9+.-]*://).+\{(date|time)\}", section=comes_out,
+            "Folder of the version, with {date} or {time}. The pointer latest is next to it.",
+            type="string", pattern=r"^(/|[a-z][a-z0-9+.-]*://).+\{(date|time)\}", section=section,
         ),
         "keep_versions": Param(
-            keep_versions, "How many versions stay; 0: all.",
-            type="integer", minimum=0, section=comes_out,
+            keep_versions, "Number of versions to keep; 0: all.",
+            type="integer", minimum=0, section=section,
         ),
         "overwrite": Param(
             False,
-            "Build although nothing changed, or although this version is published: who reads it "
-            "meanwhile finds it incomplete.",
-            type="boolean", section=comes_out,
+            "Build even if nothing changed or this version is published. Until the build ends, "
+            "readers of the version find it incomplete.",
+            type="boolean", section=section,
         ),
+    }  # fmt: skip
+
+
+def _execution_params(
+    options: Mapping[str, Any] | None, engine: str, verify_records: int
+) -> dict[str, Param]:
+    section = "Execution"
+    return {
         "options": Param(
             dict(options or {}),
             "Further options of imageshards build and of Beam, without dashes, such as "
             '{"num_shards": 64, "splits": "train=0.9,test=0.1"}.',
-            type="object", propertyNames={"pattern": "^[a-z][a-z0-9_]*$"}, section=how,
+            type="object", propertyNames={"pattern": "^[a-z][a-z0-9_]*$"}, properties=_OPTIONS,
+            section=section,
         ),
         "verify_records": Param(
-            verify_records, "How many records are read back; 0: every one.",
-            type="integer", minimum=0, section=how,
+            verify_records, "Number of records to read back; 0: all.",
+            type="integer", minimum=0, section=section,
         ),
         "engine": Param(
             engine,
             "local: on the Airflow worker; dataflow: a job that the worker submits and waits for; "
-            "flex_template: a job from a template, waited for by the triggerer.",
-            type="string", enum=["local", "dataflow", "flex_template"], section=how,
+            "flex_template: a job from a template, for which the triggerer waits.",
+            type="string", enum=["local", "dataflow", "flex_template"], section=section,
         ),
-        **{
-            key: Param(dataflow.get(key), text, type=["null", "string"], section="Dataflow")
-            for key, text in (
-                ("project", "Google Cloud project. dataflow, empty: that of the connection."),
-                ("region", "Region of the job, such as us-central1."),
-                ("temp_location", "A gs:// folder for what Dataflow lays down meanwhile."),
-                ("template", "gs:// URI of the Flex Template's specification."),
-            )
-        },
     }  # fmt: skip
 
 
+def _dataflow_params(dataflow: Mapping[str, Any]) -> dict[str, Param]:
+    return {
+        key: Param(dataflow.get(key), text, type=["null", "string"], section="Dataflow")
+        for key, text in (
+            ("project", "Google Cloud project. Empty, with dataflow: that of the connection."),
+            ("region", "Region of the job, such as us-central1."),
+            ("temp_location", "A gs:// folder for temporary files of the job."),
+            ("template", "gs:// URI of the Flex Template's specification."),
+        )
+    }
+
+
 def _options(params: Mapping[str, Any], run: Any, timezone: str, name: str) -> dict[str, Any]:
-    """The options of `imageshards build` that a run means."""
+    """The options of `imageshards build` for a run."""
     taken = [key for key in params["options"] if key in _TAKEN]
     if taken:
         raise AirflowFailException(
-            f"options: {taken[0]} has a field of its own"
-            + (", labels_from" if taken[0] == "labels" else "")
+            "options: write labels_from instead of labels"
+            if taken[0] == "labels"
+            else f"options: {taken[0]} cannot be set here; the form has a field for it"
         )
-    # Of a run without an interval, as a trigger without a logical date makes.
+    # A run that was triggered without a logical date has no interval.
     moment = run.data_interval_start or run.logical_date or run.run_after
     local = moment.astimezone(ZoneInfo(timezone))
     day = date.fromisoformat(params["date"]) if params["date"] else local.date()
@@ -326,7 +390,7 @@ def _days(text: str, since: str | None, day: date) -> list[date]:
         return [day]
     first = date.fromisoformat(since)
     if first > day:
-        raise AirflowFailException(f"since {first} is later than the date of the run, {day}")
+        raise AirflowFailException(f"since: {first} is later than the date of the run, {day}")
     return [first + timedelta(days=number) for number in range((day - first).days + 1)]
 
 
@@ -337,10 +401,10 @@ def _filled(text: str, texts: Mapping[str, str]) -> str:
 
 
 def _decide(found: Mapping[str, Any], params: Mapping[str, Any]) -> None:
-    """Skips or fails where there is nothing to build."""
+    """Skips or fails the run if there is nothing to build."""
     state, version = found["state"], found["version"]
     if state == "empty":
-        message = f"no image in {', '.join(params['input'])}"
+        message = f"no image found in {', '.join(params['input'])}"
         if params["allow_empty"]:
             _skip(message)
         raise AirflowException(message)
@@ -348,21 +412,21 @@ def _decide(found: Mapping[str, Any], params: Mapping[str, Any]) -> None:
         return
     if state == "changed":
         raise AirflowFailException(
-            f"{found['output']} is published, and its inputs have changed since: trigger with "
-            "overwrite to replace it, or with another output"
+            f"{found['output']} is published, and its inputs have changed since: trigger a run "
+            "with overwrite to replace it, or with another output"
         )
-    tell = "is published" if state == "done" else "is of the same inputs"
-    _skip(f"nothing to do: {version} {tell}")
+    why = "is published" if state == "done" else "has the same inputs"
+    _skip(f"nothing to do: {version} {why}")
 
 
 def _skip(message: str) -> NoReturn:
-    # Airflow keeps the message of the exception to itself.
+    # Airflow does not log the message of the exception.
     logging.getLogger("airflow.task").info(message)
     raise AirflowSkipException(message)
 
 
 def _job_name(text: str) -> str:
-    """As Dataflow takes it: small letters, digits and hyphens, a letter first."""
+    """A name that Dataflow accepts: lower-case letters, digits and hyphens, a letter first."""
     name = re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")
     return f"x-{name}"[:63].rstrip("-") if not name[:1].isalpha() else name[:63].rstrip("-")
 
@@ -373,7 +437,7 @@ def _flex_body(
     options: Mapping[str, Any],
     environment: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The request that launches a Flex Template, whose parameters are texts.
+    """The request that launches a Flex Template; its parameters are texts.
 
     Format: projects.locations.flexTemplates.launch of Dataflow's REST API.
     """
@@ -402,11 +466,11 @@ def _text(value: Any) -> str:
 
 
 def _imageshards(python: str, *arguments: str) -> dict[str, Any]:
-    """Runs a command of imageshards; its log becomes the task's, its last line is the result."""
+    """Runs a command of imageshards, logs its output, and returns the result: its last line."""
     hook = SubprocessHook()
     try:
         done = hook.run_command([python, "-m", _MODULE, *arguments, "--json"])
-    except BaseException:  # a timeout: nothing is left to run on
+    except BaseException:  # such as a timeout: the process must not continue
         with suppress(ProcessLookupError):
             hook.send_sigterm()
         raise
@@ -421,7 +485,7 @@ def _imageshards(python: str, *arguments: str) -> dict[str, Any]:
 
 
 class _Hook(BeamHook):
-    """Says of a pipeline that failed what its last line said."""
+    """A hook whose exception has the last line of a pipeline that failed."""
 
     def start_python_pipeline(
         self, *args: Any, process_line_callback: Callable[[str], None] | None = None, **kwargs: Any
@@ -441,7 +505,7 @@ class _Hook(BeamHook):
 
 
 class ImageshardsBuildOperator(BeamRunPythonPipelineOperator):
-    """The operator of the Beam provider, with what it lacks: a reason for failures, and an end."""
+    """The operator of the Beam provider; it also reports why a build failed, and ends processes."""
 
     def _init_pipeline_options(self, *args: Any, **kwargs: Any) -> Any:
         found = super()._init_pipeline_options(*args, **kwargs)
@@ -449,7 +513,7 @@ class ImageshardsBuildOperator(BeamRunPythonPipelineOperator):
         return found
 
     def _cast_dataflow_config(self) -> None:
-        if self.runner == "DataflowRunner":  # of others it would warn that they need none
+        if self.runner == "DataflowRunner":  # it would log a warning for other runners
             super()._cast_dataflow_config()
 
     def execute(self, context: Any) -> Any:
@@ -463,8 +527,8 @@ class ImageshardsBuildOperator(BeamRunPythonPipelineOperator):
             raise AirflowException(f"{self.dataflow_job_id}: {reason}") from error
 
     def _reason(self) -> str:
-        """What Dataflow says of a job that failed."""
-        with suppress(Exception):  # the job's own failure is what counts
+        """The reason that Dataflow reports for a failed job."""
+        with suppress(Exception):  # the failure of the job matters more
             messages = self.dataflow_hook.fetch_job_messages_by_id(
                 job_id=self.dataflow_job_id,
                 project_id=self.dataflow_config.project_id,
@@ -475,14 +539,15 @@ class ImageshardsBuildOperator(BeamRunPythonPipelineOperator):
                 for message in messages
                 if message["messageImportance"] == "JOB_MESSAGE_ERROR"
             ]
-            ours = re.search(
-                r"elements\.BuildError: (.*?)(?: \[while running|\n|$)", "\n".join(errors)
-            )
-            return ours[1] if ours else errors[-1].strip().splitlines()[-1]
+            done = subprocess.run(
+                [self.py_interpreter, "-m", _FAILURES],
+                input="\n".join(errors), capture_output=True, text=True, check=True, timeout=60,
+            )  # fmt: skip
+            return done.stdout
         return ""
 
     def on_kill(self) -> None:
-        """Ends the pipeline's processes, which would go on beside the next try."""
+        """Ends the processes of the pipeline, which would continue during the next try."""
         super().on_kill()
         for process in psutil.Process().children(recursive=True):
             process.send_signal(signal.SIGTERM)
@@ -493,14 +558,14 @@ _DOC = """
 
 | task | does |
 |---|---|
-| `check` | lists the inputs; skips the run where nothing has changed since the last version |
-| `build` | `imageshards build`, here or on Dataflow; a second try resumes the first |
+| `check` | lists the inputs; skips the run if nothing has changed since the last version |
+| `build` | `imageshards build`, on the worker or on Dataflow; a retry resumes |
 | `build_flex_template` | the same from a Flex Template |
 | `verify` | reads the records back; `rejects` and `report` are in its XCom |
-| `publish` | switches the pointer `latest`, deletes old versions, emits the asset |
+| `publish` | updates the pointer `latest`, deletes old versions, emits the asset |
 
-A run that failed is repaired by *Clear*: what is done stays done. **Trigger** builds what the form
-says; with nothing filled in, it checks the last interval again.
+To repair a failed run, use *Clear*: it resumes the build. **Trigger** builds with the values of the
+form; without changes to the form, it checks the last interval again.
 """
 
 for _dag_id, _arguments in DATASETS.items():

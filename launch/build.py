@@ -1,0 +1,128 @@
+"""`imageshards build`: runs a build, or submits it to a service."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from imageshards.launch import logs
+from imageshards.launch.load import hidden, load_beam
+from imageshards.launch.terminal import complain
+from imageshards.pipeline.options.beam_arguments import (
+    beam_labels,
+    ignored_options,
+    is_dataflow,
+    is_in_process,
+    is_local_runner,
+    with_runner,
+)
+from imageshards.pipeline.options.build_options import BuildOptions
+from imageshards.pipeline.options.groups import CommandOptions
+from imageshards.pipeline.options.parser import (
+    check_beam_arguments,
+    check_no_input,
+    command_options_from,
+    options_from,
+    waits,
+    worker_processes,
+)
+
+if TYPE_CHECKING:
+    from imageshards.pipeline.assembly import BuildSpec
+    from imageshards.pipeline.submission import Submission
+    from imageshards.pipeline.summary import Summary
+
+
+def run(args: Namespace) -> int:
+    """Runs the command and returns its exit code."""
+    if not args.input:
+        check_no_input(args.beam_arguments)
+    begin = time.perf_counter()
+    options: BuildOptions = options_from(args)
+    command = command_options_from(args)
+    from imageshards.pipeline.assembly import BuildSpec
+
+    spec = BuildSpec(options)  # reports wrong combinations before Beam is loaded
+    beam_arguments = with_runner([*args.beam_arguments, *beam_labels(args.labels)])
+    workers = worker_processes(options, command, beam_arguments)
+    wait = waits(command, beam_arguments)
+    with _completed(beam_arguments, spec) as complete:
+        if workers != 1 and options.execution.writer == "shard":
+            from imageshards.transforms.shards.workers import start_server
+
+            start_server()  # it starts while Beam is loaded
+        load_beam(lean=args.own_process and is_in_process(complete))
+        check_beam_arguments(complete)
+        logs.set_up(verbose=command.verbose)
+        _warn(options, complete)
+        return _launch(options, command, complete, workers, begin if wait else None)
+
+
+@contextmanager
+def _completed(beam_arguments: list[str], spec: BuildSpec) -> Iterator[list[str]]:
+    """Beam's arguments with those that Dataflow needs and that can be derived."""
+    if not is_dataflow(beam_arguments):
+        yield beam_arguments
+        return
+    from imageshards.launch.dataflow.arguments import check_access, completed
+
+    with completed(beam_arguments, spec) as complete:
+        check_access(complete)
+        yield complete
+
+
+def _warn(options: BuildOptions, beam_arguments: list[str]) -> None:
+    if options.execution.writer == "beam" and is_local_runner(beam_arguments):
+        complain(
+            "--writer beam on the local runner needs about 6.5 times the size of the data set in "
+            "memory; --writer shard does not",
+            0,
+        )
+    if ignored := ignored_options(beam_arguments):
+        complain(ignored, 0)
+
+
+def _launch(
+    options: BuildOptions,
+    command: CommandOptions,
+    beam_arguments: list[str],
+    workers: int | None,
+    begin: float | None,
+) -> int:
+    """Runs the build and prints the result; without `begin` submits it and does not wait."""
+    from imageshards.pipeline.failures import JobError
+    from imageshards.pipeline.run import run, submit
+
+    submitted: list[Submission] = []
+
+    def announce(job: Submission) -> None:
+        submitted.append(job)
+        print(f"imageshards: waiting for job {job.job}; {job.link}", file=sys.stderr, flush=True)
+
+    result: Summary | Submission
+    try:
+        with hidden(("IPython",)):  # Beam would load it to find out whether this is a notebook
+            if begin is None:
+                result = submit(options, beam_arguments)
+            else:
+                result = run(
+                    options,
+                    beam_arguments,
+                    workers=workers,
+                    begin=begin,
+                    announce=announce if is_dataflow(beam_arguments) else None,
+                )
+    except JobError as error:
+        if command.verbose:
+            print(error.details, file=sys.stderr)
+        return complain(str(error), 1)
+    except KeyboardInterrupt:
+        if not submitted:
+            raise
+        return complain(f"interrupted; the job continues: {submitted[0].link}", 130)
+    print(result.to_json() if command.json else result)
+    return 0

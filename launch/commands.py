@@ -1,0 +1,199 @@
+"""The commands of `imageshards`, in one table: their arguments, and what runs them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from imageshards.launch import build, schedule
+from imageshards.launch.terminal import add_common, complain, count
+from imageshards.pipeline.options.parser import add_options
+from imageshards.transforms.elements import UsageError
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command.
+
+    Attributes:
+      help: what it does, in a few words.
+      declare: adds its arguments to a parser.
+      run: runs it and returns the exit code.
+      description: for its own `--help`; empty: `help`.
+      takes_beam_arguments: whether arguments that are not declared are Beam's; else they are
+        errors.
+    """
+
+    help: str
+    declare: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace], int]
+    description: str = ""
+    takes_beam_arguments: bool = False
+
+
+def _declare_verify(parser: ArgumentParser) -> None:
+    parser.add_argument("output", metavar="DIR", help="the folder of the data set")
+    parser.add_argument(
+        "--sample", type=count, default=0, metavar="N",
+        help="check N records, spread evenly over all shards (default: 0, all records)",
+    )  # fmt: skip
+    add_common(parser)
+
+
+def _verify(args: Namespace) -> int:
+    from imageshards.reader.verify import verify
+
+    verdict = verify(args.output, sample=args.sample)
+    for problem in verdict.problems:
+        complain(problem, 1)
+    print(verdict.to_json() if args.json else verdict)
+    return 1 if verdict.problems else 0
+
+
+def _declare_inspect(parser: ArgumentParser) -> None:
+    parser.add_argument("path", metavar="DIR|SHARD", help="a data set, or one of its files")
+    parser.add_argument(
+        "--records", type=count, default=3, metavar="N", help="records to show (default: 3)"
+    )
+    parser.add_argument(
+        "--contact_sheet", default="", metavar="FILE", help="write images: FILE.png or FILE.html"
+    )
+    parser.add_argument(
+        "--images", type=count, default=24, metavar="N",
+        help="images of each split on the contact sheet (default: 24)",
+    )  # fmt: skip
+    add_common(parser, json=False)
+
+
+def _inspect(args: Namespace) -> int:
+    from imageshards.reader.inspect import inspect
+
+    in_terminal = sys.stdout.isatty() and not args.contact_sheet
+    if args.contact_sheet:
+        from imageshards.reader.sheet import check_path
+
+        check_path(args.contact_sheet)
+    print(inspect(args.path, args.records))
+    if (args.contact_sheet or in_terminal) and args.images:
+        _show_images(args)
+    return 0
+
+
+def _show_images(args: Namespace) -> None:
+    from imageshards.reader.sheet import make_sheet, shows_colours
+    from imageshards.transforms.records.tfrecord import CorruptRecord
+
+    if not args.contact_sheet and not shows_colours(sys.stdout, os.environ):
+        return
+    try:
+        sheet = make_sheet(args.path, args.images)
+    except CorruptRecord as error:
+        if args.contact_sheet:
+            raise
+        print(f"\n  no images to show: {error}")
+        return
+    if sheet is None:
+        if args.contact_sheet:
+            raise UsageError(f"--contact_sheet: {args.path} contains texts, not images")
+    elif args.contact_sheet:
+        sheet.save(args.contact_sheet)
+        print(f"\n  contact sheet: {args.contact_sheet}")
+    else:
+        print()
+        for line in sheet.blocks(shutil.get_terminal_size().columns):
+            print(line)
+
+
+def _declare_reshard(parser: ArgumentParser) -> None:
+    parser.add_argument("source", metavar="DIR", help="a data set")
+    parser.add_argument("output", metavar="NEW", help="the folder of the new data set")
+    parser.add_argument(
+        "--num_shards", required=True, metavar="N", help="16, or for each split train=8,test=2"
+    )
+    add_common(parser)
+
+
+def _reshard(args: Namespace) -> int:
+    from imageshards.pipeline.report import report_html
+    from imageshards.pipeline.reshard import reshard
+
+    done = reshard(args.source, args.output, args.num_shards, report_html)
+    print(done.to_json() if args.json else done)
+    return 0
+
+
+def _declare_advise(parser: ArgumentParser) -> None:
+    parser.add_argument("source", metavar="DIR", help="a data set")
+    parser.add_argument(
+        "--hosts", type=count, required=True, metavar="N", help="hosts that read it together"
+    )
+    add_common(parser)
+
+
+def _advise(args: Namespace) -> int:
+    from imageshards.reader.advise import advise
+
+    advice = advise(args.source, args.hosts)
+    print(advice.to_json() if args.json else advice)
+    return 0
+
+
+def _declare_features(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "schema", nargs="?", default="", metavar="NAME|DIR",
+        help="a schema or a data set: prints its features, and Python code that parses them",
+    )  # fmt: skip
+    add_common(parser, json=False)
+
+
+def _features(args: Namespace) -> int:
+    from imageshards.reader.snippets import describe, list_schemas
+
+    print(describe(args.schema) if args.place else list_schemas())
+    return 0
+
+
+COMMANDS = {
+    "build": Command(
+        "build a data set of images",
+        add_options,
+        build.run,
+        "Builds a data set. Options of Beam are accepted too: --runner, --project, "
+        "--temp_location, --direct_num_workers, ...",
+        takes_beam_arguments=True,
+    ),
+    "verify": Command("check every record of a data set", _declare_verify, _verify),
+    "inspect": Command("show the contents of a data set or a shard", _declare_inspect, _inspect),
+    "reshard": Command(
+        "copy a data set with another number of shards",
+        _declare_reshard,
+        _reshard,
+        "Copies records unchanged, in the same order, without decoding them.",
+    ),
+    "advise": Command(
+        "recommend a number of shards for a number of hosts", _declare_advise, _advise
+    ),
+    "features": Command(
+        "list the schemas of records, or describe one", _declare_features, _features
+    ),
+    "fingerprint": Command(
+        "report whether inputs changed since the last version",
+        schedule.declare_fingerprint,
+        schedule.fingerprint,
+        "Takes the options of build, lists the inputs, and reports whether there is anything to "
+        "build: new, unchanged, done, changed, or empty.",
+        takes_beam_arguments=True,
+    ),
+    "publish": Command(
+        "make a data set the latest version of its folder",
+        schedule.declare_publish,
+        schedule.publish,
+        "Writes the path of a complete data set to a pointer file, and deletes old versions next "
+        "to it. If the pointer names a later version (by name), it is not changed.",
+    ),
+}
+"""Name -> command."""

@@ -1,0 +1,32 @@
+"""What all commands share: one-line errors on stderr, arguments that count something."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError
+
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
+
+
+def complain(message: str, code: int) -> int:
+    """Prints an error as one line, with control characters escaped, and returns the exit code."""
+    print(f"imageshards: {message.translate(_CONTROL)}", file=sys.stderr)
+    return code
+
+
+def count(text: str) -> int:
+    """Parses a number from 0.
+
+    Raises:
+      ArgumentTypeError: it is not such a number.
+    """
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"expected a number from 0, not {text!r}")
+    return int(text)
+
+
+def add_common(parser: ArgumentParser, *, json: bool = True) -> None:
+    """Adds `--verbose` and, if there is a result to print, `--json`."""
+    parser.add_argument("--verbose", action="store_true", help="show tracebacks")
+    if json:
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -1,0 +1,123 @@
+"""Why a job failed: recognises the errors of imageshards in what a runner reports.
+
+The local runner raises what a worker raised; other runners and services report its traceback as
+text, inside an error of their own.
+
+    python -m imageshards.pipeline.failures < messages
+
+prints the reason in such a text, on one line. The Airflow DAG calls it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+
+from imageshards.transforms.elements import BuildError
+from imageshards.transforms.storage import NoFilesystem, StoreError
+
+_WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.DOTALL)
+_NAMES = "|".join(error.__name__ for error in (BuildError, NoFilesystem, StoreError))
+_OURS = re.compile(rf"\bimageshards\.[\w.]*\.(?:{_NAMES}): (.+)")
+# As the local runner and as Flink report it.
+_WORKER_DIED = re.compile(r"Channel closed prematurely|Process died with exit code")
+_CAUSE = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
+_AT_DATAFLOW = re.compile(r"Dataflow pipeline failed\. State: (\w+), Error:\n(.*)", re.DOTALL)
+_FAILED = "FAILED"
+
+
+class JobError(Exception):
+    """A job that failed after it had started.
+
+    The message is one line for the user.
+
+    Attributes:
+      details: the whole traceback, for `--verbose`.
+    """
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class JobEnded(Exception):
+    """A service reports that a job ended in a state other than DONE, such as CANCELLED."""
+
+
+def job_error(error: Exception, link: str = "") -> JobError:
+    """The error to show for a failed job.
+
+    Args:
+      error: what the runner raised.
+      link: a page about the job, if there is one.
+
+    Raises:
+      KeyboardInterrupt: a worker process was interrupted.
+    """
+    details = "".join(traceback.format_exception(error))
+    if isinstance(error, BuildError):
+        return JobError(_WHILE_RUNNING.sub("", str(error)), details)
+    where = f"; {link}" if link else ""
+    state, message = _reported(error)
+    if state != _FAILED:
+        return JobError(f"the job was {state.lower()}{where}", details)
+    if reason := reason_in(message or details):
+        return JobError(f"{reason}{where}", details)
+    cause = _last_cause(message or details)
+    if "KeyboardInterrupt" in cause:
+        raise KeyboardInterrupt
+    cause = cause or " ".join((message or f"{type(error).__name__}: {error}").split())
+    return JobError(f"the job failed: {cause}{where} (--verbose shows the traceback)", details)
+
+
+def reason_in(text: str) -> str:
+    """The reason for a failure in the traceback of a worker or in the log of a job.
+
+    >>> reason_in("RuntimeError: imageshards.transforms.elements.BuildError: no image found")
+    'no image found'
+
+    Args:
+      text: what a runner or service reports.
+
+    Returns:
+      One line; empty if nothing is recognised.
+    """
+    if found := _OURS.search(text):
+        return _WHILE_RUNNING.sub("", found[1])
+    if "remote job server jar" in text:
+        return (
+            "no job server was found: specify --job_endpoint=HOST:PORT, or --flink_job_server_jar "
+            "and --flink_master (make flink starts a cluster)"
+        )
+    if _WORKER_DIED.search(text):
+        return (
+            "a worker process was killed, most likely because memory ran out: run the same "
+            "command again to resume"
+        )
+    return ""
+
+
+def _last_cause(text: str) -> str:
+    causes = [line for line in _lines(text) if _CAUSE.match(line)]
+    return _WHILE_RUNNING.sub("", causes[-1]) if causes else ""
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (line.strip() for line in text.splitlines())
+
+
+def _reported(error: Exception) -> tuple[str, str]:
+    """The state of a job that a service reports, and the text of its last error."""
+    if isinstance(error, JobEnded):
+        return str(error), ""
+    if found := _AT_DATAFLOW.match(str(error)):
+        return found[1], "no reason is given" if found[2] == "None" else found[2]
+    return _FAILED, ""
+
+
+if __name__ == "__main__":
+    messages = sys.stdin.read()
+    last = [line for line in _lines(messages) if line][-1:]
+    sys.stdout.write(reason_in(messages) or _last_cause(messages) or "".join(last))

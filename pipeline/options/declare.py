@@ -1,0 +1,191 @@
+"""How an option is declared: as a field of a frozen dataclass, with everything known about it.
+
+The command line, `--help`, the checks of single values, the README's tables, the Flex Template's
+parameters, the Airflow form and build.json are all made from the declaration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from imageshards.transforms.elements import UsageError
+
+Value = bool | int | float | str | tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option.
+
+    Attributes:
+      name: the name of the field and, with two dashes, of the option.
+      default: the default value; its type is the option's type.
+      help: what the option does, for `--help`, the README and forms. Its limits and its default
+        are appended.
+      metavar: what `--help` shows for the value.
+      default_text: describes the default where the value itself does not.
+      required: where the option has no default: what to write.
+      choices: the allowed values, or a function that returns them.
+      limits: the least and the largest allowed number.
+      pattern: a regular expression that the value must match, for which `expected` is the text.
+      expected: describes the allowed values in an error message.
+      form_pattern: a regular expression with which forms check a rule. The rule's own parser
+        checks it too, with a better message.
+      is_uri: whether the value is a path or URI.
+      affects_shards: whether the value changes the shards of the same references. If so, build.json
+        has it, and a build with another value does not resume this one.
+      images_only: whether the option means nothing for schemas of texts.
+      in_template: whether the Flex Template has the option.
+      aliases: other names.
+      separator: separates the values of an option that has several; empty: each value is given by
+        repeating the option.
+      parse: makes the value from all texts that were given; raises UsageError.
+    """
+
+    name: str
+    default: Any
+    help: str
+    metavar: str = ""
+    default_text: str = ""
+    required: str = ""
+    choices: tuple[str | int, ...] | Callable[[], Iterable[str]] = ()
+    limits: tuple[float, float] | None = None
+    pattern: str = ""
+    expected: str = ""
+    form_pattern: str = ""
+    is_uri: bool = False
+    affects_shards: bool = True
+    images_only: bool = False
+    in_template: bool = True
+    aliases: tuple[str, ...] = ()
+    separator: str = ""
+    parse: Callable[[Sequence[str]], Value] | None = None
+
+    @property
+    def flag(self) -> str:
+        """`--name`."""
+        return f"--{self.name}"
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether the option takes no value."""
+        return isinstance(self.default, bool)
+
+    @property
+    def allowed(self) -> tuple[str | int, ...]:
+        """The allowed values, if they are known by name."""
+        return tuple(self.choices() if callable(self.choices) else self.choices)
+
+    @property
+    def shown_default(self) -> str:
+        """The default as help shows it; empty where there is nothing to say."""
+        if self.default_text or self.is_switch or self.required:
+            return self.default_text
+        values = self.default if isinstance(self.default, tuple) else (self.default,)
+        return ",".join(f"{v:g}" if isinstance(v, float) else str(v) for v in values)
+
+    @property
+    def description(self) -> str:
+        """The help, the limits and the default, in one line."""
+        facts = []
+        if self.limits:
+            facts.append(self._range())
+        if self.shown_default:
+            facts.append(f"default: {self.shown_default}")
+        return self.help + (f" ({'; '.join(facts)})" if facts else "")
+
+    def _range(self) -> str:
+        least, most = self.limits or (0, 0)
+        top = "2**64 - 1" if most == (1 << 64) - 1 else f"{most}"
+        return f"{least} to {top}"
+
+    def parsed(self, texts: Sequence[str]) -> Value:
+        """The value that the command line means.
+
+        Args:
+          texts: as often as the option was given; the last one counts, unless it takes several.
+
+        Raises:
+          UsageError: a text is empty, or is no number where one is expected.
+        """
+        if "" in texts and not self.required:
+            raise UsageError(f"{self.flag} is empty: specify a value, or omit the option")
+        if self.parse:
+            return self.parse(texts)
+        if isinstance(self.default, tuple):
+            return tuple(texts[-1].split(self.separator)) if self.separator else tuple(texts)
+        try:
+            return type(self.default)(texts[-1])  # type: ignore[no-any-return]
+        except ValueError:
+            kind = "an integer" if isinstance(self.default, int) else "a number"
+            span = f" from {self._range()}" if self.limits else ""
+            raise UsageError(f"invalid {self.flag} {texts[-1]!r}: expected {kind}{span}") from None
+
+    def check(self, value: Any) -> None:
+        """Checks a single value.
+
+        Raises:
+          UsageError: the value is missing, or not one that is allowed.
+        """
+        if self.required and not value:
+            raise UsageError(f"{self.flag} is missing: specify {self.required}")
+        expected = ""
+        if self.choices and value not in self.allowed:
+            expected = " or ".join(map(str, self.allowed))
+        elif self.limits and not self.limits[0] <= value <= self.limits[1]:
+            expected = f"a number from {self._range()}"
+        elif self.pattern and not re.fullmatch(self.pattern, value):
+            expected = self.expected
+        if expected:
+            raise UsageError(f"invalid {self.flag} {value!r}: expected {expected}")
+
+
+def option(default: Any, help: str, **details: Any) -> Any:
+    """Declares an option as a field of a `Group`.
+
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Tiles(Group):
+    ...     title = "tiles"
+    ...     side: int = option(256, "Side of a tile in pixels", limits=(1, 4096))
+    >>> Tiles(side=512).side
+    512
+    >>> Tiles(side=0)
+    Traceback (most recent call last):
+    imageshards.transforms.elements.UsageError: invalid --side 0: expected a number from 1 to 4096
+
+    Args:
+      default: the default value.
+      help: what the option does.
+      **details: further attributes of `Option`.
+    """
+    return field(default=default, metadata={"help": help, **details})
+
+
+class Group:
+    """Base class of the frozen dataclasses that declare options: checks each value at construction.
+
+    Attributes:
+      title: the heading in `--help` and in the README.
+    """
+
+    title: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for declared in options_of(type(self)):
+            declared.check(getattr(self, declared.name))
+
+
+def options_of(group: type[Group]) -> tuple[Option, ...]:
+    """The options of a group, in the order of their declaration."""
+    if group not in _DECLARED:
+        _DECLARED[group] = tuple(
+            Option(name=item.name, default=item.default, **item.metadata)
+            for item in fields(group)  # type: ignore[arg-type]
+        )
+    return _DECLARED[group]
+
+
+_DECLARED: dict[Any, tuple[Option, ...]] = {}

@@ -1,0 +1,393 @@
+"""The options of a build, each declared once; `imageshards build --help` shows them in this order.
+
+To add an option, declare it here and use it; nothing else changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from imageshards.pipeline.options.beam_arguments import is_beam_label
+from imageshards.pipeline.options.declare import Group, option
+from imageshards.transforms.elements import UsageError
+from imageshards.transforms.records.schemas import SCHEMAS
+
+AUTO = "auto"
+_MAX_SIDE = 65_500
+_MAX_PIXELS = 178_956_970
+_MAX_BYTES = 1 << 28
+_SPLIT = "[A-Za-z][A-Za-z0-9_]*"
+_RULE_WITH_GROUP = r"regex:[^\n\r]*\([^\n\r]+\)[^\n\r]*"
+
+
+def _schemas() -> Iterable[str]:
+    return SCHEMAS
+
+
+def _label_rule(texts: Sequence[str]) -> str:
+    return [AUTO, *(text for text in texts if not is_beam_label(text))][-1]
+
+
+def _features_from(texts: Sequence[str]) -> tuple[str, ...]:
+    columns = tuple(column for text in texts for column in text.split(","))
+    if "none" in columns and len(columns) > 1:
+        raise UsageError("invalid --features_from: none cannot be combined with columns")
+    return () if columns == ("none",) else columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs(Group):
+    """Where references to images come from, and how they are read."""
+
+    title = "inputs"
+
+    input: tuple[str, ...] = option(
+        (),
+        "A folder, a glob pattern, an image, an archive (.tar .tar.gz .zip ...), TFRecord files, a "
+        "text file, or a manifest (.csv .tsv .jsonl .parquet with a uri column, .txt with one URI "
+        "per line); local, gs:// or, in manifests, http(s)://. Repeat it for several inputs",
+        metavar="URI",
+        required="a folder, a pattern or a manifest",
+        is_uri=True,
+        affects_shards=False,  # their references do
+    )
+    include_all: bool = option(
+        False, "Read every file, not only files whose name has the suffix of an image"
+    )
+    uri_column: str = option(
+        "uri", "Column of manifests that has the URIs", metavar="NAME", images_only=True
+    )
+    base_uri: str = option(
+        "",
+        "Shuffle, split and record URIs relative to this URI, so that a copy of the images "
+        "elsewhere gives the same bytes",
+        metavar="URI",
+        default_text="whole URIs",
+    )
+    image_key: str = option(
+        "image/encoded",
+        "Feature of TFRecord inputs that has the image",
+        metavar="KEY",
+        images_only=True,
+    )
+    label_key: str = option(
+        "",
+        "Feature of TFRecord inputs that has the label",
+        metavar="KEY",
+        default_text="image/class/text, else image/class/label",
+        images_only=True,
+    )
+    name_key: str = option(
+        "",
+        "Feature of TFRecord inputs that has the name of the image, such as image/filename",
+        metavar="KEY",
+        default_text="FILE/NUMBER",
+        images_only=True,
+    )
+    user_agent: str = option(
+        "imageshards",
+        "User-Agent of requests to web servers; include how to contact you",
+        metavar="TEXT",
+        pattern="[ -~]+",
+        expected="printable ASCII",
+        affects_shards=False,
+    )
+    web_timeout: float = option(
+        60.0,
+        "Seconds to wait for one image from the web, retries included",
+        metavar="SECONDS",
+        limits=(1, 3600),
+        affects_shards=False,
+    )
+    web_retries: int = option(
+        3,
+        "Retries after a transient error of a web server",
+        metavar="N",
+        limits=(0, 3600),
+        affects_shards=False,
+    )
+    requests_per_host: int = option(
+        16,
+        "Concurrent requests of one machine to one web server",
+        metavar="N",
+        limits=(1, 3600),
+        affects_shards=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(Group):
+    """Where the data set is written, and how it is divided into shards."""
+
+    title = "output"
+
+    output: str = option(
+        "",
+        "Folder of the data set, local or remote",
+        metavar="DIR",
+        required="a folder for the data set",
+        is_uri=True,
+        affects_shards=False,
+    )
+    name: str = option(
+        "",
+        "Name of the data set in dataset_info.json",
+        metavar="NAME",
+        default_text="the name of the output folder",
+        pattern="([a-z][a-z0-9_]*)?",
+        expected="a lower-case letter, then lower-case letters, digits and _",
+        affects_shards=False,
+    )
+    num_shards: str = option(
+        AUTO,
+        "Number of shards: 16 for each split, or train=1024,test=16; auto makes shards of about "
+        "150 MB",
+        metavar="N",
+        form_pattern=rf"auto|[0-9]{{1,5}}|{_SPLIT}=[0-9]{{1,5}}(?:,{_SPLIT}=[0-9]{{1,5}})*",
+    )
+    seed: int = option(
+        0, "Determines the order of the records and the hashed splits", metavar="N",
+        limits=(0, (1 << 64) - 1),
+    )  # fmt: skip
+    overwrite: bool = option(
+        False, "Replace the files of another build in the output folder", affects_shards=False
+    )
+    max_reject_fraction: float = option(
+        0.01,
+        "Fail the build if a larger fraction of the images is rejected",
+        metavar="F",
+        limits=(0, 1),
+        affects_shards=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels(Group):
+    """How the class of an image is found."""
+
+    title = "labels"
+
+    labels: str = option(
+        AUTO,
+        r"Label of an image: dirname, column, column:NAME, none, or regex:RE such as "
+        r"regex:([a-z]+)\d+\.jpg; auto uses the label column of a manifest if there is one, else "
+        "dirname",
+        metavar="RULE",
+        form_pattern=rf"auto|dirname|none|column|column:.+|{_RULE_WITH_GROUP}",
+        # Launchers such as Airflow's operators reserve --labels for the labels of the job.
+        aliases=("--labels_from",),
+        parse=_label_rule,
+    )
+    class_names: str = option(
+        "",
+        "Text file with the class names in label order, one per line; with --features imagenet a "
+        "tab and a description may follow",
+        metavar="FILE",
+        default_text="the labels found, sorted",
+        is_uri=True,
+    )
+    label_offset: int = option(
+        0,
+        "Number of the first label; 1 reserves label 0 for a background class, as TF-slim does",
+        metavar="0|1",
+        choices=(0, 1),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits(Group):
+    """How images are assigned to splits."""
+
+    title = "splits"
+
+    splits: str = option(
+        AUTO,
+        "Split of an image: train=0.8,test=0.2 by a seeded hash; column or column:NAME; folder, "
+        "the top folder; auto uses the split column of a manifest if there is one, else train",
+        metavar="RULE",
+        form_pattern=rf"auto|folder|column|column:.+|{_SPLIT}=[0-9.]+(?:,{_SPLIT}=[0-9.]+)*",
+    )
+    split_names: tuple[str, ...] = option(
+        (),
+        "Names of splits that a column or folder may have",
+        metavar="A,B",
+        default_text="train, validation, test and their usual variants",
+        separator=",",
+    )
+    group_by: str = option(
+        "uri",
+        "Assign all images of a group to one split: dirname, column:NAME or regex:RE; uri makes "
+        "each image a group",
+        metavar="RULE",
+        form_pattern=rf"uri|dirname|column:.+|{_RULE_WITH_GROUP}",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records(Group):
+    """What a record contains, and the files that contain the records."""
+
+    title = "records"
+
+    features: str = option(
+        "slim",
+        "Schema of a record: slim or imagenet (the image file); raw (float32), pixels (uint8) or "
+        "shape (uint8 of any size) (decoded pixels); text. imageshards features NAME describes one",
+        metavar="NAME",
+        choices=_schemas,
+    )
+    channels: int = option(
+        0,
+        "Channels of decoded pixels: 1 converts to grayscale, 3 to RGB",
+        metavar="1|3",
+        default_text="3 for raw and pixels, for shape those of each image",
+        choices=(0, 1, 3),
+    )
+    pixel_range: str = option(
+        "0..1", "Range of the floats of raw", metavar="0..1|0..255", choices=("0..1", "0..255")
+    )
+    text_unit: str = option(
+        "line",
+        "Record of a text file: each line, or each paragraph (lines between empty lines)",
+        metavar="line|paragraph",
+        choices=("line", "paragraph"),
+    )
+    compression: str = option(
+        "none",
+        "Compression of the shards of decoded pixels and texts; TensorFlow Datasets does not read "
+        "gzip, and it has no random access",
+        metavar="none|gzip",
+        choices=("none", "gzip"),
+    )
+    features_from: tuple[str, ...] = option(
+        (AUTO,),
+        "Columns of a manifest that become features: COLUMN:TYPE or KEY=COLUMN:TYPE, separated by "
+        "commas; TYPE is int, float, bytes, int_list, float_list or bytes_list; none copies no "
+        "column; auto copies the other features of TFRecord inputs",
+        metavar="COLUMN:TYPE",
+        images_only=True,
+        parse=_features_from,
+    )
+    file_format: str = option(
+        "tfrecord", "Format of the files of records", metavar="NAME", choices=("tfrecord",)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images(Group):
+    """How images are validated and converted."""
+
+    title = "images"
+
+    check: str = option(
+        "full",
+        "Validation: full decodes every image; header reads only the header and the end of the "
+        "file",
+        metavar="full|header",
+        choices=("full", "header"),
+        images_only=True,
+    )
+    convert: str = option(
+        "auto",
+        "Re-encoding: auto converts what TensorFlow does not decode to PNG or JPEG; jpeg and png "
+        "convert everything; never keeps all files unchanged",
+        metavar="auto|jpeg|png|never",
+        choices=("auto", "jpeg", "png", "never"),
+        images_only=True,
+    )
+    exif: str = option(
+        "bake",
+        "EXIF orientation: bake applies it to the pixels; keep leaves it to readers",
+        metavar="bake|keep",
+        choices=("bake", "keep"),
+        images_only=True,
+    )
+    multi_frame: str = option(
+        "first",
+        "Animations and multi-page files: first writes the first frame; all keeps animated GIFs "
+        "and rejects other files; reject rejects them all",
+        metavar="first|all|reject",
+        choices=("first", "all", "reject"),
+        images_only=True,
+    )
+    resize: str = option(
+        "",
+        "Size of the images: short:256, long:512, 320x240, crop:224x224 or pad:224x224; does not "
+        "enlarge images",
+        metavar="RULE",
+        default_text="the original size",
+        form_pattern=r"(?:(short|long):(\d+)|(?:(crop|pad):)?(\d+)x(\d+))",
+        images_only=True,
+    )
+    enlarge: bool = option(False, "Allow --resize to enlarge images", images_only=True)
+    quality: int = option(
+        95, "Quality of re-encoded JPEGs", metavar="N", limits=(1, 100), images_only=True
+    )
+    min_size: int = option(
+        1,
+        "Reject images whose shorter side has fewer pixels",
+        metavar="N",
+        limits=(1, _MAX_SIDE),
+        images_only=True,
+    )
+    max_pixels: int = option(
+        _MAX_PIXELS,
+        "Reject images with more pixels",
+        metavar="N",
+        limits=(1, _MAX_PIXELS),
+        images_only=True,
+    )
+    max_bytes: int = option(
+        _MAX_BYTES, "Reject files with more bytes", metavar="N", limits=(1, _MAX_BYTES)
+    )
+    dedupe: str = option(
+        "none",
+        "Duplicates: none keeps images with identical pixels; pixels keeps one of each set of "
+        "images with identical pixels and rejects the others, which decodes every image once more",
+        metavar="none|pixels",
+        choices=("none", "pixels"),
+        images_only=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution(Group):
+    """How the work is distributed."""
+
+    title = "execution"
+
+    writer: str = option(
+        "shard",
+        "Unit of parallel work: shard, each shard is written by one worker; beam, images are "
+        "encoded in parallel and WriteToTFRecord writes them, for costly images and few shards",
+        metavar="shard|beam",
+        choices=("shard", "beam"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandOptions(Group):
+    """How the command runs and what it prints: no part of the build itself."""
+
+    title = "command"
+
+    workers: str = option(
+        AUTO,
+        "Processes that write shards on this machine; auto starts one per core, if there are "
+        "enough images to justify it. Only for the local runner",
+        metavar="N",
+        pattern="auto|0*[1-9][0-9]*",
+        expected="auto or a number from 1",
+        affects_shards=False,
+        in_template=False,
+    )
+    wait: bool = option(
+        False,
+        "Wait for the end of a job on a service such as Dataflow; otherwise the command prints the "
+        "job's id and a link, and returns",
+        affects_shards=False,
+        in_template=False,
+    )
+    json: bool = option(False, "Print the result as JSON", affects_shards=False, in_template=False)
+    verbose: bool = option(False, "Show Beam's log and tracebacks", affects_shards=False)

@@ -1,0 +1,126 @@
+"""The result of a build, as the command prints it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from imageshards.pipeline.report import by_count, human_bytes
+from imageshards.transforms.elements import counted
+from imageshards.transforms.images.convert import EXIF_KEPT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The result of a build.
+
+    Attributes:
+      output: the folder of the data set.
+      records: records in the data set.
+      bytes: size of all shards.
+      shards: number of shards.
+      resumed: how many of the shards an earlier run had finished.
+      rejects: images that are not in the data set, each a line of rejects.jsonl.
+      errors: type of error -> rejects.
+      duplicates: references that repeat the URI of another one.
+      passed_over: files that were skipped because their names are not those of images.
+      leaks: images that are in more than one split.
+      converted: images whose bytes differ from those of their file.
+      conversions: kind of conversion -> images.
+      splits: name -> (records, shards).
+      notes: what the build chose automatically, and why.
+      seconds: wall time, start-up included.
+      noun: what a record is: "image" or "text".
+    """
+
+    output: str
+    records: int
+    bytes: int
+    shards: int
+    resumed: int
+    rejects: int
+    errors: dict[str, int]
+    duplicates: int
+    passed_over: int
+    leaks: int
+    converted: int
+    conversions: dict[str, int]
+    splits: dict[str, tuple[int, int]]
+    notes: tuple[str, ...]
+    seconds: float
+    noun: str = "image"
+
+    @classmethod
+    def of(
+        cls, build: Mapping[str, Any], *, output: str, noun: str, resumed: int, seconds: float
+    ) -> Summary:
+        """The summary of a data set with this build.json, and with these further attributes."""
+        counts = build["counts"]
+        names = ("records", "bytes", "rejects", "duplicates", "passed_over", "leaks", "converted")
+        return cls(
+            **{name: counts[name] for name in names},
+            output=output,
+            shards=len(build["shards"]),
+            resumed=resumed,
+            errors=build["rejects"],
+            conversions=build["conversions"],
+            splits={
+                name: (split["records"], split["shards"]) for name, split in build["splits"].items()
+            },
+            notes=tuple(build["notes"]),
+            seconds=seconds,
+            noun=noun,
+        )
+
+    def to_json(self) -> str:
+        """The summary as one line of JSON."""
+        return json.dumps({**asdict(self), "seconds": round(self.seconds, 3)})
+
+    def __str__(self) -> str:
+        lines = [*self._counts(), *self._findings(), *self.notes, self._work()]
+        return "\n".join([self.output, *(f"  {line}" for line in lines)])
+
+    def _counts(self) -> Iterator[str]:
+        splits = ", ".join(
+            f"{name} {records:,} in {shards:,}" for name, (records, shards) in self.splits.items()
+        )
+        yield (
+            f"{counted(self.records, self.noun)} in {counted(self.shards, 'shard')}, "
+            f"{human_bytes(self.bytes)}  "
+            f"({splits if len(self.splits) > 1 else next(iter(self.splits))})"
+        )
+        errors = ", ".join(f"{count:,} {error}" for error, count in by_count(self.errors))
+        yield (
+            counted(self.rejects, "reject")
+            + (f" ({errors}; metadata/rejects.jsonl)" if self.rejects else "")
+            + f", {counted(self.duplicates, 'duplicate')}, "
+            f"{counted(self.passed_over, 'file')} passed over"
+        )
+
+    def _findings(self) -> Iterator[str]:
+        if self.leaks:
+            are = "is" if self.leaks == 1 else "are"
+            remedy = "; --dedupe pixels keeps one of each" if self.noun == "image" else ""
+            yield (
+                f"LEAK: {counted(self.leaks, self.noun)} {are} in more than one split "
+                f"(metadata/leaks.jsonl){remedy}"
+            )
+        kinds = dict(self.conversions)
+        kept = kinds.pop(EXIF_KEPT, 0)
+        if kinds:
+            done = ", ".join(f"{count:,} {kind}" for kind, count in by_count(kinds))
+            yield f"{self.converted:,} converted: {done}"
+        if kept:
+            yield f"{kept:,} with an EXIF orientation that readers have to apply"
+
+    def _work(self) -> str:
+        if self.resumed == self.shards:
+            return "nothing to do: all shards were complete"
+        if self.resumed:
+            were = "was" if self.resumed == 1 else "were"
+            done, rate = f"{counted(self.resumed, 'shard')} {were} complete; the rest ", ""
+        else:
+            done, rate = "", f", {self.records / max(self.seconds, 1e-9):,.0f} {self.noun}s/s"
+        return f"{done}in {self.seconds:.1f} s{rate}; see metadata/report.html"

@@ -1,0 +1,124 @@
+"""Checks of options that depend on each other. Single values are checked by their declarations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from imageshards.pipeline.options.groups import AUTO
+from imageshards.transforms import storage
+from imageshards.transforms.elements import UsageError
+
+if TYPE_CHECKING:
+    from imageshards.pipeline.assembly import BuildSpec
+
+
+def check_combinations(spec: BuildSpec) -> None:
+    """Checks the options of a build against each other.
+
+    Raises:
+      UsageError: two options exclude each other, or one requires another.
+    """
+    for check in (_schema, _pixels, _texts, _images, _labels_and_splits, _columns, _output):
+        for problem in check(spec):
+            raise UsageError(problem)
+
+
+def _schema(spec: BuildSpec) -> Iterator[str]:
+    schema, records = spec.schema, spec.options.records
+    name = f"--features {schema.name}"
+    array = schema.content.array if schema.content else None
+    if records.channels and schema.holds != "pixels":
+        yield f"--channels requires a schema of decoded pixels, not {name}"
+    if not spec.options.is_default("pixel_range") and not (array and array.dtype == "float32"):
+        yield f"--pixel_range requires a schema of float pixels, not {name}"
+    if not spec.options.is_default("text_unit") and schema.holds != "text":
+        yield f"--text_unit requires --features text, not {name}"
+    if records.compression != "none" and schema.holds == "encoded":
+        yield (
+            f"--compression {records.compression} is for decoded pixels and texts: the images of "
+            f"{name} are compressed already"
+        )
+
+
+def _pixels(spec: BuildSpec) -> Iterator[str]:
+    schema, images = spec.schema, spec.options.images
+    name = f"--features {schema.name}"
+    if schema.holds == "pixels":
+        if images.convert != "auto" or not spec.options.is_default("quality"):
+            yield f"{name} writes decoded pixels: omit --convert and --quality"
+        if images.exif == "keep" or images.multi_frame == "all":
+            yield (
+                f"{name} writes decoded pixels, without orientation or frames: omit --exif keep "
+                "and --multi_frame all"
+            )
+    if schema.image_format and images.convert not in ("auto", schema.image_format):
+        yield (
+            f"{name} has only {schema.image_format.upper()} images: omit --convert {images.convert}"
+        )
+
+
+def _texts(spec: BuildSpec) -> Iterator[str]:
+    if spec.schema.holds != "text":
+        return
+    values = spec.options.values()
+    for option in spec.options.declared().values():
+        value = values[option.name]
+        if option.images_only and value and value != option.default:
+            yield f"{option.flag} is for images: omit it with --features {spec.schema.name}"
+    if columns := spec.annotator.required_columns:
+        yield f"text files have no column {columns[0]!r}: use dirname, regex:RE or none"
+
+
+def _images(spec: BuildSpec) -> Iterator[str]:
+    images = spec.options.images
+    if images.resize and images.convert == "never":
+        yield "--resize re-encodes images: omit --convert never"
+    if images.multi_frame == "all" and (images.resize or images.convert in ("jpeg", "png")):
+        yield (
+            "--multi_frame all keeps animations unchanged: it cannot be combined with --resize or "
+            "--convert jpeg or png"
+        )
+    if images.enlarge and not images.resize:
+        yield "--enlarge requires --resize"
+
+
+def _labels_and_splits(spec: BuildSpec) -> Iterator[str]:
+    labels, splits = spec.options.labels, spec.annotator.splits
+    kind = spec.annotator.labels.kind
+    if kind == "none" and (labels.class_names or labels.label_offset):
+        yield "--class_names and --label_offset cannot be combined with --labels none"
+    if spec.annotator.groups.kind != "uri" and splits.kind != "ratio":
+        yield "--group_by requires splits by ratio, such as --splits train=0.8,test=0.2"
+    if splits.kind == "ratio":
+        for split in spec.shard_counts.named:
+            if split not in splits.names:
+                yield (
+                    f"--num_shards names the split {split!r}, but the splits are "
+                    f"{', '.join(splits.names)}"
+                )
+    if spec.options.inputs.label_key and kind not in ("auto", "column"):
+        yield f"--label_key cannot be combined with --labels {labels.labels}"
+
+
+def _columns(spec: BuildSpec) -> Iterator[str]:
+    columns = spec.options.records.features_from
+    if AUTO in columns and len(columns) > 1:
+        yield "invalid --features_from: auto cannot be combined with columns"
+
+
+def _output(spec: BuildSpec) -> Iterator[str]:
+    root, is_beam = spec.layout.root, spec.options.execution.writer == "beam"
+    if re.search(r"[*?\[]", root) and (is_beam or not storage.is_local(root)):
+        yield (
+            f"invalid --output {spec.options.output.output!r}: Beam takes *, ? and [ for patterns; "
+            "use another folder"
+        )
+    if is_beam:
+        for split in spec.beam_splits:
+            if spec.shard_counts.of(split) is None:
+                yield (
+                    f"--writer beam requires --num_shards for the split {split!r}: Beam's writer "
+                    "must know it before it starts"
+                )
