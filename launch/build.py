@@ -33,8 +33,8 @@ from imageshards.pipeline.options.parser import (
 
 if TYPE_CHECKING:
     from imageshards.pipeline.assembly import BuildSpec
-    from imageshards.pipeline.submission import Submission
-    from imageshards.pipeline.summary import Summary
+    from imageshards.pipeline.job.submission import Submission
+    from imageshards.pipeline.job.summary import Summary
 
 
 def run(args: Namespace) -> int:
@@ -94,7 +94,7 @@ def _launch(
     begin: float | None,
 ) -> int:
     """Runs the build and prints the result; without `begin` submits it and does not wait."""
-    from imageshards.pipeline.failures import JobError
+    from imageshards.pipeline.job.failures import JobError
     from imageshards.pipeline.run import run, submit
 
     submitted: list[Submission] = []

@@ -153,7 +153,7 @@ def _declare_features(parser: ArgumentParser) -> None:
 def _features(args: Namespace) -> int:
     from imageshards.reader.snippets import describe, list_schemas
 
-    print(describe(args.schema) if args.place else list_schemas())
+    print(describe(args.schema) if args.schema else list_schemas())
     return 0
 
 

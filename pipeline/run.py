@@ -14,12 +14,12 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from imageshards.pipeline import graph
 from imageshards.pipeline.assembly import BuildSpec
-from imageshards.pipeline.failures import JobEnded, JobError, job_error
+from imageshards.pipeline.job.failures import JobEnded, JobError, job_error
+from imageshards.pipeline.job.preflight import prepare
+from imageshards.pipeline.job.progress import Progress
+from imageshards.pipeline.job.submission import Submission, submission_of
+from imageshards.pipeline.job.summary import Summary
 from imageshards.pipeline.options.build_options import BuildOptions
-from imageshards.pipeline.preflight import prepare
-from imageshards.pipeline.progress import Progress
-from imageshards.pipeline.submission import Submission, submission_of
-from imageshards.pipeline.summary import Summary
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.records.tfrecord import parse_shard_name

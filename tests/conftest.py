@@ -9,9 +9,9 @@ import pytest
 from helpers import write_images
 
 from imageshards.launch.cli import main
+from imageshards.pipeline.job.summary import Summary
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.run import run
-from imageshards.pipeline.summary import Summary
 
 LOCAL = ["--runner=FnApiRunner"]
 

@@ -1,9 +1,9 @@
-"""What a build on Dataflow takes and costs: the table of README.md beside this file.
+"""Estimates time and cost of builds on Dataflow: the table in README.md next to this file.
 
     python -m imageshards.launch.dataflow.costs
 
-An estimate: the CPU of an image is measured (benchmarks/RESULTS.md of the repository), prices
-and start-up are assumptions with names. Change them here for yours.
+The CPU time per image is measured (benchmarks/RESULTS.md in the repository). Prices and start-up
+time are assumptions: adjust the constants below to your project.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 IMAGE_BYTES = 108_000
-"""Of a photograph, on average: that of ImageNet."""
+"""Mean size of a photograph in ImageNet."""
 READ_MS = 0.5
-"""vCPU to get an object of that size."""
+"""vCPU time to read an object of that size."""
 CHECK_MS = {"header": 0.25, "full": 2.0}
-"""vCPU to check, encode and write an image; the upper ends of what was measured."""
+"""vCPU time to check, encode and write an image: the upper ends of the measurements."""
 REFERENCE_BYTES = 200
-"""Of a reference in a shuffle, and there are two."""
+"""Size of a reference in a shuffle; a build has two shuffles."""
 START_MINUTES = 5.0
-"""Until workers run, and from the last image to the end: VMs are paid for meanwhile."""
+"""Start of the workers, and the time after the last image. VMs are billed for it."""
 BUSY = 0.7
-"""Share of the time between that a vCPU works, and does not wait for the store or at the end."""
+"""Fraction of the remaining time in which a vCPU works, and does not wait."""
 DISK_GB = 30
-"""A worker's disk: the image, no data."""
+"""Disk of a worker: it holds the container image, no data."""
 
 # US dollars, list prices of us-central1 as of 2025.
 VCPU_HOUR = 0.056
@@ -45,12 +45,12 @@ class Build:
     """A build and the workers for it.
 
     Attributes:
-      images: how many, each an object.
+      images: number of images, each an object.
       check: "header" or "full".
-      machine: type of the workers, with this many
-      vcpus: and
-      memory_gb: each.
-      workers: how many of them.
+      machine: type of the workers.
+      vcpus: of each worker.
+      memory_gb: of each worker.
+      workers: number of workers.
     """
 
     images: int
@@ -62,54 +62,54 @@ class Build:
 
     @property
     def vcpu_seconds(self) -> float:
-        """Of work."""
+        """Total vCPU time of the images."""
         return self.images * (READ_MS + CHECK_MS[self.check]) / 1000
 
     @property
     def work_minutes(self) -> float:
-        """Of all workers together, side by side."""
+        """Wall time in which all workers process the images."""
         return self.vcpu_seconds / (self.workers * self.vcpus) / BUSY / 60
 
     @property
     def minutes(self) -> float:
-        """From submission to the end."""
+        """Wall time from submission to the end."""
         return START_MINUTES + self.work_minutes
 
     @property
     def reads_per_second(self) -> float:
-        """Of all workers together."""
+        """Rate of all workers together."""
         return self.images / (self.work_minutes * 60)
 
     @property
     def gigabits(self) -> float:
-        """A second into each VM; as much goes out of it."""
+        """Gigabits per second that each VM receives; it sends as many."""
         return self.reads_per_second / self.workers * IMAGE_BYTES * 8 / 1e9
 
     @property
     def shards(self) -> int:
-        """That --num_shards auto makes."""
+        """Number of shards with --num_shards auto."""
         return max(1, round(self.images * IMAGE_BYTES / SHARD_BYTES))
 
     @property
     def machines_usd(self) -> float:
-        """CPUs, memory and disks."""
+        """Cost of CPUs, memory and disks."""
         hour = self.vcpus * VCPU_HOUR + self.memory_gb * MEMORY_GB_HOUR + DISK_GB * DISK_GB_HOUR
         return self.workers * hour * self.minutes / 60
 
     @property
     def shuffle_usd(self) -> float:
-        """References, twice; no pixels."""
+        """Cost of shuffling the references twice."""
         return 2 * self.images * REFERENCE_BYTES / 1e9 * SHUFFLE_GB
 
     @property
     def requests_usd(self) -> float:
-        """Each image read once; listings; what each shard writes."""
+        """Cost of reading each image once, of listing, and of writing the shards."""
         others = self.images / LISTED_PER_REQUEST + self.shards * FILES_PER_SHARD
         return self.images / 1000 * READS_1000 + others / 1000 * WRITES_AND_LISTS_1000
 
     @property
     def usd(self) -> float:
-        """All of it. Storage of the data set is not in it."""
+        """Total cost, without storage of the data set."""
         return self.machines_usd + self.shuffle_usd + self.requests_usd
 
 
@@ -122,7 +122,7 @@ BUILDS = (
 
 
 def table() -> Iterator[str]:
-    """The builds as lines of Markdown."""
+    """Yields a table of the builds as lines of Markdown."""
     yield (
         "| images | check | workers | shards | vCPU hours of work | minutes | reads/s "
         "| Gb/s in, a VM | machines | shuffle | requests | together |"

@@ -1,6 +1,7 @@
-"""The worker package: a wheel of the imageshards that runs here, however it was installed.
+"""The package for the workers: a wheel of the running imageshards, however it was installed.
 
-Beam's --setup_file needs a checkout. An installed imageshards has none, but all that a wheel is.
+Beam's --setup_file requires a checkout of the source; an installed package has everything that a
+wheel needs.
 
 Format: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """
@@ -24,16 +25,16 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def write_wheel(folder: Path) -> Path:
-    """Writes the wheel; the same code gives the same bytes.
+    """Writes the wheel; its bytes are reproducible.
 
     Args:
-      folder: where to.
+      folder: the folder of the wheel.
 
     Returns:
-      Its path, folder/imageshards-VERSION-py3-none-any.whl.
+      The path of the wheel, folder/imageshards-VERSION-py3-none-any.whl.
 
     Raises:
-      UsageError: nothing says here what imageshards needs.
+      UsageError: the metadata of the installed package is missing.
     """
     distribution = _installed()
     info = f"{NAME}-{distribution.version}.dist-info"
@@ -55,13 +56,13 @@ def write_wheel(folder: Path) -> Path:
 
 
 def _installed() -> metadata.Distribution:
-    # In a checkout the *.egg-info of an earlier sdist may come first, which lacks requirements.
+    # In a checkout, *.egg-info of an earlier sdist may come first; it has no requirements.
     for distribution in metadata.distributions(name=NAME):
         if distribution.read_text("METADATA"):
             return distribution
     raise UsageError(
-        "this imageshards was not installed by pip, so there is no package for the workers: "
-        "write --setup_file=SETUP.PY of a checkout, or --sdk_container_image=IMAGE"
+        "imageshards was not installed by pip, so there is no package for the workers: specify "
+        "--setup_file=SETUP.PY of a checkout, or --sdk_container_image=IMAGE"
     )
 
 

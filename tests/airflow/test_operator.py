@@ -75,7 +75,7 @@ def chatty(*args, **named):
     return summary
 
 module.run = chatty
-import imageshards.pipeline.progress as progress
+import imageshards.pipeline.job.progress as progress
 progress._LINE_SECONDS = 0.05  # the build is short
 sys.argv[1:] = sys.argv[3:]  # without -m imageshards.launch.cli
 cli.entry()

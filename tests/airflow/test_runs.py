@@ -166,7 +166,7 @@ def test_a_killed_build_is_repaired_by_its_retry(tmp_path: Path, run: Callable[.
     assert any(name.endswith(".tfrecord") for name in there)
     assert "dataset_info.json" not in there
     assert (done.state, done.tries["build"]) == ("success", 2)
-    assert "shards were there already; the rest in" in done.log
+    assert "shards were complete; the rest in" in done.log
     whole = write_dag(
         "whole", arguments(tmp_path, options=options, output=f"{tmp_path}/whole/{{date}}")
     )

@@ -193,7 +193,7 @@ def test_a_described_job_with_a_setup_file(
         "--template_location=gs://bucket/job.json", **bucket.environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "described in gs://bucket/job.json; it was not started" in done.stdout
+    assert "written to gs://bucket/job.json; it was not started" in done.stdout
     assert not bucket.below("gs://bucket/described")
     job = json.loads(bucket.get("gs://bucket/job.json"))
     assert run_staged(image, bucket, job, tmp_path) == "workflow.tar.gz"
@@ -277,7 +277,7 @@ def test_an_interrupt_leaves_the_job_alone(bucket: Bucket):
         out, err = process.communicate(timeout=60)
         never.set()
     assert (process.returncode, out) == (130, "")
-    assert err.splitlines()[-1] == f"imageshards: interrupted; the job goes on: {LINK}"
+    assert err.splitlines()[-1] == f"imageshards: interrupted; the job continues: {LINK}"
     assert all("jobs" in request and "PUT" not in request for request in service.requests)
 
 

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: what it prints, where, and its exit codes."""
+"""The command line as a user sees it: what it prints, where, and its exit codes."""
 
 import gzip
 import io
@@ -14,7 +14,7 @@ from helpers import every_file, image_bytes, imageshards, told, write_images
 from imageshards.launch.cli import main
 
 
-def test_the_result_and_nothing_else_is_on_stdout(command: Command, photos: Path, tmp_path: Path):
+def test_stdout_has_only_the_result(command: Command, photos: Path, tmp_path: Path):
     code, out, err = command("build", "--input", photos, "--output", tmp_path / "out")
     assert code == 0
     assert err == ""
@@ -49,7 +49,11 @@ BAD = [
         "unknown option --nmu_shards, did you mean --num_shards?",
         2,
     ),
-    (["--input", "{photos}", "--seed", "x"], "argument --seed: invalid int value: 'x'", 2),
+    (
+        ["--input", "{photos}", "--seed", "x"],
+        "invalid --seed 'x': expected an integer from 0 to",
+        2,
+    ),
     (["--input", "{photos}", "--splits", "train=.8,test=.1"], "add up to 0.9, not to 1", 2),
     (["--input", "{photos}", "--num_shards", "121"], "write --num_shards 120 or less", 1),
     (["--input", "{photos}", "--splits", "folder"], "; it must be one of train, training,", 1),
@@ -123,7 +127,7 @@ def test_errors_of_worker_processes_are_one_line_too(bad: Path, tmp_path: Path):
     assert len(told(done.stderr)) == 1, done.stderr
 
 
-def test_a_fault_of_the_machine_is_one_line(
+def test_an_error_of_the_machine_is_one_line(
     command: Command, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def full(*_: object) -> int:
@@ -138,16 +142,16 @@ def test_a_fault_of_the_machine_is_one_line(
     assert not (tmp_path / "out/dataset_info.json").exists()
 
 
-def test_the_beam_writer_says_what_it_takes(command: Command, photos: Path, tmp_path: Path):
+def test_the_beam_writer_warns_of_its_memory(command: Command, photos: Path, tmp_path: Path):
     code, _, err = command(
         "build", "--input", photos, "--output", tmp_path, "--writer=beam", "--num_shards=2"
     )
     assert code == 0
-    assert "6.5 times the data set in memory" in err
+    assert "6.5 times the size of the data set in memory" in err
 
 
-def test_labels_of_the_job_go_to_beam(command: Command, photos: Path, tmp_path: Path):
-    """Airflow's operators add them, and ours has the same name."""
+def test_labels_of_the_job_are_passed_to_beam(command: Command, photos: Path, tmp_path: Path):
+    """Airflow's operators add them; the option of imageshards has the same name."""
     code, _, err = command(
         "build", "--input", photos, "--output", tmp_path / "out", "--labels=none",
         "--labels=airflow-version=v3-3-2",
@@ -167,7 +171,7 @@ def test_a_name_with_control_characters_stays_on_one_line(command: Command, tmp_
     assert "in\\x0a\\x1b[31m/class00" in err
 
 
-def test_no_command_and_a_wrong_one(command: Command):
+def test_a_missing_or_misspelt_command_is_an_error(command: Command):
     code, out, err = command()
     assert code == 2
     assert "build" in err
@@ -178,7 +182,7 @@ def test_no_command_and_a_wrong_one(command: Command):
     assert (code, out.split()[0]) == (0, "imageshards")
 
 
-def test_verify_finds_every_damage(command: Command, photos: Path, tmp_path: Path):
+def test_verify_finds_damage_in_every_file(command: Command, photos: Path, tmp_path: Path):
     out = tmp_path / "out"
     command("build", "--input", photos, "--output", out, "--num_shards", 4)
     code, text, err = command("verify", out)
@@ -218,7 +222,7 @@ def test_verify_finds_every_damage(command: Command, photos: Path, tmp_path: Pat
     assert "not complete: its build failed" in err
 
 
-def test_verify_sees_what_a_header_check_let_through(command: Command, tmp_path: Path):
+def test_verify_finds_damage_that_a_header_check_accepted(command: Command, tmp_path: Path):
     write_images(tmp_path / "in", 1, 3)
     png = image_bytes(5, "PNG", (64, 64))
     (tmp_path / "in/class00/x.png").write_bytes(png[:200] + bytes(50) + png[250:])
@@ -245,19 +249,21 @@ def test_inspect_shows_a_data_set_and_a_shard(command: Command, photos: Path, tm
     assert "breaks off" in text
     code, _, err = command("inspect", next(photos.rglob("*.jpg")))
     assert (code, "no TFRecord file" in err) == (2, True)
-    assert "one place at a time" in command("verify", out, out)[2]
+    assert "one data set or file at a time" in command("verify", out, out)[2]
     code, _, err = command("inspect", tmp_path / "x.tfrecord")
     assert (code, "no such file" in err) == (2, True)
 
 
-def test_auto_says_why(command: Command, photos: Path, tmp_path: Path):
+def test_the_summary_explains_what_auto_chose(command: Command, photos: Path, tmp_path: Path):
     _, out, _ = command("build", "--input", photos, "--output", tmp_path / "out")
     assert "train: 1 shard for 0.1 MB of images" in out
     assert "6 classes by folder" in out
     assert "auto aims at 150 MB a shard" in out
 
 
-def test_auto_measures_what_a_manifest_does_not_say(command: Command, photos: Path, tmp_path: Path):
+def test_auto_measures_files_whose_size_a_manifest_does_not_have(
+    command: Command, photos: Path, tmp_path: Path
+):
     uris = "\n".join(map(str, photos.rglob("*.jpg")))
     (tmp_path / "m.txt").write_text(uris)
     _, out, _ = command("build", "--input", tmp_path / "m.txt", "--output", tmp_path / "out")

@@ -24,6 +24,7 @@ from imageshards.launch.dataflow.arguments import completed
 from imageshards.launch.dataflow.package import write_wheel
 from imageshards.launch.dataflow.template import template
 from imageshards.pipeline.assembly import BuildSpec
+from imageshards.pipeline.job.submission import Submission
 from imageshards.pipeline.options.beam_arguments import (
     beam_labels,
     is_dataflow,
@@ -32,7 +33,6 @@ from imageshards.pipeline.options.beam_arguments import (
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.declare import options_of
 from imageshards.pipeline.options.groups import Images
-from imageshards.pipeline.submission import Submission
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule

@@ -22,7 +22,7 @@ from helpers import (
 )  # fmt: skip
 
 from imageshards.pipeline import finish
-from imageshards.pipeline.failures import JobError
+from imageshards.pipeline.job.failures import JobError
 from imageshards.transforms.elements import BuildError, ImageRef, to_bytes
 from imageshards.transforms.images.validate import ImageInfo
 from imageshards.transforms.references import keys

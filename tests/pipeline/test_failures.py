@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from imageshards.pipeline.failures import JobEnded, job_error, reason_in
+from imageshards.pipeline.job.failures import JobEnded, job_error, reason_in
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.storage import NoFilesystem, StoreError
 
@@ -55,7 +55,7 @@ def test_an_interrupted_worker_interrupts_the_command():
 )
 def test_schedulers_get_the_reason_from_a_program(text: str, reason: str):
     done = subprocess.run(
-        [sys.executable, "-m", "imageshards.pipeline.failures"],
+        [sys.executable, "-m", "imageshards.pipeline.job.failures"],
         input=text, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == (reason, "")

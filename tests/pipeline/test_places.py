@@ -18,7 +18,7 @@ from helpers import build_json, contents, image_bytes, names, records, rejects, 
 from web_server import WebServer, after, endless, redirect, status
 
 from imageshards.pipeline import finish
-from imageshards.pipeline.failures import JobError
+from imageshards.pipeline.job.failures import JobError
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.inputs import ranges
 from imageshards.transforms.storage import web

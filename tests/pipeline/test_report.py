@@ -6,7 +6,7 @@ from pathlib import Path
 
 from conftest import Build
 
-from imageshards.pipeline.progress import State, observe
+from imageshards.pipeline.job.progress import State, observe
 from imageshards.transforms import storage
 from imageshards.transforms.shards.layout import Layout
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from imageshards.pipeline.assembly import BuildSpec
-from imageshards.pipeline.failures import JobError
+from imageshards.pipeline.job.failures import JobError
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.reader import parse
 from imageshards.reader.verify import verify
@@ -473,20 +473,23 @@ def test_gzip_is_made_again_and_taken_up(build: Build, folder: Path, tmp_path: P
         ({"features": "raw"}, "--features raw needs one size for all images: write --resize"),
         ({"features": "pixels", "resize": "short:32"}, "needs one size for all images"),
         ({"features": "raw", "resize": "8x8", "channels": 2}, "--channels 2: write 1 or 3"),
-        ({"channels": 1}, "--channels is for raw pixels"),
-        ({"features": "shape", "pixel_range": "0..255"}, "--pixel_range is for float pixels"),
+        ({"channels": 1}, "--channels requires a schema of decoded pixels"),
+        (
+            {"features": "shape", "pixel_range": "0..255"},
+            "--pixel_range requires a schema of float pixels",
+        ),
         ({"features": "raw", "resize": "8x8", "pixel_range": "1"}, "write 0..1 or 0..255"),
-        ({"features": "shape", "convert": "jpeg"}, "leave --convert and --quality out"),
+        ({"features": "shape", "convert": "jpeg"}, "omit --convert and --quality"),
         ({"features": "shape", "exif": "keep"}, "which hold no orientation"),
         ({"features": "shape", "multi_frame": "all"}, "no frames"),
-        ({"features": "imagenet", "convert": "never"}, "holds JPEGs alone"),
-        ({"compression": "gzip"}, "is for pixels and texts"),
+        ({"features": "imagenet", "convert": "never"}, "has only JPEG images"),
+        ({"compression": "gzip"}, "is for decoded pixels and texts"),
         ({"compression": "zip"}, "write none or gzip"),
         ({"text_unit": "paragraph"}, "--text_unit is for --features text"),
         ({"features": "text", "resize": "8x8"}, "--resize is for images"),
         ({"features": "text", "dedupe": "pixels"}, "--dedupe is for images"),
         ({"features": "text", "features_from": ("a:int",)}, "--features_from is for images"),
-        ({"features": "text", "labels": "column:a"}, "a text file has no column 'a'"),
+        ({"features": "text", "labels": "column:a"}, "text files have no column 'a'"),
         ({"features": "tfslim"}, "write slim or imagenet or raw"),
         (
             {"features": "imagenet", "features_from": (f"{BOX}/xmin=a:int_list",)},

@@ -47,7 +47,7 @@ DATASETS: dict[str, dict[str, Any]] = {
 
 PYTHON = os.environ.get("IMAGESHARDS_PYTHON", "/opt/imageshards/bin/python")
 _MODULE = "imageshards.launch.cli"
-_FAILURES = "imageshards.pipeline.failures"
+_FAILURES = "imageshards.pipeline.job.failures"
 _RUNNERS = {"local": "FnApiRunner", "dataflow": "DataflowRunner"}
 # Options that the DAG sets itself; the operator uses `labels` for the labels of the job.
 _TAKEN = ("input", "output", "overwrite", "runner", "job_name", "project", "region", "labels")

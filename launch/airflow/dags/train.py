@@ -1,4 +1,4 @@
-"""Starts when a data set is published: an example of who uses the asset of imageshards_dag.py."""
+"""An example DAG that starts when imageshards_dag.py publishes a data set."""
 
 from datetime import datetime
 from typing import Any
@@ -14,12 +14,12 @@ with DAG(
     max_active_runs=1,
     tags=["imageshards", "example"],
     default_args={"owner": "research"},
-    doc_md="Trains on the data set that was published. Put your training into `train`.",
+    doc_md="Trains on the published data set. Replace the body of `train` with your training.",
 ):
 
     @task
     def train(**context: Any) -> str:
-        """Takes what `imageshards publish` told: uri, records, rejects, splits, report, ..."""
+        """Uses the result of `imageshards publish`: uri, records, rejects, splits, report, ..."""
         published = context["triggering_asset_events"][photos][-1].extra
         splits = ", ".join(f"{name} {count:,}" for name, count in published["splits"].items())
         print(f"training on {published['uri']} ({splits}); its report: {published['report']}")

@@ -12,7 +12,7 @@ from helpers import build_json, contents, records, rejects, shards
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.pipeline.failures import JobError
+from imageshards.pipeline.job.failures import JobError
 from imageshards.reader import parse
 from imageshards.reader.inspect import inspect
 from imageshards.reader.verify import verify

@@ -131,4 +131,4 @@ def test_an_interrupt_is_one_line(building: tuple[subprocess.Popen[str], list[in
         os.kill(pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert told(errors) == ["imageshards: interrupted; the same command again does the rest"]
+    assert told(errors) == ["imageshards: interrupted; run the same command again to resume"]

@@ -3,7 +3,7 @@
 The local runner raises what a worker raised; other runners and services report its traceback as
 text, inside an error of their own.
 
-    python -m imageshards.pipeline.failures < messages
+    python -m imageshards.pipeline.job.failures < messages
 
 prints the reason in such a text, on one line. The Airflow DAG calls it.
 """

@@ -1,4 +1,4 @@
-"""A job that goes on without us, at a service."""
+"""A job that a service runs after the command has ended."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOpt
 
 @dataclass(frozen=True)
 class Submission:
-    """What is known of a job when a service has taken it.
+    """A job that a service has accepted.
 
     Attributes:
-      output: the folder of the data set, complete when its dataset_info.json is there.
-      job: the id that the service gave it; empty if it was only described.
-      link: where to look at it; empty if there is no such page.
-      template: the file that describes it, with --template_location; else empty.
+      output: the folder of the data set; it is complete when dataset_info.json exists.
+      job: the id of the job; empty with --template_location, which starts none.
+      link: a web page about the job, or empty.
+      template: with --template_location the file that describes the job; else empty.
     """
 
     output: str
@@ -26,23 +26,23 @@ class Submission:
     template: str = ""
 
     def to_json(self) -> str:
-        """One line for machines."""
+        """The submission as one line of JSON."""
         return json.dumps(asdict(self))
 
     def __str__(self) -> str:
         if self.template:
-            return f"{self.output}\n  the job is described in {self.template}; it was not started"
-        # The words are Beam's: Airflow's operators look for them.
+            return f"{self.output}\n  the job was written to {self.template}; it was not started"
+        # This is Beam's wording, for which Airflow's operators search the log.
         lines = [self.output, f"  Created job with id: [{self.job}]", f"  {self.link}"]
         return "\n".join(filter(str.strip, lines))
 
 
 def submission_of(result: Any, options: PipelineOptions, output: str) -> Submission | None:
-    """What a runner's result says of the job; None if it runs on this machine.
+    """The job of a service; None if the pipeline runs on this machine.
 
     Args:
-      result: what `pipeline.run()` returned.
-      options: of the pipeline.
+      result: the value that `pipeline.run()` returned.
+      options: the options of the pipeline.
       output: the folder of the data set.
     """
     job_id = getattr(result, "job_id", None)

@@ -1,7 +1,7 @@
-"""How far a build is, seen from the files that it writes.
+"""Progress of a build, derived from the files that it writes.
 
-Runners tell nothing while they run (or through private interfaces), and workers may be other
-processes: the finished shards and the growing ones are what everybody can see.
+Runners report no progress, or only through private interfaces, and workers may be other processes.
+Finished and growing shards are visible with every runner.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REMOTE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class State:
-    """How far a build is: shards and images done, of how many."""
+    """Shards and images that are finished, and their totals."""
 
     shards: int = 0
     all_shards: int = 0
@@ -36,11 +36,11 @@ class State:
 
 
 def observe(layout: Layout, since_ns: int) -> State | None:
-    """Reads how far a build is; None while it is still listing.
+    """Reads the progress of a build; None while it lists its inputs.
 
     Args:
-      layout: its folder.
-      since_ns: a plan that is older belongs to an earlier run.
+      layout: the paths of the data set.
+      since_ns: time in ns; a plan that is older belongs to an earlier run.
     """
     if storage.is_local(layout.root) and storage.stat(layout.plan)[1] < since_ns:
         return None
@@ -79,7 +79,7 @@ def observe(layout: Layout, since_ns: int) -> State | None:
 
 
 class Progress:
-    """Shows how far a build is on stderr: a bar on a terminal, else a line now and then."""
+    """Shows progress on stderr: a bar on a terminal, else a line every ten seconds."""
 
     def __init__(self, layout: Layout, *, enabled: bool = True, noun: str = "image") -> None:
         self._layout = layout
@@ -105,21 +105,21 @@ class Progress:
     ) -> None:
         self._stop.set()
         if self._thread:
-            # It may be waiting for a remote store that does not answer.
+            # It may be waiting for a remote store that does not respond.
             self._thread.join(1.0)
 
     def _look(self) -> State | None:
         try:
-            # Clocks of files may be a little behind that of the process.
+            # The clock of a file system may be slightly behind that of the process.
             state = observe(self._layout, self._began_ns - 20_000_000)
-        except Exception:  # looking must never be why a build fails
+        except Exception:  # showing progress must not fail a build
             return None
         if state and self._begin is None:
             self._begin = (time.monotonic(), state.images)
         return state
 
     def _rate(self, state: State) -> float:
-        """Images a second, those of earlier runs left out."""
+        """Images per second in this run."""
         if self._begin is None:
             return 0.0
         seconds = time.monotonic() - self._begin[0]
