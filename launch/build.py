@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from imageshards.launch import logs
-from imageshards.launch.load import hidden, load_beam
 from imageshards.launch.terminal import complain
 from imageshards.pipeline.options.beam_arguments import (
     beam_labels,
@@ -44,6 +42,9 @@ def run(args: Namespace) -> int:
     begin = time.perf_counter()
     options: BuildOptions = options_from(args)
     command = command_options_from(args)
+    # Imported here because --help does not need them.
+    from imageshards.launch import logs
+    from imageshards.launch.load import load_beam
     from imageshards.pipeline.assembly import BuildSpec
 
     spec = BuildSpec(options)  # reports wrong combinations before Beam is loaded
@@ -94,6 +95,7 @@ def _launch(
     begin: float | None,
 ) -> int:
     """Runs the build and prints the result; without `begin` submits it and does not wait."""
+    from imageshards.launch.load import hidden
     from imageshards.pipeline.job.failures import JobError
     from imageshards.pipeline.run import run, submit
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from hashlib import blake2b
 from typing import Any, Self
 
 from imageshards.pipeline.options.declare import Group, Option, options_of
@@ -118,6 +117,8 @@ class BuildOptions:
     @property
     def settings(self) -> str:
         """A digest of `recorded`: only builds for which it is equal resume each other."""
+        from hashlib import blake2b  # --help does not need it
+
         digested = {
             name: value
             for name, value in self.recorded.items()

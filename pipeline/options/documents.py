@@ -18,8 +18,8 @@ from imageshards.pipeline.options.declare import Option, options_of
 
 # What follows the first marker, up to the second.
 _MARKED = re.compile(r"(?m)(^.*options:begin.*\n)(?s:.*?)(^.*options:end)")
-_OWN_FIELDS = frozenset({"input", "output", "overwrite"})
-"""Options that the Airflow form has as fields of their own."""
+_OWN_FIELDS = frozenset({"overwrite"})
+"""Options for which the Airflow form has another field."""
 
 
 def markdown(options: type[BuildOptions] = BuildOptions) -> str:
@@ -40,12 +40,13 @@ def _row(option: Option) -> str:
 def form_schema(options: type[BuildOptions] = BuildOptions) -> dict[str, Any]:
     """JSON Schema of the values of options in the Airflow form: name -> schema.
 
-    null and false omit an option, as Airflow's operator does; numbers may be written as texts.
+    Options that accept any text are not in it. null and false omit an option, as Airflow's operator
+    does; numbers may be written as texts.
     """
     return {
-        option.aliases[0].removeprefix("--") if option.aliases else option.name: _schema(option)
+        option.name: schema
         for option in options.declared().values()
-        if option.name not in _OWN_FIELDS
+        if option.name not in _OWN_FIELDS and (schema := _schema(option))
     }
 
 

@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from zoneinfo import ZoneInfo
 
 import psutil
@@ -27,7 +27,7 @@ from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, TriggerRule, task
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-# DAG id -> the arguments of `dataset_dag`, whose docstring describes them.
+# DAG id -> the attributes of a `Dataset`, whose docstring describes them.
 DATASETS: dict[str, dict[str, Any]] = {
     "photos": {
         # Photographs arrive in one folder per date; {date} is the date of the run.
@@ -58,37 +58,22 @@ _TAKEN = ("input", "output", "overwrite", "runner", "job_name", "project", "regi
 # options:begin
 _OPTIONS: dict[str, Any] = {
     "include_all": {"type": ["boolean", "null"]},
-    "uri_column": {},
-    "base_uri": {},
-    "image_key": {},
-    "label_key": {},
-    "name_key": {},
-    "user_agent": {},
     "web_timeout": {"minimum": 1, "maximum": 3600},
     "web_retries": {"minimum": 0, "maximum": 3600},
     "requests_per_host": {"minimum": 1, "maximum": 3600},
-    "name": {},
-    "num_shards": {},
     "seed": {"minimum": 0, "maximum": 18446744073709551615},
     "max_reject_fraction": {"minimum": 0, "maximum": 1},
-    "labels_from": {},
-    "class_names": {},
     "label_offset": {"enum": [0, "0", 1, "1", None, False]},
-    "splits": {},
-    "split_names": {},
-    "group_by": {},
     "features": {"enum": ["slim", "imagenet", "raw", "pixels", "shape", "text", None, False]},
     "channels": {"enum": [0, "0", 1, "1", 3, "3", None, False]},
     "pixel_range": {"enum": ["0..1", "0..255", None, False]},
     "text_unit": {"enum": ["line", "paragraph", None, False]},
     "compression": {"enum": ["none", "gzip", None, False]},
-    "features_from": {},
     "file_format": {"enum": ["tfrecord", None, False]},
     "check": {"enum": ["full", "header", None, False]},
     "convert": {"enum": ["auto", "jpeg", "png", "never", None, False]},
     "exif": {"enum": ["bake", "keep", None, False]},
     "multi_frame": {"enum": ["first", "all", "reject", None, False]},
-    "resize": {},
     "enlarge": {"type": ["boolean", "null"]},
     "quality": {"minimum": 1, "maximum": 100},
     "min_size": {"minimum": 1, "maximum": 65500},
@@ -101,34 +86,10 @@ _OPTIONS: dict[str, Any] = {
 # fmt: on
 
 
-def dataset_dag(
-    dag_id: str,
-    *,
-    input: str | Sequence[str],
-    output: str,
-    start_date: datetime,
-    schedule: str | None = "0 2 * * *",
-    timezone: str = "UTC",
-    since: str | None = None,
-    name: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    engine: str = "local",
-    dataflow: Mapping[str, Any] | None = None,
-    keep_versions: int = 14,
-    verify_records: int = 0,
-    owner: str = "data",
-    tags: Sequence[str] = (),
-    retries: int = 3,
-    retry_delay: timedelta = timedelta(minutes=5),
-    execution_timeout: timedelta = timedelta(hours=12),
-    python: str = PYTHON,
-    gcp_conn_id: str = "google_cloud_default",
-    catchup: bool = False,
-) -> DAG:
-    """Makes the DAG. The arguments are the defaults of each run; the Trigger form can change them.
+class Dataset(NamedTuple):
+    """A data set and its schedule: the defaults of each run, which the Trigger form can change.
 
-    Args:
-      dag_id: the id of the DAG and, unless `name` is given, the name of the data set.
+    Attributes:
       input: as `imageshards build --input`; `{date}` is replaced by the date of the run.
       output: the folder of a version. It must contain `{date}` or, for several runs per day,
         `{time}`. The pointer file `latest` is next to it.
@@ -136,7 +97,7 @@ def dataset_dag(
       schedule: a cron expression, or None; a run is for the interval that ends when it starts.
       timezone: of the schedule and of `{date}`.
       since: if `{date}` is in the input, read all dates from this one to the date of the run.
-      name: the name of the data set and of the asset that `publish` emits.
+      name: the name of the data set and of the asset that `publish` emits; None: the DAG's id.
       options: further options of `imageshards build` and of Beam, without dashes; `labels` is
         named `labels_from` here.
       engine: `local`, `dataflow` or `flex_template`.
@@ -153,133 +114,175 @@ def dataset_dag(
       gcp_conn_id: the Airflow connection to Google Cloud.
       catchup: whether to run the intervals missed since `start_date`.
     """
-    name = name or dag_id
-    dataflow = dict(dataflow or {})
-    environment = dataflow.pop("environment", {})
-    asset = Asset(name)
+
+    input: str | Sequence[str]
+    output: str
+    start_date: datetime
+    schedule: str | None = "0 2 * * *"
+    timezone: str = "UTC"
+    since: str | None = None
+    name: str | None = None
+    options: Mapping[str, Any] | None = None
+    engine: str = "local"
+    dataflow: Mapping[str, Any] | None = None
+    keep_versions: int = 14
+    verify_records: int = 0
+    owner: str = "data"
+    tags: Sequence[str] = ()
+    retries: int = 3
+    retry_delay: timedelta = timedelta(minutes=5)
+    execution_timeout: timedelta = timedelta(hours=12)
+    python: str = PYTHON
+    gcp_conn_id: str = "google_cloud_default"
+    catchup: bool = False
+
+
+def dataset_dag(dag_id: str, dataset: Dataset) -> DAG:
+    """Makes the DAG of a data set."""
+    dataset = dataset._replace(name=dataset.name or dag_id)
     with DAG(
         dag_id,
-        schedule=CronDataIntervalTimetable(schedule, timezone=timezone) if schedule else None,
-        start_date=start_date,
-        catchup=catchup,
+        schedule=CronDataIntervalTimetable(dataset.schedule, timezone=dataset.timezone)
+        if dataset.schedule
+        else None,
+        start_date=dataset.start_date,
+        catchup=dataset.catchup,
         max_active_runs=1,
-        tags=["imageshards", *tags],
+        tags=["imageshards", *dataset.tags],
         doc_md=_DOC,
         params={
-            **_input_params([input] if isinstance(input, str) else list(input), since),
-            **_output_params(output, keep_versions),
-            **_execution_params(options, engine, verify_records),
-            **_dataflow_params(dataflow),
+            **_input_params(dataset),
+            **_output_params(dataset),
+            **_execution_params(dataset),
+            **_dataflow_params(dataset),
         },
         default_args={
-            "owner": owner,
-            "retries": retries,
-            "retry_delay": retry_delay,
+            "owner": dataset.owner,
+            "retries": dataset.retries,
+            "retry_delay": dataset.retry_delay,
             "retry_exponential_backoff": 2.0,
             "max_retry_delay": timedelta(hours=1),
-            "execution_timeout": execution_timeout,
+            "execution_timeout": dataset.execution_timeout,
         },
     ) as dag:
-
-        @task.branch(doc_md="Lists the inputs. Skips the run if there is nothing to build.")
-        def check(**context: Any) -> str:
-            params, ti = context["params"], context["ti"]
-            options = _options(params, context["dag_run"], timezone, name)
-            found = _imageshards(
-                python, "fingerprint", "--skip_missing", *beam_options_to_args(options)
-            )
-            _decide(found, params)
-            options["input"] = found["inputs"]
-            # Nobody reads an unpublished version, so the files of a failed build of other inputs
-            # may be replaced. A failed build of the same inputs is resumed.
-            options["overwrite"] = True
-            if params["engine"] != "local" and params["temp_location"]:
-                options["temp_location"] = params["temp_location"]
-            ti.xcom_push("fingerprint", found["digest"])
-            ti.xcom_push("files", found["files"])
-            ti.xcom_push("output", found["output"])
-            ti.xcom_push("options", options)
-            job_name = _job_name(f"{dag_id}-{found['version']}")
-            ti.xcom_push("job_name", job_name)
-            ti.xcom_push("runner", _RUNNERS.get(params["engine"], ""))
-            if params["engine"] != "flex_template":
-                return "build"
-            ti.xcom_push("body", _flex_body(job_name, params, options, environment))
-            return "build_flex_template"
-
-        checked = check()
-        built = [
-            ImageshardsBuildOperator(
-                task_id="build",
-                doc_md="`imageshards build`. A retry resumes what earlier tries finished.",
-                runner=checked["runner"],
-                py_interpreter=python,
-                py_options=["-m", _MODULE],
-                py_file="build",
-                pipeline_options=checked["options"],
-                dataflow_config={
-                    # The service rejects a second job of this name while the first one runs.
-                    "job_name": "{{ ti.xcom_pull('check', key='job_name') }}",
-                    "append_job_name": False,
-                    "project_id": "{{ params.project or '' }}",
-                    "location": "{{ params.region or '' }}",
-                    "gcp_conn_id": gcp_conn_id,
-                },
-                gcp_conn_id=gcp_conn_id,
-            ),
-            DataflowStartFlexTemplateOperator(
-                task_id="build_flex_template",
-                doc_md="`imageshards build` as a Flex Template; waits without occupying a worker.",
-                body=checked["body"],
-                project_id="{{ params.project or '' }}",
-                location="{{ params.region or '' }}",
-                gcp_conn_id=gcp_conn_id,
-                append_job_name=False,
-                deferrable=True,
-            ),
-        ]
-
-        @task(
-            multiple_outputs=True,
-            trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
-            doc_md="Reads all records, or a sample. XCom: `rejects`, `report`, ...",
-        )
-        def verify(**context: Any) -> dict[str, Any]:
-            output = context["ti"].xcom_pull("check", key="output")
-            sample = f"--sample={context['params']['verify_records']}"
-            return _imageshards(python, "verify", output, sample)
-
-        @task(
-            multiple_outputs=True,
-            outlets=[asset],
-            # Two runs of a backfill must not change the pointer at the same time.
-            max_active_tis_per_dag=1,
-            doc_md="Updates the pointer `latest`, deletes old versions, emits the asset.",
-        )
-        def publish(**context: Any) -> dict[str, Any]:
-            ti = context["ti"]
-            published = _imageshards(
-                python,
-                "publish",
-                ti.xcom_pull("check", key="output"),
-                f"--keep_versions={context['params']['keep_versions']}",
-                f"--fingerprint={ti.xcom_pull('check', key='fingerprint')}",
-            )
-            context["outlet_events"][asset].extra = published
-            return published
-
-        checked >> built >> verify() >> publish()
+        checked = _check_task(dag_id, dataset)
+        built = _build_tasks(checked, dataset)
+        checked >> built >> _verify_task(dataset.python) >> _publish_task(dataset)
     return dag
+
+
+def _check_task(dag_id: str, dataset: Dataset) -> Any:
+    @task.branch(doc_md="Lists the inputs. Skips the run if there is nothing to build.")
+    def check(**context: Any) -> str:
+        params, ti = context["params"], context["ti"]
+        options = _options(params, context["dag_run"], dataset.timezone, dataset.name or dag_id)
+        found = _imageshards(
+            dataset.python, "fingerprint", "--skip_missing", *beam_options_to_args(options)
+        )
+        _decide(found, params)
+        options["input"] = found["inputs"]
+        # Nobody reads an unpublished version, so the files of a failed build of other inputs may be
+        # replaced. A failed build of the same inputs is resumed.
+        options["overwrite"] = True
+        if params["engine"] != "local" and params["temp_location"]:
+            options["temp_location"] = params["temp_location"]
+        ti.xcom_push("fingerprint", found["digest"])
+        ti.xcom_push("files", found["files"])
+        ti.xcom_push("output", found["output"])
+        ti.xcom_push("options", options)
+        job_name = _job_name(f"{dag_id}-{found['version']}")
+        ti.xcom_push("job_name", job_name)
+        ti.xcom_push("runner", _RUNNERS.get(params["engine"], ""))
+        if params["engine"] != "flex_template":
+            return "build"
+        environment = (dataset.dataflow or {}).get("environment", {})
+        ti.xcom_push("body", _flex_body(job_name, params, options, environment))
+        return "build_flex_template"
+
+    return check()
+
+
+def _build_tasks(checked: Any, dataset: Dataset) -> list[Any]:
+    """Two tasks, of which each run takes one."""
+    return [
+        ImageshardsBuildOperator(
+            task_id="build",
+            doc_md="`imageshards build`. A retry resumes what earlier tries finished.",
+            runner=checked["runner"],
+            py_interpreter=dataset.python,
+            py_options=["-m", _MODULE],
+            py_file="build",
+            pipeline_options=checked["options"],
+            dataflow_config={
+                # The service rejects a second job of this name while the first one runs.
+                "job_name": "{{ ti.xcom_pull('check', key='job_name') }}",
+                "append_job_name": False,
+                "project_id": "{{ params.project or '' }}",
+                "location": "{{ params.region or '' }}",
+                "gcp_conn_id": dataset.gcp_conn_id,
+            },
+            gcp_conn_id=dataset.gcp_conn_id,
+        ),
+        DataflowStartFlexTemplateOperator(
+            task_id="build_flex_template",
+            doc_md="`imageshards build` as a Flex Template; waits without occupying a worker.",
+            body=checked["body"],
+            project_id="{{ params.project or '' }}",
+            location="{{ params.region or '' }}",
+            gcp_conn_id=dataset.gcp_conn_id,
+            append_job_name=False,
+            deferrable=True,
+        ),
+    ]
+
+
+def _verify_task(python: str) -> Any:
+    @task(
+        multiple_outputs=True,
+        trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
+        doc_md="Reads all records, or a sample. XCom: `rejects`, `report`, ...",
+    )
+    def verify(**context: Any) -> dict[str, Any]:
+        output = context["ti"].xcom_pull("check", key="output")
+        sample = f"--sample={context['params']['verify_records']}"
+        return _imageshards(python, "verify", output, sample)
+
+    return verify()
+
+
+def _publish_task(dataset: Dataset) -> Any:
+    asset = Asset(dataset.name)
+
+    @task(
+        multiple_outputs=True,
+        outlets=[asset],
+        # Two runs of a backfill must not change the pointer at the same time.
+        max_active_tis_per_dag=1,
+        doc_md="Updates the pointer `latest`, deletes old versions, emits the asset.",
+    )
+    def publish(**context: Any) -> dict[str, Any]:
+        ti = context["ti"]
+        published = _imageshards(
+            dataset.python,
+            "publish",
+            ti.xcom_pull("check", key="output"),
+            f"--keep_versions={context['params']['keep_versions']}",
+            f"--fingerprint={ti.xcom_pull('check', key='fingerprint')}",
+        )
+        context["outlet_events"][asset].extra = published
+        return published
+
+    return publish()
 
 
 _NULLABLE_DATE: dict[str, Any] = {"type": ["null", "string"], "format": "date"}
 
 
-def _input_params(input: list[str], since: str | None) -> dict[str, Param]:
-    section = "Inputs"
+def _input_params(dataset: Dataset) -> dict[str, Param]:
+    section, input = "Inputs", dataset.input
     return {
         "input": Param(
-            input,
+            [input] if isinstance(input, str) else list(input),
             "Folders, patterns, archives or manifests, one per line: absolute paths or gs:// URIs. "
             "{date} is replaced by the date of the run.",
             type="array", items={"type": "string", "minLength": 1}, minItems=1, section=section,
@@ -289,7 +292,7 @@ def _input_params(input: list[str], since: str | None) -> dict[str, Param]:
             **_NULLABLE_DATE, section=section,
         ),
         "since": Param(
-            since,
+            dataset.since,
             "With {date} in the inputs: read all dates from this one to the date of the run. Dates "
             "without images are skipped. Empty: only the date of the run.",
             **_NULLABLE_DATE, section=section,
@@ -301,16 +304,16 @@ def _input_params(input: list[str], since: str | None) -> dict[str, Param]:
     }  # fmt: skip
 
 
-def _output_params(output: str, keep_versions: int) -> dict[str, Param]:
+def _output_params(dataset: Dataset) -> dict[str, Param]:
     section = "Output"
     return {
         "output": Param(
-            output,
+            dataset.output,
             "Folder of the version, with {date} or {time}. The pointer latest is next to it.",
             type="string", pattern=r"^(/|[a-z][a-z0-9+.-]*://).+\{(date|time)\}", section=section,
         ),
         "keep_versions": Param(
-            keep_versions, "Number of versions to keep; 0: all.",
+            dataset.keep_versions, "Number of versions to keep; 0: all.",
             type="integer", minimum=0, section=section,
         ),
         "overwrite": Param(
@@ -322,24 +325,22 @@ def _output_params(output: str, keep_versions: int) -> dict[str, Param]:
     }  # fmt: skip
 
 
-def _execution_params(
-    options: Mapping[str, Any] | None, engine: str, verify_records: int
-) -> dict[str, Param]:
+def _execution_params(dataset: Dataset) -> dict[str, Param]:
     section = "Execution"
     return {
         "options": Param(
-            dict(options or {}),
+            dict(dataset.options or {}),
             "Further options of imageshards build and of Beam, without dashes, such as "
             '{"num_shards": 64, "splits": "train=0.9,test=0.1"}.',
             type="object", propertyNames={"pattern": "^[a-z][a-z0-9_]*$"}, properties=_OPTIONS,
             section=section,
         ),
         "verify_records": Param(
-            verify_records, "Number of records to read back; 0: all.",
+            dataset.verify_records, "Number of records to read back; 0: all.",
             type="integer", minimum=0, section=section,
         ),
         "engine": Param(
-            engine,
+            dataset.engine,
             "local: on the Airflow worker; dataflow: a job that the worker submits and waits for; "
             "flex_template: a job from a template, for which the triggerer waits.",
             type="string", enum=["local", "dataflow", "flex_template"], section=section,
@@ -347,7 +348,8 @@ def _execution_params(
     }  # fmt: skip
 
 
-def _dataflow_params(dataflow: Mapping[str, Any]) -> dict[str, Param]:
+def _dataflow_params(dataset: Dataset) -> dict[str, Param]:
+    dataflow = dataset.dataflow or {}
     return {
         key: Param(dataflow.get(key), text, type=["null", "string"], section="Dataflow")
         for key, text in (
@@ -569,4 +571,4 @@ form; without changes to the form, it checks the last interval again.
 """
 
 for _dag_id, _arguments in DATASETS.items():
-    dataset_dag(_dag_id, **_arguments)
+    dataset_dag(_dag_id, Dataset(**_arguments))
