@@ -14,6 +14,7 @@ from imageshards.transforms.elements import UsageError
 from imageshards.transforms.inputs.sources import check_source, first_records, identify
 from imageshards.transforms.inputs.tfrecords import sample
 from imageshards.transforms.records.columns import columns_of
+from imageshards.transforms.records.schemas import SCHEMAS
 
 
 def prepare(options: BuildOptions) -> BuildSpec:
@@ -58,15 +59,16 @@ def _with_other_features(spec: BuildSpec) -> BuildSpec:
         return spec
     if not only_records:
         return BuildSpec(options.replace(features_from=()))
-    keys, features = spec.record_keys, spec.schema.features
-    left_out = {feature.key for feature in features if not feature.is_open}
-    left_out |= {*spec.schema.not_copied, keys.image, keys.label, keys.name}
+    schema = SCHEMAS[options.records.features]  # with labels, even if the build has none
+    keys = spec.record_keys
+    left_out = {feature.key for feature in schema.features if not feature.is_open}
+    left_out |= {*schema.not_copied, keys.image, keys.label, keys.name}
     columns = columns_of(
         (
             {key: values for key, values in row.items() if key not in left_out}
             for row in chain.from_iterable(rows)
         ),
-        lists={feature.key for feature in features if feature.is_open},
+        lists={feature.key for feature in schema.features if feature.is_open},
     )
     try:
         return BuildSpec(options.replace(features_from=tuple(columns)))

@@ -105,7 +105,7 @@ def test_the_command(images: Path, tmp_path: Path, command: Command):
     assert json.loads(other)["digest"] != found["digest"]
     assert command("fingerprint", *options)[0] == 2
     gone = ["--input", tmp_path / "gone", "--output", tmp_path / "out/1", "--skip_missing"]
-    assert "no image there" in command("fingerprint", *gone)[1]
+    assert "no image found" in command("fingerprint", *gone)[1]
     code, _, err = command("fingerprint", *options, "--direct_num_wrokers=2")
     assert (code, err.count("\n")) == (2, 1)
     assert "--direct_num_wrokers" in err

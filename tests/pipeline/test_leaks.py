@@ -181,7 +181,7 @@ def test_an_image_named_twice_stays_a_duplicate(build: Build, photos: Path):
 
 def test_dedupe_takes_a_known_word(command: Command, photos: Path):
     code, _, errors = command("build", f"--input={photos}", "--output=x", "--dedupe=bytes")
-    assert (code, errors) == (2, "imageshards: --dedupe 'bytes': write none or pixels\n")
+    assert (code, errors) == (2, "imageshards: invalid --dedupe 'bytes': expected none or pixels\n")
 
 
 def test_digests_are_of_what_is_coded():

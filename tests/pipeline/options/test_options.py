@@ -16,7 +16,7 @@ from imageshards.transforms.images.validate import MAX_PIXELS
 from imageshards.transforms.inputs.fetch import IMAGE_KEY
 from imageshards.transforms.storage.web import Manners
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
