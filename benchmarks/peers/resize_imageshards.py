@@ -1,4 +1,4 @@
-"""imageshards' own function: see benchmarks/resize.py."""
+"""Resizes with imageshards: see benchmarks/resize.py."""
 
 from resize_loop import run
 
@@ -8,7 +8,7 @@ from imageshards.transforms.images.resize import Resize
 
 
 def resize(data: bytes, side: int) -> bytes:
-    """With the checks that a build makes."""
+    """Validates, resizes and encodes as a build does."""
     return convert(data, ImagePolicy(resize=Resize("short", side, side))).data
 
 
