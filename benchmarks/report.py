@@ -138,9 +138,9 @@ def sections(results: Results, goals: Sequence[Goal]) -> list[tuple[str, list[li
         found.append((title, rows_of(results), note))
     if results.growth:
         note = (
-            "Further images are hard links to the same files, so they take no more memory. The "
-            "time per further image is the slope of a line through the medians; only outputs on the "
-            "same medium (tmpfs or disk) are compared."
+            "Further images are hard links to the same files, so they use no more memory. The time "
+            "per further image is the slope of a line through the medians of outputs on the same "
+            "medium (tmpfs or disk)."
         )
         found.append(("Growth", growth_rows(results), note))
     if results.figures:
