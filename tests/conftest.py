@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 from helpers import write_images
 
@@ -13,6 +14,12 @@ from imageshards.pipeline.config import Config
 from imageshards.pipeline.run import Summary, run
 
 LOCAL = ["--runner=FnApiRunner"]
+
+# On a busy machine the time of an example says nothing about the code.
+hypothesis.settings.register_profile(
+    "tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")
