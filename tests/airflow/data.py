@@ -1,9 +1,9 @@
-"""What the tests do in imageshards' own environment, as a command.
+"""A command that the tests run in the environment of imageshards.
 
 python data.py images FOLDER FIRST COUNT    writes FOLDER/class?/NUMBER.jpg
 python data.py names OUT                    prints {image: split} of a data set
 python data.py gcs FOLDER                   serves gs://bucket/FOLDER until stdin ends, and prints
-                                            the environment that leads clients there
+                                            the environment variables of its clients
 """
 
 import json
