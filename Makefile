@@ -17,7 +17,7 @@ demo: env
 	$(BIN)/python -m imageshards.launch.demo demo
 
 test: env
-	$(BIN)/pytest tests --numprocesses logical --dist worksteal \
+	$(BIN)/pytest tests --numprocesses logical --maxprocesses 8 --dist worksteal \
 	    --ignore tests/integration --ignore tests/airflow
 
 # Airflow has a virtual environment of its own, and runs imageshards in that of the project.

@@ -19,14 +19,7 @@ from imageshards.transforms.images import decode, digests, headers, validate
 from imageshards.transforms.images.headers import UPRIGHT
 from imageshards.transforms.images.modes import to_grey_or_rgb
 from imageshards.transforms.images.policy import ImagePolicy
-from imageshards.transforms.images.resize import (
-    MAX_SIDE,
-    Box,
-    ResizePlan,
-    Size,
-    crop_or_pad,
-    scale,
-)
+from imageshards.transforms.images.resize import MAX_SIDE, Box, ResizePlan, Size, crop_or_pad, scale
 from imageshards.transforms.images.validate import ImageError, ImageInfo
 
 EXIF_KEPT = "exif-kept"
