@@ -1,4 +1,4 @@
-"""Compares builds of the same images from each kind of input: python -m benchmarks.places IMAGES.
+"""Compares builds of the same images from each kind of input: python -m benchmarks.inputs IMAGES.
 
 Runs in the environment of imageshards. Archives and outputs are written to a tmpfs if one has
 enough room. The kinds take turns. All outputs must be equal; the median times are printed.
@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 
 from benchmarks.measure import measure
-from benchmarks.scratch import choose_place, copy_images, find_images, scratch_folder
+from benchmarks.scratch import choose_folder, copy_images, find_images, scratch_folder
 
 _SHARDS = 16
 
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     size = args.copies * sum(path.stat().st_size for path in find_images(args.images))
-    with scratch_folder(choose_place(8 * size)) as scratch:
+    with scratch_folder(choose_folder(8 * size)) as scratch:
         images = copy_images(args.images, scratch / "files", args.copies)
         sources = {"files": images.folder, **make_archives(images.folder, scratch / "archives")}
         runs = {name: (str(path), f"--base_uri={path}") for name, path in sources.items()}

@@ -32,7 +32,7 @@ from benchmarks.measure import Measurement, measure, memory_available
 from benchmarks.results import Figure, Result, Results, Run
 from benchmarks.scratch import (
     Images,
-    choose_place,
+    choose_folder,
     copy_images,
     find_images,
     has_room,
@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         chosen = _chosen(args)
         size = sum(path.stat().st_size for path in find_images(args.images)) * args.copies
-        place = choose_place(int(2.2 * size), args.scratch)
-        with scratch_folder(place) as scratch:
+        parent = choose_folder(int(2.2 * size), args.scratch)
+        with scratch_folder(parent) as scratch:
             results = _Suite(args, chosen, scratch).run()
     except (ValueError, OSError) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
@@ -280,11 +280,11 @@ class _Suite:
     def _output_folder(self, size: int) -> Iterator[Path]:
         """Makes a folder next to the images, or on the disk if `size` bytes do not fit there."""
         if has_room(self._scratch, int(1.02 * size)):
-            place = self._scratch
+            parent = self._scratch
         else:
-            place = Path(tempfile.gettempdir())
+            parent = Path(tempfile.gettempdir())
         with tempfile.TemporaryDirectory(
-            prefix="imageshards-bench-output-", dir=place, ignore_cleanup_errors=True
+            prefix="imageshards-bench-output-", dir=parent, ignore_cleanup_errors=True
         ) as output:
             yield Path(output)
 
@@ -337,9 +337,9 @@ class _Suite:
     def _references(self, count: int) -> None:
         python = self._args.imageshards.parent / "python"
         script = str(_HERE / "references.py")
-        place = self._scratch if has_room(self._scratch, 100 * count) else tempfile.gettempdir()
+        parent = self._scratch if has_room(self._scratch, 100 * count) else tempfile.gettempdir()
         title = f"{count:,} references"
-        with tempfile.TemporaryDirectory(prefix="imageshards-bench-", dir=place) as folder:
+        with tempfile.TemporaryDirectory(prefix="imageshards-bench-", dir=parent) as folder:
             manifest = f"{folder}/manifest.csv"
             subprocess.run([sys.executable, script, "make", manifest, str(count)], check=True)
             # About 1,000 images per shard, as in shards of 150 MB.

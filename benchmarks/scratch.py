@@ -63,10 +63,10 @@ def copy_images(source: Path, target: Path, copies: int) -> Images:
         ranks.setdefault(crc, len(ranks))
         total += len(data)
         checksum += crc
-        place = target / path.parent.name
-        place.mkdir(parents=True, exist_ok=True)
+        class_folder = target / path.parent.name
+        class_folder.mkdir(parents=True, exist_ok=True)
         for copy in range(copies):
-            name = place / f"{path.stem}_{copy:03d}{path.suffix}"
+            name = class_folder / f"{path.stem}_{copy:03d}{path.suffix}"
             if name.exists():
                 raise ValueError(f"{path}: another image of this class has the same name")
             name.write_bytes(data)
@@ -76,10 +76,10 @@ def copy_images(source: Path, target: Path, copies: int) -> Images:
 def link_images(images: Images, target: Path, times: int) -> Images:
     """Makes `times` hard links to every image: more images without more bytes."""
     for path in find_images(images.folder):
-        place = target / path.parent.name
-        place.mkdir(parents=True, exist_ok=True)
+        class_folder = target / path.parent.name
+        class_folder.mkdir(parents=True, exist_ok=True)
         for time in range(times):
-            os.link(path, place / f"{path.stem}_{time:03d}{path.suffix}")
+            os.link(path, class_folder / f"{path.stem}_{time:03d}{path.suffix}")
     return Images(
         target,
         images.count * times,
@@ -95,9 +95,9 @@ def take_images(images: Images, target: Path, count: int) -> Images:
     paths = find_images(images.folder)
     paths = paths[:: max(1, len(paths) // count)][:count]
     for path in paths:
-        place = target / path.parent.name
-        place.mkdir(parents=True, exist_ok=True)
-        os.link(path, place / path.name)
+        class_folder = target / path.parent.name
+        class_folder.mkdir(parents=True, exist_ok=True)
+        os.link(path, class_folder / path.name)
         data = path.read_bytes()
         total += len(data)
         checksum += zlib.crc32(data)
@@ -107,10 +107,10 @@ def take_images(images: Images, target: Path, count: int) -> Images:
 def is_tmpfs(folder: Path) -> bool:
     """Returns whether a folder is on a tmpfs."""
     best, kind = "", ""
-    place = os.path.realpath(folder)
+    real = os.path.realpath(folder)
     for line in Path("/proc/mounts").read_text().splitlines():
         mount, name = line.split()[1:3]
-        if os.path.commonpath([place, mount]) == mount and len(mount) >= len(best):
+        if os.path.commonpath([real, mount]) == mount and len(mount) >= len(best):
             best, kind = mount, name
     return kind == "tmpfs"
 
@@ -122,23 +122,23 @@ def has_room(folder: Path, size: int) -> bool:
     return not is_tmpfs(folder) or memory_available() > size + _SPARE
 
 
-def choose_place(size: int, wish: Path | None = None) -> Path:
+def choose_folder(size: int, wish: Path | None = None) -> Path:
     """Returns a folder with room for `size` bytes: `wish`, else a tmpfs, else one on the disk.
 
     Raises:
       OSError: none has enough room.
     """
-    places = [wish] if wish else [Path("/dev/shm"), Path(tempfile.gettempdir())]
-    for place in places:
-        if place.is_dir() and has_room(place, size):
-            return place
-    raise OSError(f"no room for {size / 1e9:.1f} GB in {' or '.join(map(str, places))}")
+    candidates = [wish] if wish else [Path("/dev/shm"), Path(tempfile.gettempdir())]
+    for parent in candidates:
+        if parent.is_dir() and has_room(parent, size):
+            return parent
+    raise OSError(f"no room for {size / 1e9:.1f} GB in {' or '.join(map(str, candidates))}")
 
 
 @contextmanager
-def scratch_folder(place: Path) -> Iterator[Path]:
+def scratch_folder(parent: Path) -> Iterator[Path]:
     """Makes a folder that is removed at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="imageshards-bench-", dir=place))
+    folder = Path(tempfile.mkdtemp(prefix="imageshards-bench-", dir=parent))
     try:
         yield folder
     finally:

@@ -109,10 +109,10 @@ def build(dockerfile: Path, stage: str, context: Path, cache: Path) -> Image:
             where.mkdir(parents=True, exist_ok=True)
         elif instruction == "COPY" and not rest.startswith("--from="):
             *sources, target = rest.split()
-            place = root / target.lstrip("/") if target.startswith("/") else where / target
+            target_path = root / target.lstrip("/") if target.startswith("/") else where / target
             for source in sources:
                 state = _digest(state, _content(context / source))
-                _copy(context / source, place, into=target.endswith("/"))
+                _copy(context / source, target_path, into=target.endswith("/"))
         elif instruction == "RUN":
             done = root / f".{state}"
             if not done.exists():
@@ -137,12 +137,12 @@ def _filled(value: str, known: dict[str, str]) -> str:
     return re.sub(r"\$\{(\w+)\}", lambda match: known.get(match[1], ""), value)
 
 
-def _copy(source: Path, place: Path, *, into: bool) -> None:
+def _copy(source: Path, target_path: Path, *, into: bool) -> None:
     if source.is_dir():
         ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, place, dirs_exist_ok=True, ignore=ignore)
+        shutil.copytree(source, target_path, dirs_exist_ok=True, ignore=ignore)
         return
-    target = place / source.name if into else place
+    target = target_path / source.name if into else target_path
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source, target)
 

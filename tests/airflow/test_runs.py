@@ -14,23 +14,23 @@ OPTIONS = {
 DAYS = ("2026-11-01", "2026-11-02", "2026-11-03")
 
 
-def arguments(place: Path, **more: object) -> str:
-    told = {
-        "input": f"{place}/in/{{date}}", "since": DAYS[0], "output": f"{place}/out/{{date}}",
-        "name": place.name, "options": OPTIONS, **more,
+def arguments(folder: Path, **more: object) -> str:
+    values = {
+        "input": f"{folder}/in/{{date}}", "since": DAYS[0], "output": f"{folder}/out/{{date}}",
+        "name": folder.name, "options": OPTIONS, **more,
     }  # fmt: skip
-    return ", ".join(f"{name}={value!r}" for name, value in told.items()) + (
+    return ", ".join(f"{name}={value!r}" for name, value in values.items()) + (
         ", retry_delay=timedelta(seconds=1)"
     )
 
 
-def arrive(place: Path, day: int) -> None:
+def arrive(folder: Path, day: int) -> None:
     """Writes the images of a day: 40."""
-    data("images", place / "in" / DAYS[day], day * 1000, 40)
+    data("images", folder / "in" / DAYS[day], day * 1000, 40)
 
 
-def pointer(place: Path) -> dict[str, object]:
-    return json.loads((place / "out/latest").read_text())
+def pointer(folder: Path) -> dict[str, object]:
+    return json.loads((folder / "out/latest").read_text())
 
 
 def stamps(folder: Path) -> dict[Path, int]:

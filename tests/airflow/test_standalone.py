@@ -109,8 +109,8 @@ class Standalone:
         return {task["task_id"]: task["state"] for task in found["task_instances"]}
 
     def log(self, run: dict[str, Any], task_id: str) -> str:
-        place = self.home / "logs" / f"dag_id={run['dag_id']}" / f"run_id={run['dag_run_id']}"
-        lines = (place / f"task_id={task_id}" / "attempt=1.log").read_text().splitlines()
+        folder = self.home / "logs" / f"dag_id={run['dag_id']}" / f"run_id={run['dag_run_id']}"
+        lines = (folder / f"task_id={task_id}" / "attempt=1.log").read_text().splitlines()
         return "\n".join(json.loads(line)["event"] for line in lines)
 
     def command(self, *arguments: str) -> None:
@@ -141,8 +141,8 @@ class Standalone:
 
 
 def text(arguments: dict[str, object]) -> str:
-    told = [f"{name}={value!r}" for name, value in arguments.items()]
-    return ", ".join([*told, "retry_delay=timedelta(seconds=5)"])
+    assignments = [f"{name}={value!r}" for name, value in arguments.items()]
+    return ", ".join([*assignments, "retry_delay=timedelta(seconds=5)"])
 
 
 @pytest.fixture
