@@ -14,7 +14,7 @@ from imageshards.pipeline.options.groups import AUTO
 from imageshards.pipeline.validation import check_combinations
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.images.convert import Rules
+from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.inputs.fetch import ImageReader
 from imageshards.transforms.inputs.listing import TextUnit
@@ -152,11 +152,11 @@ class BuildSpec:
         return schema_of(self.options.values())
 
     @cached_property
-    def rules(self) -> Rules:
+    def rules(self) -> ImagePolicy:
         """How images are validated and converted."""
         images = self.options.images
         pixels = "pixels" if self.schema.holds == "pixels" else ""
-        return Rules(
+        return ImagePolicy(
             check=images.check,  # type: ignore[arg-type]
             convert=pixels or self.schema.image_format or images.convert,  # type: ignore[arg-type]
             exif=images.exif,  # type: ignore[arg-type]
