@@ -55,13 +55,7 @@ def run(manifest: Path, shards: int) -> None:
     counts = manifest.with_name(manifest.name + ".counts")
     begin = time.perf_counter()
     with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as root:
-        listed = root | "Read" >> ReadReferences(
-            config.input,
-            config.annotator,
-            config.uri_column,
-            config.include_all,
-            config.layout.root,
-        )
+        listed = root | "Read" >> ReadReferences(config.input, config.annotator, config.listing)
         groups, planned = listed | "Shuffle" >> ShuffleReferences(config.planner)
         _ = (
             groups

@@ -16,9 +16,8 @@ from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.images.convert import Rules
 from imageshards.transforms.images.resize import MAX_SIDE, Resize
 from imageshards.transforms.images.validate import MAX_PIXELS
-from imageshards.transforms.inputs.fetch import IMAGE_KEY, ImageReader
-from imageshards.transforms.inputs.listing import TextUnit
-from imageshards.transforms.inputs.tfrecords import RecordKeys
+from imageshards.transforms.inputs.fetch import ImageReader
+from imageshards.transforms.inputs.kind import IMAGE_KEY, ListingOptions, RecordKeys, TextUnit
 from imageshards.transforms.records.columns import FeatureColumn, channels_of, schema_of
 from imageshards.transforms.records.schemas import SCHEMAS, Schema
 from imageshards.transforms.references.annotate import Annotator
@@ -242,9 +241,9 @@ class Config:
             for option in _OF_IMAGES:
                 if self._is_told(option) and getattr(self, option):
                     raise UsageError(f"--{option} is for images: it does not go with {name}")
-            if self.annotator.required_columns:
+            if self.annotator.columns.required:
                 raise UsageError(
-                    f"a text file has no column {self.annotator.required_columns[0]!r}: write "
+                    f"a text file has no column {self.annotator.columns.required[0]!r}: write "
                     "dirname, regex:RE or none"
                 )
 
@@ -440,9 +439,17 @@ class Config:
         return "paragraph" if self.text_unit == "paragraph" else "line"
 
     @property
-    def record_keys(self) -> RecordKeys:
-        """Which features of the records of TFRecord files are what."""
-        return RecordKeys(self.image_key, self.label_key, self.name_key)
+    def listing(self) -> ListingOptions:
+        """How inputs are listed."""
+        return ListingOptions(
+            columns=self.annotator.columns,
+            uri_column=self.uri_column,
+            include_all=self.include_all,
+            output=self.layout.root,
+            scratch=self.layout.state,
+            record_keys=RecordKeys(self.image_key, self.label_key, self.name_key),
+            text_unit=self.unit,
+        )
 
     @cached_property
     def layout(self) -> Layout:

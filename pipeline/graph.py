@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import apache_beam as beam
 from apache_beam.pvalue import AsIter, AsSingleton
 
 from imageshards.pipeline.config import Config
 from imageshards.pipeline.finish import claim, finish
-from imageshards.transforms import storage
 from imageshards.transforms.dedupe import TakePixelsOnce
+from imageshards.transforms.inputs.kind import InputKind
 from imageshards.transforms.read import ReadReferences
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
@@ -17,23 +19,22 @@ from imageshards.transforms.write_beam import EncodeExamples, WriteRejects, Writ
 from imageshards.transforms.write_shards import WriteShards, Written
 
 
-def build(root: beam.Pipeline, config: Config, workers: int | None = 1) -> None:
+def build(
+    root: beam.Pipeline,
+    config: Config,
+    workers: int | None = 1,
+    sources: Sequence[InputKind] | None = None,
+) -> None:
     """Adds the build of a data set to a pipeline.
 
     Args:
       root: the pipeline.
       config: what to build.
       workers: processes that write shards, beside those of the runner (see `WriteShards`).
+      sources: the inputs, if they are already identified.
     """
     listed = root | "Read" >> ReadReferences(
-        [storage.normalize(place) for place in config.input],  # a worker may be in another folder
-        config.annotator,
-        config.uri_column,
-        config.include_all,
-        exclude=config.layout.root,
-        scratch=config.layout.state,
-        keys=config.record_keys,
-        unit=config.unit,
+        config.input if sources is None else sources, config.annotator, config.listing
     )  # (bucket, references); tallies
     if config.dedupe == "pixels":
         batches = listed.batches | "Dedupe" >> TakePixelsOnce(config.encoder)

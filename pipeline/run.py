@@ -6,10 +6,9 @@ import json
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from typing import Any
 
 import apache_beam as beam
@@ -25,8 +24,8 @@ from imageshards.pipeline.submission import Submission, submission_of
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError, counted
 from imageshards.transforms.images.convert import EXIF_KEPT
-from imageshards.transforms.inputs.sources import check_source, first_records, identify
-from imageshards.transforms.inputs.tfrecords import sample
+from imageshards.transforms.inputs.kind import InputKind, RecordSample
+from imageshards.transforms.inputs.sources import identify
 from imageshards.transforms.records.columns import columns_of
 from imageshards.transforms.records.schemas import IMAGENET, SCHEMAS, SLIM
 from imageshards.transforms.records.tfrecord import parse_shard_name
@@ -160,12 +159,12 @@ def run(
       JobError: it had begun, and failed.
     """
     begin = time.perf_counter() if begin is None else begin
-    config = _checked(config)
+    config, sources = _checked(config)
     options = _pipeline_options(beam_arguments)
     job = None
     try:
         if announce:
-            result = _start(config, options, workers)
+            result = _start(config, sources, options, workers)
             job = submission_of(result, options, config.layout.root)
             if job:
                 announce(job)
@@ -175,7 +174,7 @@ def run(
                 raise JobEnded(state)
         else:
             with Progress(config.layout, enabled=show_progress, noun=config.schema.noun):
-                _wait(_start(config, options, workers))
+                _wait(_start(config, sources, options, workers))
     except UsageError:
         raise
     except Exception as error:
@@ -197,10 +196,10 @@ def submit(config: Config, beam_arguments: Sequence[str]) -> Submission:
       UsageError: Beam refuses its options.
       JobError: the service did not take it.
     """
-    config = _checked(config)
+    config, sources = _checked(config)
     options = _pipeline_options(beam_arguments)
     try:
-        job = submission_of(_start(config, options, 1), options, config.layout.root)
+        job = submission_of(_start(config, sources, options, 1), options, config.layout.root)
     except UsageError:
         raise
     except Exception as error:
@@ -210,23 +209,16 @@ def submit(config: Config, beam_arguments: Sequence[str]) -> Submission:
     return job
 
 
-def _checked(config: Config) -> Config:
-    """The config, after all that can be told of inputs and output before a job begins."""
-    config = _with_other_features(config)
+def _checked(config: Config) -> tuple[Config, list[InputKind]]:
+    """The config and its identified inputs, checked as far as is possible before a job begins."""
+    sources = [identify(text, config.unit) for text in config.input]
+    config = _with_other_features(config, sources)
     check_output(config)
     config.planner  # noqa: B018 - reads the class names
-    for text in config.input:
-        source = identify(text, config.unit)
+    for source in sources:
         if not config.unit and storage.is_local(source.uri):
-            annotator = config.annotator
-            check_source(
-                source,
-                config.uri_column,
-                annotator.required_columns,
-                annotator.optional_columns,
-                annotator.feature_columns,
-            )
-    return config
+            source.check(config.listing)
+    return config, sources
 
 
 class _Options(PipelineOptions):  # type: ignore[misc]
@@ -250,7 +242,9 @@ def _pipeline_options(arguments: Sequence[str]) -> PipelineOptions:
 _INVALID = "Pipeline has validations errors: "
 
 
-def _start(config: Config, options: PipelineOptions, workers: int | None) -> Any:
+def _start(
+    config: Config, sources: Sequence[InputKind], options: PipelineOptions, workers: int | None
+) -> Any:
     """Builds the graph and runs it: to its end here, or until a service has taken it."""
     try:
         pipeline = beam.Pipeline(options=options)
@@ -259,7 +253,7 @@ def _start(config: Config, options: PipelineOptions, workers: int | None) -> Any
             problems = str(error).removeprefix(_INVALID).split("\n")
             raise UsageError("; ".join(filter(None, problems))) from error
         raise
-    graph.build(pipeline, config, workers)
+    graph.build(pipeline, config, workers, sources)
     return pipeline.run()
 
 
@@ -273,7 +267,7 @@ def _wait(result: PipelineResult) -> None:
         raise
 
 
-def _with_other_features(config: Config) -> Config:
+def _with_other_features(config: Config, sources: Sequence[InputKind]) -> Config:
     """Tells which features `auto` stands for: those of TFRecord inputs that are not ours.
 
     Raises:
@@ -281,16 +275,15 @@ def _with_other_features(config: Config) -> Config:
     """
     if not config.features_from or config.unit:
         return config
-    files = [file for text in config.input if (file := first_records(identify(text)))]
-    all_records = len(files) == len(config.input)
-    rows = [sample(file) for file in files]
+    samples = [sample for source in sources if (sample := source.sample())]
+    all_records = len(samples) == len(sources)
     if config.features_from != (AUTO,):
         if all_records:
-            _check_columns(config, chain.from_iterable(rows), files)
+            _check_columns(config, samples)
         return config
     if not all_records:
         return replace(config, features_from=())
-    keys = config.record_keys
+    keys = config.listing.record_keys
     schema = SCHEMAS[config.features]
     # What is told of the image in the record need not be true of what is written.
     told = [*schema.features, *(SLIM.features if schema is SLIM else IMAGENET.features)]
@@ -299,7 +292,8 @@ def _with_other_features(config: Config) -> Config:
     columns = columns_of(
         (
             {key: values for key, values in row.items() if key not in left_out}
-            for row in chain.from_iterable(rows)
+            for sample in samples
+            for row in sample.records
         ),
         lists={feature.key for feature in schema.features if feature.is_open},
     )
@@ -309,13 +303,13 @@ def _with_other_features(config: Config) -> Config:
         raise UsageError(f"{error}; --features_from none leaves the others out") from error
 
 
-def _check_columns(config: Config, rows: Iterable[Mapping[str, object]], files: list[str]) -> None:
-    found = set(chain.from_iterable(rows))
-    for column in config.annotator.feature_columns:
+def _check_columns(config: Config, samples: Sequence[RecordSample]) -> None:
+    found = {key for sample in samples for row in sample.records for key in row}
+    for column in config.annotator.columns.feature_names:
         if found and column not in found:
             raise UsageError(
-                f"--features_from: no feature {column!r} in {files[0]}; its first records have "
-                f"{', '.join(sorted(found))}"
+                f"--features_from: no feature {column!r} in {samples[0].uri}; its first records "
+                f"have {', '.join(sorted(found))}"
             )
 
 

@@ -45,11 +45,9 @@ def split_thresholds(ratios: Sequence[float]) -> list[int]:
     return [min(round(bound * (1 << KEY_BITS)), largest) for bound in accumulate(ratios[:-1])]
 
 
-def split_places(keys: np.ndarray, thresholds: Sequence[int]) -> list[int]:
-    """The split into which each key falls: 0 .. len(thresholds)."""
-    bounds = np.array(thresholds, dtype=np.uint64)
-    places = np.searchsorted(bounds, keys, side="right")
-    return places.tolist()  # type: ignore[no-any-return]
+def split_indices(keys: np.ndarray, thresholds: Sequence[int]) -> np.ndarray:
+    """The index of the split that each key (uint64) falls into: 0 .. len(thresholds)."""
+    return np.searchsorted(np.array(thresholds, dtype=np.uint64), keys, side="right")
 
 
 def first_rank(shard: int, num_shards: int, total: int) -> int:

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
 
-from imageshards.transforms.inputs.listing import ARCHIVE_SUFFIXES
-
+ARCHIVE_SUFFIXES = (
+    ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".zip",
+)  # fmt: skip
+"""Suffixes of archives in lower case. In URIs of their members, archives are folders."""
 _WEB = re.compile("https?://", re.IGNORECASE)
 _QUERY = re.compile("[?#]")
 _SPLIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")

@@ -14,8 +14,12 @@ from helpers import image_bytes
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ByteRange
-from imageshards.transforms.inputs import archives, listing, ranges, sources, unpack
-from imageshards.transforms.inputs.listing import Listing
+from imageshards.transforms.inputs import archives, listed, ranges, unpack
+from imageshards.transforms.inputs.kind import ListingOptions, WorkUnit, list_unit
+from imageshards.transforms.inputs.listed import Listed
+from imageshards.transforms.inputs.members import View
+from imageshards.transforms.inputs.sources import identify
+from imageshards.transforms.inputs.tars import Headers
 from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.rules import (
     GroupRule,
@@ -29,9 +33,9 @@ from imageshards.transforms.storage import ReadError
 ANNOTATOR = Annotator(0, LabelRule("none"), SplitRule.parse("train=1"), GroupRule.parse("uri"))
 
 
-def chunks(place: Path | str, **options: object) -> list[Listing]:
-    source = sources.identify(str(place))
-    return list(sources.list_source(source, **options))  # type: ignore[arg-type]
+def chunks(place: Path | str, **options: object) -> list[Listed]:
+    unit = WorkUnit(identify(str(place)))
+    return list(list_unit(unit, ListingOptions(**options)))  # type: ignore[arg-type]
 
 
 def found(
@@ -40,7 +44,7 @@ def found(
     """Path below the archive -> its bytes, or the error type of its reject."""
     result: dict[str, bytes | str] = {}
     for chunk in chunks(place, **options):
-        for ref in ANNOTATOR.annotate(chunk).refs():
+        for ref in ANNOTATOR.annotate(chunk.refs).refs():
             name = ref.uri.removeprefix(f"{place}/")
             assert name not in result
             if ref.problem:
@@ -116,8 +120,8 @@ def test_headers_are_what_tarfile_makes_of_them(format: int):
         f"{'d' * 90}/{'e' * 90}",
     ]
     data = tar_of({name: b"x" * (7 * len(name)) for name in names}, format)
-    view = archives._View(lambda size, offset: data[offset : offset + size], 0, len(data))
-    ours = [info for info in archives._headers(view, 0) if isinstance(info, tarfile.TarInfo)]
+    view = View(lambda size, offset: data[offset : offset + size], 0, len(data))
+    ours = list(Headers(view, 0))
     with tarfile.open(fileobj=io.BytesIO(data), encoding="utf-8") as tar:
         theirs = tar.getmembers()
     assert [(i.name, i.size, i.type, i.offset, i.offset_data) for i in ours] == [
@@ -138,7 +142,7 @@ def test_a_tar_of_tars_is_ranges_of_the_outer(tmp_path: Path):
         **{f"n{i}.tar/n{i}_{j}.JPEG": b"%d" % (10 * i + j) for i in range(3) for j in range(3)},
         "deep/er.TAR/deepest.tar/x/9.jpg": b"nine", "plain.jpg": b"plain",
     }  # fmt: skip
-    assert {chunk.container for chunk in chunks(path)} == {str(path)}
+    assert {span.uri for chunk in chunks(path) for span in chunk.refs.ranges if span} == {str(path)}
 
 
 def test_an_archive_is_a_folder_without_its_ending():
@@ -152,7 +156,7 @@ def test_an_archive_is_a_folder_without_its_ending():
 def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by the bytes of each read of an archive that is listed."""
     sizes: list[int] = []
-    reads_at = archives._reads_at
+    reads_at = archives.reads_at
 
     def counting(file, uri: str):
         read_at = reads_at(file, uri)
@@ -164,23 +168,23 @@ def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return read
 
-    monkeypatch.setattr(archives, "_reads_at", counting)
+    monkeypatch.setattr(archives, "reads_at", counting)
     return sizes
 
 
 def test_of_ten_thousand_members_the_headers_alone_are_read(tmp_path: Path, read_sizes: list[int]):
     path = tmp_path / "many.tar"
     path.write_bytes(tar_of({f"c{i % 50}/{i:05d}.jpg": b"x" * 700 for i in range(10_000)}))
-    assert sum(len(chunk.uris) for chunk in chunks(path)) == 10_000
+    assert sum(len(chunk.refs) for chunk in chunks(path)) == 10_000
     assert sum(read_sizes) < 1.01 * 10_000 * 512
     assert len(read_sizes) < 2.1 * 10_000
 
 
 def test_long_archives_come_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listing, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(listed, "CHUNK_ROWS", 10)
     path = tmp_path / "a.tar"
     path.write_bytes(tar_of({f"{i}.jpg": b"%d" % i for i in range(25)}))
-    assert [len(chunk.uris) for chunk in chunks(path) if chunk.uris] == [10, 10, 5]
+    assert [len(chunk.refs) for chunk in chunks(path) if len(chunk.refs)] == [10, 10, 5]
     assert len(found(path)) == 25
 
 
@@ -189,14 +193,13 @@ def test_a_folder_passes_archives_over_and_a_pattern_names_them(tmp_path: Path):
         (tmp_path / name).write_bytes(tar_of(MEMBERS))
     (tmp_path / "own.jpg").write_bytes(b"own")
     (tmp_path / "._one.tar").write_bytes(b"of macOS")
-    assert [uri for chunk in chunks(tmp_path) for uri in chunk.uris] == [f"{tmp_path}/own.jpg"]
+    assert [uri for chunk in chunks(tmp_path) for uri in chunk.refs.uris] == [f"{tmp_path}/own.jpg"]
     assert passed_over(tmp_path) == 3
     everything = chunks(f"{tmp_path}/*")
-    assert [uri for chunk in everything for uri in chunk.uris] == [f"{tmp_path}/own.jpg"]
-    named = [(chunk, n) for chunk in chunks(f"{tmp_path}/*.tar") for n in range(len(chunk.uris))]
+    assert [uri for chunk in everything for uri in chunk.refs.uris] == [f"{tmp_path}/own.jpg"]
+    named = [path for c in chunks(f"{tmp_path}/*.tar") for path in c.refs.uris_below_root]
     assert len(named) == 6
-    roots = {chunk.uris[n][chunk.roots[n] :].split("/")[0] for chunk, n in named}
-    assert roots == {"one.tar", "two.tar"}
+    assert {path.split("/")[0] for path in named} == {"one.tar", "two.tar"}
 
 
 def test_names_that_lead_out_are_rejects_and_touch_nothing(tmp_path: Path):
@@ -244,7 +247,7 @@ def test_of_a_name_that_is_twice_in_a_tar_the_last_counts(tmp_path: Path):
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
     for again in (1, -1):
-        batch = ANNOTATOR.annotate(chunks(path)[0]).take([0, 1][::again])
+        batch = ANNOTATOR.annotate(chunks(path)[0].refs).take([0, 1][::again])
         ((_, part),) = partition(batch)
         groups, duplicates = sort_group([part])
         (ref,) = groups["train"].refs()
@@ -455,7 +458,7 @@ def test_a_compressed_tar_is_unpacked_once(tmp_path: Path):
 def test_an_archive_that_is_written_meanwhile(tmp_path: Path):
     path = tmp_path / "a.tar"
     path.write_bytes(tar_of(MEMBERS))
-    refs = list(ANNOTATOR.annotate(chunks(path)[0]).refs())
+    refs = list(ANNOTATOR.annotate(chunks(path)[0].refs).refs())
 
     def outcomes() -> set[bytes | str]:
         values: set[bytes | str] = set()
@@ -518,5 +521,5 @@ def test_names_of_a_zip_without_the_flag_for_utf8(tmp_path: Path):
 
 
 def test_suffixes():
-    assert archives.is_archive("gs://b/A.TAR.GZ")
-    assert not archives.is_archive("/d/tar")
+    assert archives.Archive.recognises("gs://b/A.TAR.GZ")
+    assert not archives.Archive.recognises("/d/tar")

@@ -8,17 +8,28 @@ import pytest
 from pyarrow import parquet
 
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.inputs import listing, manifests, sources
+from imageshards.transforms.inputs import listed as listed_rows
+from imageshards.transforms.inputs import manifests
+from imageshards.transforms.inputs.kind import ListingOptions, WorkUnit, list_unit
+from imageshards.transforms.inputs.sources import identify
+from imageshards.transforms.references.annotate import Columns
+from imageshards.transforms.references.batch import RefBatch, texts_of
+
+
+def batches(place: Path | str, **options: object) -> list[RefBatch]:
+    chunks = list_unit(WorkUnit(identify(str(place))), ListingOptions(**options))  # type: ignore[arg-type]
+    return [chunk.refs for chunk in chunks]
 
 
 def listed(place: Path | str, **options: object) -> tuple[list[str], int]:
     found, passed_over = [], 0
-    for chunk in sources.list_source(sources.identify(str(place)), **options):  # type: ignore[arg-type]
-        found += chunk.uris
+    for chunk in list_unit(WorkUnit(identify(str(place))), ListingOptions(**options)):  # type: ignore[arg-type]
+        found += chunk.refs.uris
         passed_over += chunk.passed_over
-        assert len(chunk.uris) == len(chunk.sizes) == len(chunk.stamps) == len(chunk.roots)
-        assert all(len(column) == len(chunk.uris) for column in chunk.columns.values())
     return found, passed_over
+
+
+OPTIONAL_LABEL = Columns(optional=("label",))
 
 
 def relative(found: list[str], folder: Path) -> list[str]:
@@ -47,7 +58,7 @@ def test_all_is_taken_when_told(tree: Path):
 
 
 def test_the_output_is_not_walked_into(tree: Path):
-    found, _ = listed(tree, exclude=str(tree / "b"))
+    found, _ = listed(tree, output=str(tree / "b"))
     assert relative(found, tree) == ["a/1.jpg", "a/2.PNG"]
 
 
@@ -113,27 +124,26 @@ def test_manifests(tmp_path: Path, kind: str):
         path.write_bytes(gzip.compress(table.encode()))
     else:
         path.write_text("\ufeff" + table)
-    chunks = list(sources.list_source(sources.identify(str(path)), optional=["label"]))
-    assert chunks[0].uris == [
+    refs = batches(path, columns=OPTIONAL_LABEL)[0]
+    assert refs.uris == [
         f"{tmp_path}/m/1.jpg", f"{tmp_path}/m/sub/2 #?.jpg", "/abs/3.jpg", "gs://b/4.jpg",
         f"{tmp_path}/5.jpg", f"{tmp_path}/m/6[*].jpg",
     ]  # fmt: skip
     if kind != "txt":
-        assert chunks[0].columns["label"] == labels
+        assert texts_of(refs.text_column("label")) == labels
 
 
 def test_numbers_become_texts(tmp_path: Path):
     path = tmp_path / "m.parquet"
     parquet.write_table(pa.table({"uri": ["a", "b", "c"], "label": [3.0, None, 12.0]}), path)
-    chunk = next(sources.list_source(sources.identify(str(path)), required=["label"]))
-    assert chunk.columns["label"] == ["3", None, "12"]
+    (refs,) = batches(path, columns=Columns(required=("label",)))
+    assert texts_of(refs.text_column("label")) == ["3", None, "12"]
 
 
 def test_roots(tmp_path: Path):
     (tmp_path / "m.csv").write_text("uri\nsub/1.jpg\n/elsewhere/2.jpg\ngs://bucket/3.jpg\n")
-    chunk = next(sources.list_source(sources.identify(str(tmp_path / "m.csv"))))
-    rest = [u[n:] for u, n in zip(chunk.uris, chunk.roots, strict=True)]
-    assert rest == ["sub/1.jpg", "elsewhere/2.jpg", "bucket/3.jpg"]
+    (refs,) = batches(tmp_path / "m.csv")
+    assert refs.uris_below_root == ["sub/1.jpg", "elsewhere/2.jpg", "bucket/3.jpg"]
 
 
 BROKEN = {
@@ -162,13 +172,13 @@ def test_broken_manifests_say_where(tmp_path: Path, name: str):
     data, says = BROKEN[name]
     (tmp_path / name).write_bytes(data)
     with pytest.raises(BuildError, match=says) as caught:
-        listed(tmp_path / name, optional=["label"])
+        listed(tmp_path / name, columns=OPTIONAL_LABEL)
     assert "\n" not in str(caught.value)
 
 
 def test_nothing_found_is_said(tmp_path: Path):
     with pytest.raises(BuildError, match="no such file or folder"):
-        sources.identify(str(tmp_path / "none"))
+        identify(str(tmp_path / "none"))
     with pytest.raises(BuildError, match=r"no image there$"):
         listed(tmp_path)
     (tmp_path / "a.txt.orig").touch()
@@ -180,18 +190,17 @@ def test_nothing_found_is_said(tmp_path: Path):
 
 def test_a_folder_has_no_columns(tree: Path):
     with pytest.raises(BuildError, match="not a manifest and has no column 'label'"):
-        listed(tree, required=["label"])
+        listed(tree, columns=Columns(required=("label",)))
 
 
 def test_long_manifests_come_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listing, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(listed_rows, "CHUNK_ROWS", 10)
     (tmp_path / "m.txt").write_text("".join(f"{i}.jpg\n" for i in range(25)))
-    sizes = [len(c.uris) for c in sources.list_source(sources.identify(str(tmp_path / "m.txt")))]
-    assert sizes == [10, 10, 5]
+    assert [len(refs) for refs in batches(tmp_path / "m.txt")] == [10, 10, 5]
 
 
 def test_values_of_a_csv_may_hold_anything(tmp_path: Path):
     (tmp_path / "m.csv").write_text('uri,label\n"a, ""b"".jpg","x\ny"\n\n c.jpg,007\nNULL,NA\n')
-    found = list(sources.list_source(sources.identify(str(tmp_path / "m.csv")), optional=["label"]))
-    assert [uri.rpartition("/")[2] for uri in found[0].uris] == ['a, "b".jpg', " c.jpg", "NULL"]
-    assert found[0].columns["label"] == ["x\ny", "007", "NA"]
+    (refs,) = batches(tmp_path / "m.csv", columns=OPTIONAL_LABEL)
+    assert [uri.rpartition("/")[2] for uri in refs.uris] == ['a, "b".jpg', " c.jpg", "NULL"]
+    assert texts_of(refs.text_column("label")) == ["x\ny", "007", "NA"]

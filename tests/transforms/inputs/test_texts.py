@@ -18,7 +18,8 @@ from imageshards.reader.inspect import inspect
 from imageshards.reader.verify import verify
 from imageshards.transforms.elements import BuildError, ByteRange
 from imageshards.transforms.inputs import ranges, texts
-from imageshards.transforms.inputs.listing import Source, TextUnit
+from imageshards.transforms.inputs.kind import ListingOptions, TextUnit
+from imageshards.transforms.inputs.texts import TextFile
 from imageshards.transforms.storage import ReadError
 
 HAMLET = "To be, or not to be:\nthat is the question.\n\n  \nWhether 'tis nobler\n\n"
@@ -41,12 +42,16 @@ def listed(path: Path, unit: TextUnit) -> tuple[list[tuple[str, bytes]], int]:
     data = path.read_bytes() if path.exists() else b""
     found = []
     blank = 0
-    for chunk in texts.list_texts(Source(str(path), str(path), "text"), 0, 0, unit):
-        blank += chunk.blank
-        for uri, offset, length in zip(chunk.uris, chunk.offsets, chunk.lengths, strict=True):
+    source = TextFile(str(path), str(path))
+    for chunk in source.list_file(0, 0, 0, ListingOptions(text_unit=unit)):
+        blank += chunk.blank_lines
+        refs = chunk.refs
+        for uri, span in zip(refs.uris, refs.ranges, strict=True):
+            assert span
             name = uri.removeprefix(f"{path}:")
-            error = chunk.problems.get(len(found))
-            found.append((name, error.reason.encode() if error else data[offset : offset + length]))
+            error = refs.problems.get(len(found))
+            text = data[span.offset : span.offset + span.size]
+            found.append((name, error.reason.encode() if error else text))
     return found, blank
 
 

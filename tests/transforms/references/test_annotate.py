@@ -1,15 +1,14 @@
 """Labels, splits, groups, duplicates, and the plan made of their counts."""
 
-from array import array
-
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.transforms.elements import BuildError, Problem, to_bytes
-from imageshards.transforms.inputs.listing import Listing
+from imageshards.transforms.elements import BuildError, Problem
 from imageshards.transforms.references.annotate import Annotator
-from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.batch import RefBatch, binary_column
 from imageshards.transforms.references.order import partition, sort_group
 from imageshards.transforms.references.plan import Plan, Planner, Tally
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
@@ -23,11 +22,10 @@ def annotator(
     )
 
 
-def listing(uris: list[str], root: str = "/d/", **columns: list[str | None]) -> Listing:
-    found = Listing(columns=dict(columns))
-    for uri in uris:
-        found.add(uri, len(root), 100, 1)
-    return found
+def listing(uris: list[str], root: str = "/d/", **columns: list[str | None]) -> RefBatch:
+    count = len(uris)
+    refs = RefBatch.listed(uris, [len(root)] * count, [100] * count, [1] * count)
+    return refs.with_texts(columns)
 
 
 def planned(batch: RefBatch, planner: Planner | None = None) -> Plan:
@@ -104,11 +102,20 @@ def test_base_uri_makes_a_copy_elsewhere_the_same():
     assert whole.keys[0] != here.keys[0]
 
 
-def batch_of(uris: list[str], **changes: object) -> RefBatch:
+def batch_of(
+    uris: list[str],
+    keys: list[int] | None = None,
+    labels: list[str | None] | None = None,
+    splits: list[str] | None = None,
+    problems: dict[int, Problem] | None = None,
+) -> RefBatch:
     batch = annotator(splits="train=0.5,test=0.5").annotate(listing(uris))
-    columns = ("keys", "labels", "splits", "sizes", "stamps", "problems")
-    values = {column: getattr(batch, column) for column in columns}
-    return RefBatch.of(uris=[to_bytes(uri) for uri in uris], **{**values, **changes})
+    refs = listing(uris).annotated(
+        batch.keys if keys is None else np.array(keys, np.uint64),
+        binary_column(labels or batch.labels),
+        pa.array(splits or batch.splits, pa.string()),
+    )
+    return refs.with_problems(problems) if problems else refs
 
 
 @given(st.lists(st.integers(0, 60)))
@@ -164,7 +171,7 @@ def test_a_duplicate_that_contradicts_is_a_reject():
 
 
 def test_equal_keys_of_different_uris_are_no_duplicates():
-    batch = batch_of(["/d/b.jpg", "/d/a.jpg"], keys=array("Q", [5, 5]), splits=["train"] * 2)
+    batch = batch_of(["/d/b.jpg", "/d/a.jpg"], keys=[5, 5], splits=["train"] * 2)
     groups, duplicates = sort_group([batch])
     assert list(groups["train"].uris) == ["/d/a.jpg", "/d/b.jpg"]
     assert duplicates == 0
