@@ -62,20 +62,22 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
 
     def expand(self, root: beam.pvalue.PBegin) -> Listed:
         """Adds the transform to the root of a pipeline."""
-        listed = (
+        units = (
             root
-            | "Inputs" >> beam.Create(self.inputs)  # input; Beam distributes what it creates
-            | "Units" >> beam.FlatMap(_units, self.options)  # unit of work
-            | "List"
-            >> beam.ParDo(_List(self.annotator, self.options)).with_outputs(
-                "tallies", main="batches"
-            )  # (bucket, references); tallies: one a unit
+            | "Once" >> beam.Impulse()
+            | "Units" >> beam.FlatMap(_units, self.inputs, self.options)  # unit of work
         )
+        if len(self.inputs) > 1:
+            units |= "Distribute" >> beam.Reshuffle()
+        listed = units | "List" >> beam.ParDo(_List(self.annotator, self.options)).with_outputs(
+            "tallies", main="batches"
+        )  # (bucket, references); tallies: one for each unit
         return Listed(listed.batches, listed.tallies)
 
 
-def _units(source: InputKind, options: ListingOptions) -> Iterator[WorkUnit]:
-    yield from source.units(options)
+def _units(_: bytes, inputs: Sequence[InputKind], options: ListingOptions) -> Iterator[WorkUnit]:
+    for source in inputs:
+        yield from source.units(options)
 
 
 class _List(beam.DoFn):  # type: ignore[misc]

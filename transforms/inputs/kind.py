@@ -220,14 +220,14 @@ def list_unit(unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
     """Lists a unit of work.
 
     Raises:
-      BuildError: it holds no reference, or cannot be listed.
+      BuildError: it cannot be listed, or it is a whole input and holds no reference.
     """
     found = passed_over = 0
     for listed in unit.input.list_unit(unit, options):
         found += len(listed.refs)
         passed_over += listed.passed_over
         yield listed
-    if not found:
+    if not found and not unit.part:
         raise nothing_found(unit.input, options, passed_over)
 
 
