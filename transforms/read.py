@@ -20,7 +20,7 @@ FLUSH_ROWS = 1 << 16
 """References that a worker collects before it emits them: about 500 for each bucket."""
 
 
-class Listed(NamedTuple):
+class References(NamedTuple):
     """The references of all inputs.
 
     Attributes:
@@ -60,7 +60,7 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
             sources.setdefault(source.uri, source)
         self.inputs = list(sources.values())
 
-    def expand(self, root: beam.pvalue.PBegin) -> Listed:
+    def expand(self, root: beam.pvalue.PBegin) -> References:
         """Adds the transform to the root of a pipeline."""
         units = (
             root
@@ -72,7 +72,7 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
         listed = units | "List" >> beam.ParDo(_List(self.annotator, self.options)).with_outputs(
             "tallies", main="batches"
         )  # (bucket, references); tallies: one for each unit
-        return Listed(listed.batches, listed.tallies)
+        return References(listed.batches, listed.tallies)
 
 
 def _units(_: bytes, inputs: Sequence[InputKind], options: ListingOptions) -> Iterator[WorkUnit]:

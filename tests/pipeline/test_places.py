@@ -284,13 +284,13 @@ def test_the_number_of_shards_of_urls_is_a_guess_that_says_so(
     server.pages = {f"/{n}.jpg": image_bytes(n) for n in range(4)}
     (tmp_path / "m.txt").write_text("".join(f"{server.url}{path}\n" for path in server.pages))
     summary = build(tmp_path / "m.txt", labels="none")
-    assert "1 shard for 0.4 MB of images, were they of 100 kB each" in summary.notes[0]
+    assert "1 shard for 0.4 MB of images, assuming 100 kB each" in summary.notes[0]
     assert server.requests.total() == 4
 
 
 def test_places_that_cannot_be_listed(build: Build, tmp_path: Path):
     for text, says in [
-        ("https://h.org/photos/", "from the web, only images are read"),
+        ("https://h.org/photos/", "only single images are read from the web"),
         ("https://h.org/a.tar", "download a manifest or an archive"),
         ("https://h.org/m.csv", "download a manifest or an archive"),
     ]:
@@ -307,7 +307,7 @@ def test_records_of_the_output_itself_are_not_overwritten(
 ):
     build(photos, num_shards="4")
     before = contents(tmp_path / "out")
-    with pytest.raises(JobError, match="lies in --output itself"):
+    with pytest.raises(JobError, match="is in --output itself"):
         build(f"{tmp_path}/out/train-*", num_shards="2", overwrite=True)
     assert contents(tmp_path / "out") == before
 

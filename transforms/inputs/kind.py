@@ -236,6 +236,6 @@ def nothing_found(source: InputKind, options: ListingOptions, passed_over: int =
     hint = ""
     if passed_over:
         files_were = "1 file was" if passed_over == 1 else f"{passed_over:,} files were"
-        hint = f" ({files_were} passed over by name; --include_all takes them)"
+        hint = f" ({files_were} passed over by name; --include_all takes all files)"
     noun = "text" if options.text_unit else "image"
-    return BuildError(f"--input {source.text}: no {noun} there{hint}")
+    return BuildError(f"--input {source.text}: no {noun} found{hint}")

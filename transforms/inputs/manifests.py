@@ -94,7 +94,7 @@ class Manifest(InputKind):
         }
         if not all(texts[uri_column]):
             row = texts[uri_column].index(None)
-            raise BuildError(f"{rows.where(row)}: no {uri_column}")
+            raise BuildError(f"{rows.where(row)}: no value in the column {uri_column!r}")
         uris, roots = _absolute(texts[uri_column], self.uri.rpartition("/")[0])  # type: ignore[arg-type]
         refs = RefBatch.listed(uris, roots).with_texts({name: texts[name] for name in names})
         values: dict[FeatureColumn, list[Any]] = {}
@@ -109,9 +109,11 @@ class Manifest(InputKind):
         """Raises a BuildError if a required column is missing, or an optional one is misspelt."""
         for column in (options.uri_column, *options.columns.all_required):
             if column not in header:
-                named = " (--uri_column names another)" if column == options.uri_column else ""
+                named = (
+                    " (--uri_column specifies another one)" if column == options.uri_column else ""
+                )
                 if len(header) == 1 and ";" in header[0]:
-                    named = ": it seems to be separated by semicolons, write commas"
+                    named = "; it seems to be separated by semicolons: use commas"
                 raise BuildError(
                     f"{self.uri}: no column {column!r}{named}; its columns are: {', '.join(header)}"
                 )
@@ -119,8 +121,8 @@ class Manifest(InputKind):
             near = [other for other in header if other != name and other.strip().lower() == name]
             if near and name not in header:
                 raise BuildError(
-                    f"{self.uri}: its column {near[0]!r} is not {name!r}: rename it, or write "
-                    f"--{name}s 'column:{near[0]}' (or --{name}s with another rule)"
+                    f"{self.uri}: its column {near[0]!r} is not named {name!r}: rename it, or "
+                    f"write --{name}s 'column:{near[0]}' (or another rule for --{name}s)"
                 )
 
     def _open(self, columns: list[str]) -> _Manifest:

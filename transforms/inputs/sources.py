@@ -48,29 +48,29 @@ def identify(text: str, text_unit: TextUnit | None = None) -> InputKind:
     'a manifest'
     """
     if not text:
-        raise BuildError("--input is empty: name a folder, a pattern or a manifest")
+        raise BuildError("--input is empty: write a folder, a pattern or a manifest")
     uri = storage.normalize(text)
     named = next((kind for kind in KINDS if kind.recognises(uri)), None)
     is_local = storage.is_local(uri)
     if storage.is_web(uri):
         if text_unit:
-            raise BuildError(f"--input {text}: texts are not read from the web: download it first")
+            raise BuildError(f"--input {text}: texts are not read from the web: download the file")
         if named or uri.endswith("/"):
             raise BuildError(
-                f"--input {text}: from the web, only images are read: download a manifest or an "
-                "archive; a folder cannot be listed there, name its images in a manifest"
+                f"--input {text}: only single images are read from the web: download a "
+                "manifest or an archive, and list the images of a folder in a manifest"
             )
         return SingleFile(text, uri)
     if is_local and os.path.isdir(uri):
         return Folder(text, uri)
     if is_local and uri.lower().endswith(".json") and not text_unit:
-        raise BuildError(f"--input {text}: write it as JSONL, an object a line (.jsonl)")
+        raise BuildError(f"--input {text}: write it as JSONL, with one object per line (.jsonl)")
     if Pattern.recognises(uri) and not (is_local and os.path.lexists(uri)):
         return Pattern(text, uri)
     if text_unit and named and not TextFile.recognises(uri):
-        raise BuildError(f"--input {text}: {named.noun}, where --features text takes text files")
+        raise BuildError(f"--input {text} is {named.noun}, but --features text requires text files")
     if is_local and not os.path.lexists(uri):
-        raise BuildError(f"--input {text}: there is no such file or folder")
+        raise BuildError(f"--input {text}: no such file or folder")
     if not (is_local or named or is_image_name(uri) or (text_unit and TextFile.recognises(uri))):
         return Folder(text, uri)  # object stores hold no folders, only prefixes of names
     kind = TextFile if text_unit else named or SingleFile

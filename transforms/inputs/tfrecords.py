@@ -82,16 +82,14 @@ class TFRecordFile(FileKind):
         self.check_regular()
         if options.output and self.uri.rpartition("/")[0] == options.output:
             # With --overwrite it would be deleted before it is read.
-            raise BuildError(
-                f"{self.uri}: lies in --output itself: name another folder for the output"
-            )
+            raise BuildError(f"{self.uri}: is in --output itself: specify another output folder")
         try:
             with storage.open_read(self.uri) as file:
                 match = _NAME.fullmatch(self.uri.rpartition("/")[2])
                 if (match and match["compressed"]) or file.read(2) == b"\x1f\x8b":
                     raise BuildError(
                         f"{self.uri}: a compressed TFRecord file cannot be read at random: "
-                        "gunzip it first"
+                        "decompress it first"
                     )
                 file.seek(0)
                 first = _first_values(file)
@@ -133,7 +131,8 @@ class TFRecordFile(FileKind):
         found = f"its first record has {', '.join(sorted(first))}"
         if first and keys.image not in first:
             raise BuildError(
-                f"{self.uri}: no feature {keys.image!r} (--image_key names another); {found}"
+                f"{self.uri}: no feature {keys.image!r} (--image_key specifies another one); "
+                f"{found}"
             )
         if first and keys.name and keys.name not in first:
             raise BuildError(f"{self.uri}: no feature {keys.name!r} for --name_key; {found}")
@@ -149,7 +148,7 @@ class TFRecordFile(FileKind):
             elif first and column == "label" and (required or keys.label or not keys.name):
                 raise BuildError(
                     f"{self.uri}: no feature {' or '.join(choices)} for the label (--label_key "
-                    f"names another, --labels none goes without); {found}"
+                    f"specifies another one, --labels none builds without labels); {found}"
                 )
             elif first and required:
                 raise BuildError(f"{self.uri}: no feature {column!r}; {found}")

@@ -170,7 +170,7 @@ class Annotator:
                 what = f"split {split!r}" if split else "no split"
                 raise BuildError(
                     f"{refs.uris[row]}: {what}; it must be one of {', '.join(rule.names)} "
-                    "(--split_names A,B names others)"
+                    "(--split_names A,B specifies others)"
                 )
             # What could not be listed may have no split of its own.
             found[row] = next((name for name in found if name in known), rule.names[0])

@@ -256,8 +256,9 @@ class Planner:
             notes.append(f"{len(classes.names):,} {noun} {classes.note}")
         if self.compression:
             notes.append(
-                "gzip: TensorFlow reads it with compression_type='GZIP', TensorFlow Datasets does "
-                "not; no index files, since a compressed file has no random access"
+                "gzip: TensorFlow reads the shards with compression_type='GZIP'; TensorFlow "
+                "Datasets cannot read them; no index files, because compressed files have no "
+                "random access"
             )
         if blank := tally.blank_lines:
             were = "was" if blank == 1 else "were"
@@ -292,13 +293,13 @@ class Planner:
             if name not in names:
                 raise BuildError(
                     f"split {name!r} was found, but the splits are {', '.join(names)}: "
-                    "name all of them in --split_names"
+                    "list all of them in --split_names"
                 )
         for name in names:
             if not images[name]:
                 raise BuildError(
                     f"split {name!r} gets none of the {images.total():,} {self.noun}s: give it a "
-                    "larger ratio, take smaller groups, or leave it out"
+                    "larger ratio, use smaller groups, or remove it"
                 )
         for name in self.num_shards.named:
             if name not in images:
@@ -330,9 +331,9 @@ class Planner:
         num_shards = self.num_shards.of(name)
         if num_shards is None:
             num_shards = max(1, min(images, round(size / TARGET_SHARD_BYTES)))
-            how = "" if sized == images else f", going by {sized:,} of {images:,}"
+            how = "" if sized == images else f", estimated from {sized:,} of {images:,}"
             if not sized:
-                how = f", were they of {_GUESSED_BYTES // 1000} kB each,"
+                how = f", assuming {_GUESSED_BYTES // 1000} kB each"
             notes.append(
                 f"{name}: {counted(num_shards, 'shard')} for {size / 1e6:,.1f} MB of "
                 f"{self.noun}s{how} (auto aims at {TARGET_SHARD_BYTES / 1e6:.0f} MB a shard)"

@@ -89,5 +89,5 @@ def test_a_new_kind_of_input_has_a_fingerprint(lst: Path):
 
 
 def test_a_text_build_names_the_kind_that_it_refuses(build: Build, lst: Path):
-    with pytest.raises(Exception, match=r"a \.lst file, where --features text takes text files"):
+    with pytest.raises(Exception, match=r"is a \.lst file, but --features text requires"):
         build(lst, features="text")

@@ -250,12 +250,12 @@ def test_texts_are_made_again_and_taken_up(build: Build, corpus: Path, tmp_path:
     ("name", "message"),
     [
         ("http://example.org/a.txt", "texts are not read from the web"),
-        ("{tmp}/a.tar", "an archive, where --features text takes text files"),
-        ("{tmp}/a.tfrecord", "a TFRecord file, where"),
-        ("{tmp}/a.csv", "a manifest, where"),
-        ("{tmp}/a.txt.gz", "a manifest, where"),
-        ("{tmp}/none.txt", "there is no such file or folder"),
-        ("{tmp}/empty", "no text there (1 file was passed over by name"),
+        ("{tmp}/a.tar", "is an archive, but --features text requires text files"),
+        ("{tmp}/a.tfrecord", "is a TFRecord file, but"),
+        ("{tmp}/a.csv", "is a manifest, but"),
+        ("{tmp}/a.txt.gz", "is a manifest, but"),
+        ("{tmp}/none.txt", "no such file or folder"),
+        ("{tmp}/empty", "no text found (1 file was passed over by name"),
     ],
 )
 def test_inputs_that_are_no_texts(command: Command, tmp_path: Path, name: str, message: str):

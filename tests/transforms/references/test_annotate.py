@@ -154,7 +154,7 @@ def test_numbers_in_a_column_are_label_numbers():
     names = tuple("abcdefghijk")
     plan = Planner(one, class_names=names).plan(tally(batch, columns=True))
     assert plan.class_of["10"] == (10, b"k")
-    with pytest.raises(BuildError, match="lacks 1 of the labels found: '10'"):
+    with pytest.raises(BuildError, match="does not hold 1 of the labels found: '10'"):
         Planner(one, class_names=names[:5]).plan(tally(batch, columns=True))
     # The same texts as names of folders are names.
     assert Planner(one).plan(tally(batch)).classes == ("10", "2")
@@ -164,7 +164,9 @@ def test_class_names_must_have_every_label():
     batch = annotator().annotate(listing(["/d/ant/1.jpg", "/d/owl/1.jpg"]))
     given_names = Planner(ShardCounts.parse("1"), class_names=("owl", "eel", "ant"))
     assert planned(batch, given_names).labels == {"ant": 2, "owl": 0}
-    with pytest.raises(BuildError, match="--class_names lacks 1 of the labels found: 'ant'"):
+    with pytest.raises(
+        BuildError, match="--class_names does not hold 1 of the labels found: 'ant'"
+    ):
         planned(batch, Planner(ShardCounts.parse("1"), class_names=("owl",)))
 
 
@@ -196,7 +198,10 @@ def test_auto_aims_at_150_megabytes_and_says_so():
     plan = Planner(ShardCounts.parse("auto")).plan(found)
     assert plan.splits["train"].num_shards == 13
     assert plan.splits["train"].bytes == 2_000_000_000
-    assert "train: 13 shards for 2,000.0 MB of images, going by 10,000 of 50,000 (" in plan.notes[0]
+    assert (
+        "train: 13 shards for 2,000.0 MB of images, estimated from 10,000 of 50,000 ("
+        in plan.notes[0]
+    )
 
 
 def test_tallies_add_up_in_any_order():

@@ -15,8 +15,8 @@ FOLDER = frozenset(["folder"])
         (["2", "0"], COLUMN, "0 1 2", {"0": 0, "2": 2}, "1 of 0 to 2 have no image"),
         (["0.0", "1.0"], COLUMN, "0 1", {"0.0": 0, "1.0": 1}, "are the label numbers"),
         (["000", "001"], COLUMN, "0 1", {"000": 0, "001": 1}, "are the label numbers"),
-        (["0", "?"], COLUMN, "0 ?", {"0": 0, "?": 1}, "as names: '?' is no number"),
-        (["-1", "1"], COLUMN, "-1 1", {"-1": 0, "1": 1}, "as names: '-1' is no number"),
+        (["0", "?"], COLUMN, "0 ?", {"0": 0, "?": 1}, "as names: '?' is not a number"),
+        (["-1", "1"], COLUMN, "-1 1", {"-1": 0, "1": 1}, "as names: '-1' is not a number"),
         (["0", "x"], COLUMN | FOLDER, "0 x", {"0": 0, "x": 1}, "by column label and folder"),
     ],
 )
