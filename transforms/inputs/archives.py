@@ -78,9 +78,7 @@ class Archive(FileKind):
         except NotAnArchive as error:
             raise BuildError(f"{self.uri}: {error}") from error
         except OSError as error:
-            raise BuildError(
-                f"{self.uri}: cannot be read: {error.strerror or 'no such file'}"
-            ) from error
+            raise self.unreadable(error) from error
         if rows:
             yield rows.take()
 

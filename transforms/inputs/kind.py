@@ -160,6 +160,10 @@ class InputKind(ABC):
         image, stamp = storage.read(ref.uri, limit, ref.stamp)
         return Read(image, stamp=stamp)
 
+    def unreadable(self, error: OSError) -> BuildError:
+        """The error of an input that cannot be opened or read."""
+        return BuildError(f"{self.uri}: cannot be read: {error.strerror or 'no such file'}")
+
     def refuse_columns(self, options: ListingOptions) -> None:
         """Raises a BuildError if columns are required, for a kind that does not have any."""
         if required := options.columns.all_required:

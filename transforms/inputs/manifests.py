@@ -72,7 +72,7 @@ class Manifest(InputKind):
                     digest.update(data)
                     size += len(data)
         except OSError as error:
-            raise BuildError(f"{self.uri}: cannot be read: {error.strerror or error}") from error
+            raise self.unreadable(error) from error
         yield self.uri, size, digest.hexdigest()
 
     def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
@@ -208,9 +208,7 @@ def _open_binary(source: Manifest) -> IO[bytes]:
     try:
         file = storage.open_read(source.uri)
     except OSError as error:
-        raise BuildError(
-            f"--input {source.text}: cannot be read: {error.strerror or 'no such file'}"
-        ) from error
+        raise source.unreadable(error) from error
     if source.uri.lower().endswith(".gz"):
         return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
     return file

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import IO, NamedTuple
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, Problem
+from imageshards.transforms.elements import Problem
 from imageshards.transforms.inputs.kind import FileKind, ListingOptions, TextUnit, WorkUnit
 from imageshards.transforms.inputs.listed import Listed, ListedRows
 
@@ -62,9 +62,7 @@ class TextFile(FileKind):
                 if rows:
                     yield rows.take()
         except OSError as error:
-            raise BuildError(
-                f"{self.uri}: cannot be read: {error.strerror or 'no such file'}"
-            ) from error
+            raise self.unreadable(error) from error
 
 
 class _Line(NamedTuple):

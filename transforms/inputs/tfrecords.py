@@ -73,7 +73,7 @@ class TFRecordFile(FileKind):
                         if not record.problem:
                             yield example.decode(record.data)
         except OSError as error:
-            raise self._unreadable(error) from error
+            raise self.unreadable(error) from error
 
     def list_file(
         self, root_length: int, size: int, stamp: int, options: ListingOptions
@@ -110,7 +110,7 @@ class TFRecordFile(FileKind):
                 if rows:
                     yield rows.take()
         except OSError as error:
-            raise self._unreadable(error) from error
+            raise self.unreadable(error) from error
 
     def _name(self, values: _Values, number: int, keys: RecordKeys) -> str:
         """The URI of a record."""
@@ -153,9 +153,6 @@ class TFRecordFile(FileKind):
             elif first and required:
                 raise BuildError(f"{self.uri}: no feature {column!r}; {found}")
         return filled
-
-    def _unreadable(self, error: OSError) -> BuildError:
-        return BuildError(f"{self.uri}: cannot be read: {error.strerror or 'no such file'}")
 
 
 def _scan(file: IO[bytes]) -> Iterator[RawRecord]:

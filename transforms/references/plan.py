@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -88,30 +88,23 @@ class Tally:
     @staticmethod
     def merge(tallies: Iterable[Tally]) -> Tally:
         """The sum of tallies, in any order."""
-        parts = list(tallies)
         images: Counter[tuple[str, int]] = Counter()
         num_bytes: Counter[str] = Counter()
         sized: Counter[str] = Counter()
         digests: dict[tuple[str, int], bytes] = {}
-        for part in parts:
-            images.update(part.images)
-            num_bytes.update(part.num_bytes)
-            sized.update(part.sized)
-            digests.update(part.digests)
-        return Tally(
-            images=dict(images),
-            num_bytes=dict(num_bytes),
-            sized=dict(sized),
-            labels=frozenset[str]().union(*(part.labels for part in parts)),
-            listed=sum(part.listed for part in parts),
-            below_base=sum(part.below_base for part in parts),
-            duplicates=sum(part.duplicates for part in parts),
-            passed_over=sum(part.passed_over for part in parts),
-            digests=digests,
-            label_sources=frozenset[str]().union(*(part.label_sources for part in parts)),
-            unpacked=frozenset[str]().union(*(part.unpacked for part in parts)),
-            blank_lines=sum(part.blank_lines for part in parts),
-        )
+        texts: dict[str, set[str]] = {"labels": set(), "label_sources": set(), "unpacked": set()}
+        counts = Counter(listed=0, below_base=0, duplicates=0, passed_over=0, blank_lines=0)
+        for tally in tallies:
+            images.update(tally.images)
+            num_bytes.update(tally.num_bytes)
+            sized.update(tally.sized)
+            digests.update(tally.digests)
+            for name, found in texts.items():
+                found |= getattr(tally, name)
+            for name in counts:
+                counts[name] += getattr(tally, name)
+        rest: dict[str, Any] = {name: frozenset(found) for name, found in texts.items()}
+        return Tally(images, num_bytes, sized, digests=digests, **rest, **counts)
 
 
 def digest_of(refs: RefBatch) -> bytes:
