@@ -57,6 +57,9 @@ def fingerprint(
 
     Raises:
       BuildError: an input does not exist, or cannot be listed.
+
+    >>> fingerprint(["photos"]).files
+    40
     """
     options = ListingOptions(include_all=include_all, output=exclude)
     # A sum, because folders are listed in any order, and not all files fit into memory.

@@ -85,7 +85,7 @@ data, behind the header, is as long as the range; "example", a serialized tf.tra
 
 @dataclass(frozen=True)
 class ByteRange:
-    """The place of an image inside another file.
+    """A range of bytes of a file that holds an image.
 
     Attributes:
       uri: of the file.
@@ -111,7 +111,7 @@ class ImageRef:
       stamp: a number that changes with the content of the file that holds the image (local files:
         mtime in ns; Cloud Storage: generation), or 0 if unknown.
       problem: why the reference cannot become a record, or None.
-      range: place of the image inside another file, or None if it is a file.
+      range: of another file that holds the image, or None if the image is a file.
       features: `FeatureColumn.source` -> value, for columns that become features, or None.
     """
 

@@ -45,6 +45,15 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
 
     Raises:
       BuildError: an input does not exist.
+
+    >>> from imageshards.transforms.references.rules import GroupRule, LabelRule, SplitRule
+    >>> labels, splits = LabelRule.parse("dirname"), SplitRule.parse("train=0.8,test=0.2")
+    >>> annotator = Annotator(0, labels, splits, GroupRule.parse("uri"))
+    >>> with beam.Pipeline(runner="FnApiRunner") as pipeline:
+    ...     refs = pipeline | ReadReferences(["photos"], annotator)
+    ...     counts = refs.batches | beam.MapTuple(lambda bucket, batch: len(batch))
+    ...     _ = counts | beam.CombineGlobally(sum) | beam.Map(print)
+    40
     """
 
     inputs: Sequence[str | InputKind]

@@ -19,6 +19,9 @@ class ImageReader:
     Attributes:
       image_key: key of the feature of a tf.train.Example that is the image.
       manners: how often and how fast web servers are asked.
+
+    >>> ImageReader().read(ImageRef("photos/class00/0000.jpg"))[6:10]
+    b'JFIF'
     """
 
     image_key: str = IMAGE_KEY

@@ -236,7 +236,7 @@ def list_unit(unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
 
 
 def nothing_found(source: InputKind, options: ListingOptions, passed_over: int = 0) -> BuildError:
-    """The error of an input without a reference, which tells of files that were passed over."""
+    """The error of an input without a reference, with the number of files that were passed over."""
     hint = ""
     if passed_over:
         files_were = "1 file was" if passed_over == 1 else f"{passed_over:,} files were"

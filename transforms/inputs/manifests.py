@@ -40,7 +40,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class _Rows(NamedTuple):
-    """Some rows of a manifest: column name -> values, and row -> its place for messages."""
+    """Some rows of a manifest: column -> values, and row -> its line or number, for messages."""
 
     columns: Mapping[str, Sequence[Any]]
     where: Callable[[int], str]
@@ -251,11 +251,11 @@ def _open_csv(source: Manifest, delimiter: str, columns: list[str]) -> _Manifest
             raise BuildError(f"{source.uri}:1: {error}") from error
     if header is None:
         raise BuildError(f"{source.uri}: the manifest is empty")
-    wanted = [name for name in dict.fromkeys(columns) if name in header]
-    return header, _read_csv(source, delimiter, wanted)
+    needed = [name for name in dict.fromkeys(columns) if name in header]
+    return header, _read_csv(source, delimiter, needed)
 
 
-def _read_csv(source: Manifest, delimiter: str, wanted: list[str]) -> Iterator[_Rows]:
+def _read_csv(source: Manifest, delimiter: str, needed: list[str]) -> Iterator[_Rows]:
     # Arrow parses five times as fast as the csv module, which then finds the line of an error.
     import pyarrow
     from pyarrow import csv as arrow
@@ -272,13 +272,13 @@ def _read_csv(source: Manifest, delimiter: str, wanted: list[str]) -> Iterator[_
                 quotes := _QuoteCounter(file),
                 parse_options=arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
                 convert_options=arrow.ConvertOptions(
-                    include_columns=wanted,
-                    column_types={name: pyarrow.string() for name in wanted},
+                    include_columns=needed,
+                    column_types={name: pyarrow.string() for name in needed},
                 ),
             ) as batches,
         ):
             for batch in batches:
-                columns = {name: batch.column(name).to_pylist() for name in wanted}
+                columns = {name: batch.column(name).to_pylist() for name in needed}
                 yield _Rows(columns, partial(_shifted, line_of, before))
                 before += batch.num_rows
         if quotes.count % 2:
@@ -389,13 +389,13 @@ def _open_parquet(source: Manifest, columns: list[str]) -> _Manifest:
     except (pyarrow.ArrowException, OSError) as error:
         raise BuildError(f"{source.uri}: not a Parquet file: {error}") from error
     header = list(table.schema_arrow.names)
-    wanted = [name for name in dict.fromkeys(columns) if name in header]
+    needed = [name for name in dict.fromkeys(columns) if name in header]
 
     def chunks() -> Iterator[_Rows]:
         before = 1
         try:
-            for batch in table.iter_batches(batch_size=listed.CHUNK_ROWS, columns=wanted):
-                values = {name: batch.column(name).to_pylist() for name in wanted}
+            for batch in table.iter_batches(batch_size=listed.CHUNK_ROWS, columns=needed):
+                values = {name: batch.column(name).to_pylist() for name in needed}
                 yield _Rows(
                     values, partial(_shifted, lambda row: f"{source.uri}: row {row}", before)
                 )

@@ -64,6 +64,12 @@ class Annotator:
       base: prefix of URIs that is not hashed, so that a copy of the images elsewhere gives the same
         data set; empty, or with a slash at its end.
       features: columns that become features.
+
+    >>> labels, splits = LabelRule.parse("dirname"), SplitRule.parse("train=1")
+    >>> annotator = Annotator(0, labels, splits, GroupRule.parse("uri"))
+    >>> refs = annotator.annotate(RefBatch.listed(["/photos/cat/1.jpg"], [8]))
+    >>> refs.labels, refs.splits
+    (['cat'], ['train'])
     """
 
     seed: int

@@ -103,8 +103,8 @@ class Tally:
                 found |= getattr(tally, name)
             for name in counts:
                 counts[name] += getattr(tally, name)
-        rest: dict[str, Any] = {name: frozenset(found) for name, found in texts.items()}
-        return Tally(images, num_bytes, sized, digests=digests, **rest, **counts)
+        rest: dict[str, Any] = {name: frozenset(found) for name, found in texts.items()} | counts
+        return Tally(images, num_bytes, sized, digests=digests, **rest)
 
 
 def digest_of(refs: RefBatch) -> bytes:
