@@ -36,7 +36,7 @@ from imageshards.transforms.elements import UsageError
         ({"group_by": "dirname"}, "--group_by goes with splits by ratio"),
         ({"splits": "train=1", "num_shards": "test=3"}, "names the split 'test'"),
         ({"splits": "train=0.9", "num_shards": "1"}, "add up to 0.9"),
-        ({"splits": "train=1", "split_names": ("a",)}, "--split_names goes with"),
+        ({"splits": "train=1", "split_names": ("a",)}, "--split_names requires"),
         ({"writer": "beam"}, "needs a number of shards for 'train'"),
         ({"writer": "beam", "num_shards": "2", "splits": "folder"}, "needs --split_names"),
     ],

@@ -76,7 +76,7 @@ def quality(out: Path) -> tuple[float, float]:
 
 @pytest.mark.parametrize("writer", ["shard", "beam"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_looks_like_a_random_permutation(
+def test_the_order_looks_like_a_random_permutation(
     build: Build, sorted_photos: Path, tmp_path: Path, writer: str, seed: int
 ):
     base = str(sorted_photos)  # or every run would draw anew
@@ -87,7 +87,7 @@ def test_looks_like_a_random_permutation(
 
 
 @pytest.mark.parametrize("writer", ["shard", "beam"])
-def test_without_the_sort_by_key_it_does_not(
+def test_without_the_sort_by_key_the_order_does_not_look_random(
     build: Build,
     sorted_photos: Path,
     tmp_path: Path,

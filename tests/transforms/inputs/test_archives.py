@@ -99,7 +99,7 @@ KINDS: dict[str, Callable[[Members], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_archive(tmp_path: Path, kind: str):
+def test_every_kind_of_archive_is_listed_and_read(tmp_path: Path, kind: str):
     others = {"notes.txt": b"", ".hidden/3.jpg": b"", "__MACOSX/a/._1.jpg": b"", "a/.x.jpg": b""}
     long_name = "n" * 90 + "/" + "m" * 200 + ".jpg"
     path = tmp_path / kind
@@ -237,7 +237,7 @@ def test_links_lead_to_members_and_devices_are_rejects(tmp_path: Path):
     }  # fmt: skip
 
 
-def test_of_a_name_that_is_twice_in_a_tar_the_last_counts(tmp_path: Path):
+def test_the_last_of_two_members_with_one_name_is_kept(tmp_path: Path):
     from imageshards.transforms.references.order import partition, sort_group
 
     path = tmp_path / "a.tar"
@@ -258,7 +258,7 @@ def test_of_a_name_that_is_twice_in_a_tar_the_last_counts(tmp_path: Path):
 # Each truncated or garbled archive: what is listed of it, and that nothing is lost in silence.
 
 
-def test_a_tar_that_is_cut_anywhere(tmp_path: Path):
+def test_a_tar_that_is_cut_loses_only_what_is_behind_the_cut(tmp_path: Path):
     whole = tar_of({f"{i}.jpg": b"x" * 600 for i in range(4)}, tarfile.USTAR_FORMAT)
     path = tmp_path / "cut.tar"
     for size in [*range(512, 4 * 1536, 128), 4 * 1536 + 100]:
@@ -312,7 +312,9 @@ NEGATIVE = b"\xff" * 10 + b"\xfc\x00"  # -1,024
         ("headers without end", header("x", b"00000000000\0", b"L") * 3000),
     ],
 )
-def test_forged_headers_end_soon(tmp_path: Path, name: str, evil: bytes, read_sizes: list[int]):
+def test_forged_headers_cause_few_reads(
+    tmp_path: Path, name: str, evil: bytes, read_sizes: list[int]
+):
     good = header("1.jpg", b"00000000003\0") + b"one".ljust(512, b"\0")
     path = tmp_path / "a.tar"
     path.write_bytes(good + evil + good + bytes(1024))
@@ -338,7 +340,7 @@ def test_a_member_that_is_too_large_is_not_read(tmp_path: Path):
     assert found(path) == {"1.jpg": "TooLarge"}
 
 
-def test_tars_in_tars_in_tars_end(tmp_path: Path):
+def test_the_depth_of_tars_in_tars_is_limited(tmp_path: Path):
     data = tar_of({"1.jpg": b"1"})
     for _ in range(20):
         data = tar_of({"t.tar": data}, tarfile.USTAR_FORMAT)
@@ -347,7 +349,7 @@ def test_tars_in_tars_in_tars_end(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.tar.gz"])
-def test_what_is_no_archive_at_all(tmp_path: Path, name: str):
+def test_a_file_that_is_not_an_archive_is_an_error(tmp_path: Path, name: str):
     for data in (b"", b"junk" * 1000, bytes(10)):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(BuildError, match=name) as caught:
@@ -356,7 +358,7 @@ def test_what_is_no_archive_at_all(tmp_path: Path, name: str):
 
 
 @pytest.mark.parametrize("kind", ["pax.tar", "stored.zip", "x.tar.gz"])
-def test_an_empty_archive_is_an_empty_folder(tmp_path: Path, kind: str):
+def test_an_empty_archive_is_an_error_like_an_empty_folder(tmp_path: Path, kind: str):
     (tmp_path / kind).write_bytes(KINDS[kind]({}))
     with pytest.raises(BuildError, match="no image found"):
         found(tmp_path / kind, scratch=str(tmp_path))
@@ -386,7 +388,7 @@ DIRECTORY, LOCAL = b"PK\1\2", b"PK\3\4"
         (LOCAL, 28, "<H", 65535, "Changed"),  # an extra field that leads out of the file
     ],
 )
-def test_a_zip_whose_directory_lies(
+def test_members_that_a_zip_describes_wrongly_are_rejects(
     tmp_path: Path, magic: bytes, at: int, kind: str, value: int, error: str
 ):
     data = zip_of({"1.jpg": b"x" * 300, "2.jpg": b"y" * 300})
@@ -395,7 +397,7 @@ def test_a_zip_whose_directory_lies(
     assert found(path)["1.jpg"] == error
 
 
-def test_members_on_top_of_one_another(tmp_path: Path):
+def test_members_on_top_of_one_another_are_rejects(tmp_path: Path):
     data = zip_of({f"{i}.jpg": b"x" * 300 for i in range(5)})
     places = [i for i in range(len(data)) if data[i : i + 4] == DIRECTORY]
     out = bytearray(data)
@@ -413,7 +415,7 @@ def test_zip_bombs_are_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found(tmp_path / "a.zip", limit=1 << 20) == {"1.jpg": "TooLarge"}
 
 
-def test_deflated_data_that_is_none_or_breaks_off(tmp_path: Path):
+def test_deflated_data_that_is_damaged_is_a_reject(tmp_path: Path):
     data = zip_of({"1.jpg": image_bytes(1, size=(90, 90))}, zipfile.ZIP_DEFLATED)
     start = data.index(b"1.jpg") + 5
     path = tmp_path / "a.zip"
@@ -422,7 +424,7 @@ def test_deflated_data_that_is_none_or_breaks_off(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["x.tar.gz", "x.tar.xz", "x.tar.zst"])
-def test_a_compressed_tar_that_breaks_off(tmp_path: Path, kind: str):
+def test_a_compressed_tar_that_is_cut_off_is_an_error(tmp_path: Path, kind: str):
     data = KINDS[kind]({f"{i}.jpg": os.urandom(3000) for i in range(9)})
     (tmp_path / kind).write_bytes(data[: len(data) // 2])
     (tmp_path / "scratch").mkdir()
@@ -455,7 +457,7 @@ def test_a_compressed_tar_is_unpacked_once(tmp_path: Path):
     assert len(os.listdir(scratch)) == 2
 
 
-def test_an_archive_that_is_written_meanwhile(tmp_path: Path):
+def test_a_change_of_an_archive_while_it_is_read_is_detected(tmp_path: Path):
     path = tmp_path / "a.tar"
     path.write_bytes(tar_of(MEMBERS))
     refs = list(ANNOTATOR.annotate(chunks(path)[0].refs).refs())
@@ -482,7 +484,7 @@ def test_an_archive_that_is_written_meanwhile(tmp_path: Path):
     assert outcomes() == {"Missing"}
 
 
-def test_archives_stay_open_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_limited_number_of_archives_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     opened: list[str] = []
     real = os.open
 
@@ -504,7 +506,7 @@ def test_archives_stay_open_but_not_for_ever(tmp_path: Path, monkeypatch: pytest
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_zip64(tmp_path: Path):
+def test_members_of_a_zip64_are_read(tmp_path: Path):
     path = tmp_path / "a.zip"
     with (
         zipfile.ZipFile(path, "w") as archive,
@@ -514,12 +516,12 @@ def test_zip64(tmp_path: Path):
     assert found(path) == {"1.jpg": b"data"}
 
 
-def test_names_of_a_zip_without_the_flag_for_utf8(tmp_path: Path):
+def test_utf8_names_of_a_zip_are_read_without_their_flag(tmp_path: Path):
     data = zip_of({"ab.jpg": b"1"}).replace(b"ab.jpg", "ü.jpg".encode())
     (tmp_path / "a.zip").write_bytes(data)
     assert found(tmp_path / "a.zip") == {"ü.jpg": b"1"}
 
 
-def test_suffixes():
+def test_archives_are_recognised_by_their_suffix():
     assert archives.Archive.recognises("gs://b/A.TAR.GZ")
     assert not archives.Archive.recognises("/d/tar")

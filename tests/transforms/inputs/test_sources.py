@@ -51,7 +51,7 @@ def test_a_folder_is_walked(tree: Path):
     assert passed_over == 3
 
 
-def test_all_is_taken_when_told(tree: Path):
+def test_include_all_takes_every_file(tree: Path):
     found, passed_over = listed(tree, include_all=True)
     assert len(found) == 6
     assert passed_over == 0
@@ -83,7 +83,7 @@ def test_links_are_followed_but_not_in_circles(tree: Path):
         ("**", ["a/1.jpg", "a/2.PNG", "b/c/3.jpeg"]),
     ],
 )
-def test_globs(tree: Path, pattern: str, expected: list[str]):
+def test_a_pattern_names_files_and_folders(tree: Path, pattern: str, expected: list[str]):
     found, _ = listed(f"{tree}/{pattern}")
     assert relative(found, tree) == expected
 
@@ -93,7 +93,7 @@ def test_hidden_files_of_a_glob_are_passed_over(tree: Path):
     assert len(listed(f"{tree}/**", include_all=True)[0]) == 6
 
 
-def test_relative_uris_of_a_remote_manifest():
+def test_relative_uris_of_a_remote_manifest_begin_at_its_folder():
     uris, _ = manifests._absolute(["./a.jpg", "../b.jpg", "c.jpg"], "gs://bucket/m")
     assert uris == ["gs://bucket/m/a.jpg", "gs://bucket/b.jpg", "gs://bucket/m/c.jpg"]
 
@@ -106,7 +106,7 @@ def test_a_name_with_brackets_is_a_name_if_it_is_there(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "tsv", "jsonl", "parquet", "txt"])
-def test_manifests(tmp_path: Path, kind: str):
+def test_all_formats_of_manifests_give_the_same_references(tmp_path: Path, kind: str):
     uris = ["1.jpg", "sub/2 #?.jpg", "/abs/3.jpg", "gs://b/4.jpg", "../5.jpg", "./6[*].jpg"]
     labels = ["x", None, "z", "7", "ü", "w"]
     path = tmp_path / "m" / f"list.{kind}"
@@ -140,7 +140,7 @@ def test_numbers_become_texts(tmp_path: Path):
     assert texts_of(refs.text_column("label")) == ["3", None, "12"]
 
 
-def test_roots(tmp_path: Path):
+def test_paths_below_a_manifest_begin_at_its_folder(tmp_path: Path):
     (tmp_path / "m.csv").write_text("uri\nsub/1.jpg\n/elsewhere/2.jpg\ngs://bucket/3.jpg\n")
     (refs,) = batches(tmp_path / "m.csv")
     assert refs.uris_below_root == ["sub/1.jpg", "elsewhere/2.jpg", "bucket/3.jpg"]
@@ -179,7 +179,7 @@ def test_broken_manifests_say_where(tmp_path: Path, name: str):
     assert "\n" not in str(caught.value)
 
 
-def test_nothing_found_is_said(tmp_path: Path):
+def test_an_input_without_an_image_is_an_error(tmp_path: Path):
     with pytest.raises(BuildError, match="no such file or folder"):
         identify(str(tmp_path / "none"))
     with pytest.raises(BuildError, match=r"no image found$"):

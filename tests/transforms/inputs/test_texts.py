@@ -74,7 +74,7 @@ def written(path: Path, data: bytes) -> Path:
         (b"\xef\xbb\xbf", [], []),
     ],
 )  # fmt: skip
-def test_lines_and_paragraphs(
+def test_lines_and_paragraphs_are_records(
     tmp_path: Path, data: bytes, lines: list[tuple[str, bytes]], paragraphs: list[tuple[str, bytes]]
 ):
     path = written(tmp_path / "a.txt", data)
@@ -118,7 +118,7 @@ def test_any_text_comes_back(
         (b"\x1f\x8b\x08", "a gzip file: gunzip it first"),
     ],
 )
-def test_what_is_no_text(tmp_path: Path, data: bytes, reason: str):
+def test_a_file_that_is_not_a_text_is_one_reject(tmp_path: Path, data: bytes, reason: str):
     path = written(tmp_path / "a.txt", data)
     assert listed(path, "line")[0] == [(f"{path}", reason.encode())]
 
@@ -197,7 +197,7 @@ def test_a_long_line_is_not_read(build: Build, corpus: Path, tmp_path: Path):
     assert len(records(tmp_path / "out")) == 8
 
 
-def test_texts_in_two_splits_are_told(build: Build, tmp_path: Path):
+def test_texts_in_two_splits_are_reported(build: Build, tmp_path: Path):
     lines = [f"line {n % 60}\n" for n in range(120)]
     path = written(tmp_path / "a.txt", "".join(lines).encode())
     same = {
@@ -233,7 +233,7 @@ def test_a_file_stays_in_one_split_if_it_is_a_group(build: Build, tmp_path: Path
     assert not files["train"] & files["test"]
 
 
-def test_texts_are_made_again_and_taken_up(build: Build, corpus: Path, tmp_path: Path):
+def test_builds_of_texts_are_reproducible_and_resumed(build: Build, corpus: Path, tmp_path: Path):
     same = {"features": "text", "num_shards": "3", "name": "x", "base_uri": str(corpus)}
     build(corpus, **same)
     before = contents(tmp_path / "out")
@@ -258,7 +258,9 @@ def test_texts_are_made_again_and_taken_up(build: Build, corpus: Path, tmp_path:
         ("{tmp}/empty", "no text found (1 file was passed over by name"),
     ],
 )
-def test_inputs_that_are_no_texts(command: Command, tmp_path: Path, name: str, message: str):
+def test_inputs_that_are_not_texts_are_refused(
+    command: Command, tmp_path: Path, name: str, message: str
+):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/a.jpg").touch()
     for file in ("a.tar", "a.tfrecord", "a.csv", "a.txt.gz"):
@@ -272,12 +274,12 @@ def test_inputs_that_are_no_texts(command: Command, tmp_path: Path, name: str, m
     assert errors.count("\n") == 1
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path):
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path):
     with pytest.raises(BuildError, match="cannot be read"):
         listed(tmp_path / "x.txt", "line")
 
 
-def test_a_text_file_that_changed_is_written_anew(build: Build, corpus: Path, tmp_path: Path):
+def test_a_text_file_that_changed_is_written_again(build: Build, corpus: Path, tmp_path: Path):
     build(corpus, features="text", num_shards="1")
     (corpus / "plays/1.txt").write_bytes(HAMLET.replace("To be", "To do").encode())
     again = build(corpus, features="text", num_shards="1")
@@ -285,7 +287,7 @@ def test_a_text_file_that_changed_is_written_anew(build: Build, corpus: Path, tm
     assert b"To do, or not to be:" in [row.first("text") for row in records(tmp_path / "out")]
 
 
-def test_a_text_file_that_changes_meanwhile_is_told(tmp_path: Path):
+def test_a_change_of_a_text_file_while_it_is_read_is_detected(tmp_path: Path):
     path = written(tmp_path / "a.txt", b"one\ntwo\n")
     stamp = path.stat().st_mtime_ns
     place = ByteRange(str(path), 4, 3, "stored")

@@ -101,7 +101,7 @@ def test_a_pattern_names_many_files(tmp_path: Path):
 @pytest.mark.parametrize(
     "name", ["a-00000-of-00001", "d-train.tfrecord-00000-of-00010", "A.TFRecords"]
 )
-def test_names_of_tfrecord_files(name: str):
+def test_tfrecord_files_are_recognised_by_their_names(name: str):
     assert tfrecords.TFRecordFile.recognises(f"gs://b/{name}")
     assert not tfrecords.TFRecordFile.recognises(f"gs://b/{name}.idx")
 
@@ -177,7 +177,7 @@ def test_compressed_files_are_refused(tmp_path: Path, name: str):
         listed(tmp_path / name)
 
 
-def test_an_empty_file_is_an_empty_folder(tmp_path: Path):
+def test_an_empty_file_is_an_error_like_an_empty_folder(tmp_path: Path):
     (tmp_path / "a.tfrecord").touch()
     with pytest.raises(BuildError, match="no image found"):
         listed(tmp_path / "a.tfrecord")

@@ -16,7 +16,7 @@ def planned(batch: RefBatch, planner: Planner | None = None) -> Plan:
     return (planner or Planner(ShardCounts.parse("1"))).plan(tally(batch))
 
 
-def test_labels_by_rule():
+def test_labels_follow_their_rule():
     uris = ["/d/cat/apple01.jpg", "/d/dog/Pear.jpg"]
     assert list(annotator().annotate(listing(uris)).labels) == ["cat", "dog"]
     assert list(annotator("none").annotate(listing(uris)).labels) == [None, None]
@@ -30,7 +30,7 @@ def test_labels_by_rule():
     assert batch.problems[1].error == "NoLabel"
 
 
-def test_auto_takes_a_column_where_there_is_one():
+def test_auto_takes_a_column_if_there_is_one():
     uris = ["/d/cat/1.jpg"]
     assert list(annotator("auto").annotate(listing(uris, label=["x"])).labels) == ["x"]
     assert list(annotator("auto").annotate(listing(uris)).labels) == ["cat"]
@@ -38,7 +38,7 @@ def test_auto_takes_a_column_where_there_is_one():
     assert annotator("auto", "auto").annotate(listing(uris)).splits == ["train"]
 
 
-def test_splits_by_folder_and_column():
+def test_splits_follow_folders_and_columns():
     uris = ["/d/train/cat/1.jpg", "/d/val/cat/1.jpg"]
     assert annotator(splits="folder").annotate(listing(uris)).splits == ["train", "val"]
     with pytest.raises(BuildError, match=r"/d/misc/1.jpg: split 'misc'; it must be one of train,"):
@@ -176,7 +176,7 @@ def test_a_class_name_must_fit_on_a_line():
         planned(batch)
 
 
-def test_shards_and_splits_that_cannot_be():
+def test_impossible_shards_and_splits_are_errors():
     batch = batch_of([f"/d/c/{i}.jpg" for i in range(10)])
     with pytest.raises(BuildError, match=r"has \d images for 16 shards: write --num_shards \d or"):
         planned(batch, Planner(ShardCounts.parse("16")))
@@ -231,20 +231,20 @@ def test_which_duplicate_is_taken_does_not_depend_on_arrival():
     assert [problem.error for _, problem in rejects] == ["ConflictingDuplicate", "NoLabel"]
 
 
-def test_a_runner_that_loses_references_is_found_out():
+def test_a_runner_that_loses_references_is_detected():
     batch = batch_of([f"/d/{i}.jpg" for i in range(50)])
     lost = Tally.merge([tally(batch[:40]), Tally(listed=10)])
     with pytest.raises(BuildError, match="50 references were listed, but 40 and 0 duplicates"):
         Planner(ShardCounts.parse("1")).plan(lost)
 
 
-def test_a_base_that_is_above_nothing():
+def test_a_base_uri_above_no_image_is_an_error():
     batch = batch_of(["/d/1.jpg"])
     with pytest.raises(BuildError, match="--base_uri /e/: none of the images is below it"):
         planned(batch, Planner(ShardCounts.parse("1"), base="/e/"))
 
 
-def test_a_split_that_was_not_announced():
+def test_a_split_that_is_not_named_is_an_error():
     batch = batch_of(["/d/1.jpg"], splits=["extra"])
     with pytest.raises(BuildError, match="split 'extra' was found, but the splits are train"):
         planned(batch, Planner(ShardCounts.parse("1"), ("train",)))

@@ -73,6 +73,6 @@ def test_a_split_keeps_its_images_when_a_later_ratio_changes():
     assert [place == 0 for place in two] == [place == 0 for place in three]
 
 
-def test_a_ratio_next_to_nothing():
+def test_a_tiny_ratio_still_gets_the_largest_key():
     largest = np.array([2**64 - 1], dtype=np.uint64)
     assert keys.split_indices(largest, keys.split_thresholds([1 - 1e-20, 1e-20])) == [1]

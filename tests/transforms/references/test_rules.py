@@ -25,13 +25,13 @@ from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardC
         (ShardCounts.parse, "100000", "1 to 99999"),
     ],
 )
-def test_what_is_wrong_is_said(parse, text: str, says: str):
+def test_errors_name_the_option_and_what_to_write(parse, text: str, says: str):
     with pytest.raises(ValueError, match=says) as caught:
         parse(text)
     assert str(caught.value).startswith("--")
 
 
-def test_parsed():
+def test_rules_are_parsed():
     assert LabelRule.parse("column:cls").column == "cls"
     assert LabelRule.parse("auto").column == "label"
     assert LabelRule.parse("dirname").column is None
