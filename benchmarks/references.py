@@ -57,13 +57,7 @@ def run(manifest: Path, shards: int) -> None:
     counts = manifest.with_name(manifest.name + ".counts")
     begin = time.perf_counter()
     with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as root:
-        listed = root | "Read" >> ReadReferences(
-            options.inputs.input,
-            spec.annotator,
-            options.inputs.uri_column,
-            options.inputs.include_all,
-            spec.layout.root,
-        )
+        listed = root | "Read" >> ReadReferences(options.inputs.input, spec.annotator, spec.listing)
         groups, planned = listed | "Shuffle" >> ShuffleReferences(spec.planner)
         _ = (
             groups

@@ -17,8 +17,7 @@ from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.inputs.fetch import ImageReader
-from imageshards.transforms.inputs.listing import TextUnit
-from imageshards.transforms.inputs.tfrecords import RecordKeys
+from imageshards.transforms.inputs.kind import ListingOptions, RecordKeys, TextUnit
 from imageshards.transforms.records.columns import FeatureColumn, channels_of, schema_of
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.annotate import Annotator
@@ -199,10 +198,18 @@ class BuildSpec:
         return "paragraph" if self.options.records.text_unit == "paragraph" else "line"
 
     @property
-    def record_keys(self) -> RecordKeys:
-        """The features of TFRecord inputs that have the image, the label and the name."""
+    def listing(self) -> ListingOptions:
+        """How inputs are listed."""
         inputs = self.options.inputs
-        return RecordKeys(inputs.image_key, inputs.label_key, inputs.name_key)
+        return ListingOptions(
+            columns=self.annotator.columns,
+            uri_column=inputs.uri_column,
+            include_all=inputs.include_all,
+            output=self.layout.root,
+            scratch=self.layout.state,
+            record_keys=RecordKeys(inputs.image_key, inputs.label_key, inputs.name_key),
+            text_unit=self.text_unit,
+        )
 
     @cached_property
     def layout(self) -> Layout:

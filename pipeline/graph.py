@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import apache_beam as beam
 from apache_beam.pvalue import AsIter, AsSingleton
 
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.finish import claim, finish
-from imageshards.transforms import storage
 from imageshards.transforms.dedupe import TakePixelsOnce
+from imageshards.transforms.inputs.kind import InputKind
 from imageshards.transforms.read import ReadReferences
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
@@ -17,24 +19,23 @@ from imageshards.transforms.write_beam import EncodeExamples, WriteRejects, Writ
 from imageshards.transforms.write_shards import WriteShards, Written
 
 
-def build(root: beam.Pipeline, spec: BuildSpec, workers: int | None = 1) -> None:
+def build(
+    root: beam.Pipeline,
+    spec: BuildSpec,
+    workers: int | None = 1,
+    sources: Sequence[InputKind] | None = None,
+) -> None:
     """Adds the build of a data set to a pipeline.
 
     Args:
       root: the pipeline.
       spec: what to build.
       workers: processes that write shards besides the runner's (see `WriteShards`).
+      sources: the inputs, if they are already identified.
     """
-    inputs = spec.options.inputs
+    inputs = spec.options.inputs.input if sources is None else sources
     listed = root | "Read" >> ReadReferences(
-        [storage.normalize(uri) for uri in inputs.input],  # workers have another current folder
-        spec.annotator,
-        inputs.uri_column,
-        inputs.include_all,
-        exclude=spec.layout.root,
-        scratch=spec.layout.state,
-        keys=spec.record_keys,
-        unit=spec.text_unit,
+        inputs, spec.annotator, spec.listing
     )  # (bucket, references); tallies
     if spec.options.images.dedupe == "pixels":
         batches = listed.batches | "Dedupe" >> TakePixelsOnce(spec.encoder)

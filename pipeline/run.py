@@ -22,6 +22,7 @@ from imageshards.pipeline.job.summary import Summary
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
+from imageshards.transforms.inputs.kind import InputKind
 from imageshards.transforms.records.tfrecord import parse_shard_name
 from imageshards.transforms.shards.layout import Layout
 
@@ -55,12 +56,12 @@ def run(
       JobError: the build started and failed.
     """
     begin = time.perf_counter() if begin is None else begin
-    spec = prepare(options)
+    spec, sources = prepare(options)
     beam_options = _CachedOptions(list(beam_arguments))
     job = None
     try:
         if announce:
-            result = _start(spec, beam_options, workers)
+            result = _start(spec, sources, beam_options, workers)
             job = submission_of(result, beam_options, spec.layout.root)
             if job:
                 announce(job)
@@ -70,7 +71,7 @@ def run(
                 raise JobEnded(state)
         else:
             with Progress(spec.layout, enabled=show_progress, noun=spec.schema.noun):
-                _wait(_start(spec, beam_options, workers))
+                _wait(_start(spec, sources, beam_options, workers))
     except UsageError:
         raise
     except Exception as error:
@@ -98,10 +99,10 @@ def submit(options: BuildOptions, beam_arguments: Sequence[str]) -> Submission:
       BuildError: the build cannot start.
       JobError: the service did not accept the job.
     """
-    spec = prepare(options)
+    spec, sources = prepare(options)
     beam_options = _CachedOptions(list(beam_arguments))
     try:
-        job = submission_of(_start(spec, beam_options, 1), beam_options, spec.layout.root)
+        job = submission_of(_start(spec, sources, beam_options, 1), beam_options, spec.layout.root)
     except UsageError:
         raise
     except Exception as error:
@@ -125,7 +126,9 @@ class _CachedOptions(PipelineOptions):  # type: ignore[misc]
         return views[cls]
 
 
-def _start(spec: BuildSpec, options: PipelineOptions, workers: int | None) -> Any:
+def _start(
+    spec: BuildSpec, sources: Sequence[InputKind], options: PipelineOptions, workers: int | None
+) -> Any:
     """Builds the graph and runs it: to its end here, or until a service has accepted it."""
     try:
         pipeline = beam.Pipeline(options=options)
@@ -134,7 +137,7 @@ def _start(spec: BuildSpec, options: PipelineOptions, workers: int | None) -> An
             problems = str(error).removeprefix(_INVALID).split("\n")
             raise UsageError("; ".join(filter(None, problems))) from error
         raise
-    graph.build(pipeline, spec, workers)
+    graph.build(pipeline, spec, workers, sources)
     return pipeline.run()
 
 

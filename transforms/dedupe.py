@@ -1,7 +1,7 @@
-"""PTransform `TakePixelsOnce` (`--dedupe pixels`): of images with equal pixels one is kept.
+"""PTransform `TakePixelsOnce` (`--dedupe pixels`): keep one of each set of equal images.
 
-Every image is read and decoded once more, before the shuffle; what is not kept becomes a reject
-that names the one that is.
+Images are equal if their pixels are. The others become rejects that name the one that is kept. For
+this, every image is read and decoded once more, before the shuffle.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TakePixelsOnce(beam.PTransform):  # type: ignore[misc]
     """(bucket, references) -> the same, some of them with the problem `DuplicatePixels`.
 
     Attributes:
-      encoder: knows what of an image is written.
+      encoder: computes the digests of the pixels that would be written.
     """
 
     encoder: ImageEncoder
@@ -37,7 +37,7 @@ class TakePixelsOnce(beam.PTransform):  # type: ignore[misc]
     def expand(
         self, batches: beam.PCollection[tuple[int, RefBatch]]
     ) -> beam.PCollection[tuple[int, RefBatch]]:
-        """Takes batches in any order, and returns them in none."""
+        """Adds the transform; the order of batches does not matter, before or after it."""
         return (
             batches
             | "DistributeReads" >> beam.Reshuffle()

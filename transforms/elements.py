@@ -1,4 +1,4 @@
-"""The elements that flow through the graph. Standard library only."""
+"""Values that flow through the graph, and errors for users. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,35 +8,39 @@ from typing import Any, Literal
 
 
 class BuildError(Exception):
-    """A build that cannot go on for a reason that its user can mend.
+    """A build that cannot continue, for a reason that its user can fix.
 
-    The message is one line that says what is wrong, where, and what to do. It reaches the
-    terminal as it is, whatever runner carried it.
+    The message is one line: what is wrong, where, and what to do. On every runner it reaches the
+    terminal unchanged.
     """
 
 
 class UsageError(ValueError):
-    """An option with a bad value: one line that says what to write instead."""
+    """An option with a bad value. The message is one line, with what to write instead."""
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 shard`, `1,024 shards`: how messages say how many of something there are."""
+    """A count with its noun, for messages.
+
+    >>> counted(1, "shard"), counted(1024, "shard")
+    ('1 shard', '1,024 shards')
+    """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def to_bytes(text: str) -> bytes:
-    """Encodes a file name, which is not always valid UTF-8, without loss."""
+    """Encodes a name of a file, which need not be valid UTF-8, without loss."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def to_text(name: bytes) -> str:
-    """Decodes what `to_bytes` encoded."""
+    """The inverse of `to_bytes`."""
     return name.decode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, order=True)
 class ShardId:
-    """One output file: shard `index` of `num_shards` of a split, compressed or not."""
+    """One output file: shard `index` (from 0) of `num_shards` of a split."""
 
     split: str
     index: int
@@ -45,14 +49,20 @@ class ShardId:
 
 
 DUPLICATE_PIXELS = "DuplicatePixels"
-"""The one error of rejects that are not the image's fault."""
+"""Error type of the rejects whose image is good, but is in the data set already."""
 LOST = "Lost"
-"""The error of a reject that stands for whatever came behind it in a file that breaks off."""
+"""Error type of a reject that represents all images behind it, in a damaged file."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Why an image is not in the data set: the stage that met it, its type, its reason."""
+    """Why an image is not in the data set.
+
+    Attributes:
+      stage: of the build that found the problem, such as `read` or `check`.
+      error: type of the problem, such as `Corrupt`.
+      reason: a sentence for people.
+    """
 
     stage: str
     error: str
@@ -61,7 +71,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Reject:
-    """An image that is not in the data set: a line of rejects.jsonl."""
+    """An image that is not in the data set: one line of rejects.jsonl."""
 
     uri: str
     split: str
@@ -69,19 +79,19 @@ class Reject:
 
 
 Codec = Literal["stored", "zip", "example"]
-"""What stands in a byte range: the image; a member of a zip file, of which the range says where its
-local header begins and how long its data is; or a serialized tf.train.Example."""
+"""What a byte range holds: "stored", the image; "zip", the local header of a member of a zip, whose
+data, behind the header, is as long as the range; "example", a serialized tf.train.Example."""
 
 
 @dataclass(frozen=True)
 class ByteRange:
-    """Where the bytes of an image are that is no file of its own.
+    """A range of bytes of a file that holds an image.
 
     Attributes:
-      uri: the file that holds them.
+      uri: of the file.
       offset: of the first byte.
-      size: in bytes, as they are stored.
-      codec: what they are.
+      size: stored bytes of the image.
+      codec: what the range holds.
     """
 
     uri: str
@@ -92,17 +102,17 @@ class ByteRange:
 
 @dataclass(frozen=True)
 class ImageRef:
-    """Where an image is and what is known of it without opening it.
+    """A reference to an image, and what is known about it before it is read.
 
     Attributes:
-      uri: its identity, and where its bytes are, unless `range` says so.
+      uri: its identity; without a `range` it is also the file or URL to read.
       label: the text of its class, or None.
-      size: bytes, or -1 where the listing did not say.
-      stamp: a number that changes with the content (local: mtime in ns), or 0; of a member of an
-        archive that of the archive.
-      problem: what is wrong with the reference itself, or None.
-      range: where the bytes are of an image that is no file of its own, or None.
-      features: `FeatureColumn.source` -> value of what comes with the reference, or None.
+      size: of the image in bytes, or -1 if the listing did not report it.
+      stamp: a number that changes with the content of the file that holds the image (local files:
+        mtime in ns; Cloud Storage: generation), or 0 if unknown.
+      problem: why the reference cannot become a record, or None.
+      range: of another file that holds the image, or None if the image is a file.
+      features: `FeatureColumn.source` -> value, for columns that become features, or None.
     """
 
     uri: str
@@ -116,10 +126,10 @@ class ImageRef:
 
 @dataclass(frozen=True)
 class ShardReport:
-    """What one finished shard holds.
+    """Counts and statistics of one finished shard.
 
     Attributes:
-      shard: which file.
+      shard: the shard.
       records: number of records.
       bytes: size of the file.
       crc32c: of the whole file.
@@ -128,9 +138,9 @@ class ShardReport:
       long_sides: upper bound of a size class in pixels -> records (see `stats.size_class`).
       smallest: (height, width) of the image with the fewest pixels.
       largest: (height, width) of the image with the most pixels.
-      converted: records whose image is not the file as it was.
-      conversions: kind of what was done to an image -> records. A shard does not tell it: what
-        is read back from one has none.
+      converted: records whose image differs from its file.
+      conversions: kind of conversion -> records; empty in a report that was made by reading a
+        shard, which does not hold it.
     """
 
     shard: ShardId
@@ -148,7 +158,13 @@ class ShardReport:
 
 @dataclass(frozen=True)
 class RejectReport:
-    """A part of rejects.jsonl that is already written: its file name, error type -> rejects."""
+    """A part of rejects.jsonl that is written.
+
+    Attributes:
+      split: whose rejects they are.
+      part: name of the file.
+      errors: error type -> rejects.
+    """
 
     split: str
     part: str

@@ -1,28 +1,32 @@
-"""PTransform: what `--input` names -> batches of references by bucket."""
+"""PTransform `ReadReferences`: inputs -> batches of references by bucket."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 
-from imageshards.transforms.inputs.listing import TextUnit
-from imageshards.transforms.inputs.sources import identify, list_source
-from imageshards.transforms.inputs.tfrecords import RecordKeys
+from imageshards.transforms.inputs.kind import InputKind, ListingOptions, WorkUnit, list_unit
+from imageshards.transforms.inputs.sources import identify
 from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import partition
 from imageshards.transforms.references.plan import Tally
 
 FLUSH_ROWS = 1 << 16
-"""References that one listing holds before it passes them on, some 500 to a bucket."""
+"""References that a worker collects before it emits them: about 500 for each bucket."""
 
 
-class Listed(NamedTuple):
-    """What was listed."""
+class References(NamedTuple):
+    """The references of all inputs.
+
+    Attributes:
+      batches: (bucket, references), in no particular order.
+      tallies: counts of the listing, one for each unit of work.
+    """
 
     batches: beam.PCollection[tuple[int, RefBatch]]
     tallies: beam.PCollection[Tally]
@@ -33,85 +37,85 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
     """Lists all inputs in parallel.
 
     Attributes:
-      inputs: folders, patterns, manifests.
-      annotator: labels, splits, keys.
-      uri_column: of manifests.
-      include_all: take files whatever their name.
-      exclude: a folder not to walk into.
-      scratch: the folder in which compressed tars are unpacked.
-      keys: which features of the records of TFRecord files are what.
-      unit: what of a text file is a record, where inputs are texts; None: they are images.
+      inputs: folders, glob patterns, manifests, archives, TFRecord files and images, as texts or
+        already identified. Texts are identified at once; an input that is named twice is listed
+        once.
+      annotator: adds labels, splits and keys.
+      options: how to list; its `columns` are set to those of the annotator.
+
+    Raises:
+      BuildError: an input does not exist.
+
+    >>> from imageshards.transforms.references.rules import GroupRule, LabelRule, SplitRule
+    >>> labels, splits = LabelRule.parse("dirname"), SplitRule.parse("train=0.8,test=0.2")
+    >>> annotator = Annotator(0, labels, splits, GroupRule.parse("uri"))
+    >>> with beam.Pipeline(runner="FnApiRunner") as pipeline:
+    ...     refs = pipeline | ReadReferences(["photos"], annotator)
+    ...     counts = refs.batches | beam.MapTuple(lambda bucket, batch: len(batch))
+    ...     _ = counts | beam.CombineGlobally(sum) | beam.Map(print)
+    40
     """
 
-    inputs: tuple[str, ...]
+    inputs: Sequence[str | InputKind]
     annotator: Annotator
-    uri_column: str = "uri"
-    include_all: bool = False
-    exclude: str = ""
-    scratch: str = ""
-    keys: RecordKeys = field(default_factory=RecordKeys)
-    unit: TextUnit | None = None
+    options: ListingOptions = field(default_factory=ListingOptions)
 
     def __post_init__(self) -> None:
         super().__init__()
+        self.options = replace(self.options, columns=self.annotator.columns)
+        sources: dict[str, InputKind] = {}
+        for item in self.inputs:
+            source = identify(item, self.options.text_unit) if isinstance(item, str) else item
+            sources.setdefault(source.uri, source)
+        self.inputs = list(sources.values())
 
-    def expand(self, root: beam.pvalue.PBegin) -> Listed:
-        """Returns batches in no order, and the tallies of what has no reference."""
-        listed = (
+    def expand(self, root: beam.pvalue.PBegin) -> References:
+        """Adds the transform to the root of a pipeline."""
+        units = (
             root
-            # Beam deals out what it creates: each input may be listed by another worker.
-            | "Inputs" >> beam.Create(list(dict.fromkeys(self.inputs)))
-            | "List" >> beam.ParDo(_List(self)).with_outputs("tallies", main="batches")
+            | "Once" >> beam.Impulse()
+            | "Units" >> beam.FlatMap(_units, self.inputs, self.options)  # unit of work
         )
-        return Listed(listed.batches, listed.tallies)
+        if len(self.inputs) > 1:
+            units |= "Distribute" >> beam.Reshuffle()
+        listed = units | "List" >> beam.ParDo(_List(self.annotator, self.options)).with_outputs(
+            "tallies", main="batches"
+        )  # (bucket, references); tallies: one for each unit
+        return References(listed.batches, listed.tallies)
+
+
+def _units(_: bytes, inputs: Sequence[InputKind], options: ListingOptions) -> Iterator[WorkUnit]:
+    for source in inputs:
+        yield from source.units(options)
 
 
 class _List(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, read: ReadReferences) -> None:
-        self._annotator = read.annotator
-        self._uri_column = read.uri_column
-        self._include_all = read.include_all
-        self._exclude = read.exclude
-        self._scratch = read.scratch
-        self._keys = read.keys
-        self._unit = read.unit
-        self._listed = Metrics.counter("imageshards", "images_listed")
+    def __init__(self, annotator: Annotator, options: ListingOptions) -> None:
+        self._annotator = annotator
+        self._options = options
+        self._images_listed = Metrics.counter("imageshards", "images_listed")
 
-    def process(self, text: str) -> Iterator[tuple[int, RefBatch] | beam.pvalue.TaggedOutput]:
-        # -> (bucket, references), ... ; tallies: one
-        passed_over = blank = 0
+    def process(self, unit: WorkUnit) -> Iterator[tuple[int, RefBatch] | beam.pvalue.TaggedOutput]:
+        passed_over = blank_lines = listed = below_base = 0
         label_sources = set()
         unpacked = set()
-        base = self._annotator.base
         held: list[RefBatch] = []
-        rows = listed = below_base = 0
-        for listing in list_source(
-            identify(text, self._unit),
-            uri_column=self._uri_column,
-            required=self._annotator.required_columns,
-            optional=self._annotator.optional_columns,
-            features=self._annotator.feature_columns,
-            include_all=self._include_all,
-            exclude=self._exclude,
-            scratch=self._scratch,
-            keys=self._keys,
-            unit=self._unit,
-        ):
-            if listing.unpacked:
-                unpacked.add(listing.unpacked)
-            passed_over += listing.passed_over
-            blank += listing.blank
-            if listing.uris:
-                label_sources.add(self._annotator.label_source(listing))
-            held.append(self._annotator.annotate(listing))
-            rows += len(held[-1])
-            listed += len(held[-1])
-            below_base += sum(uri.startswith(base) for uri in listing.uris) if base else 0
-            self._listed.inc(len(held[-1]))
-            if rows >= FLUSH_ROWS:
+        for found in list_unit(unit, self._options):
+            passed_over += found.passed_over
+            blank_lines += found.blank_lines
+            if found.unpacked:
+                unpacked.add(found.unpacked)
+            if not len(found.refs):
+                continue
+            label_sources.add(self._annotator.label_source(found.refs))
+            below_base += self._annotator.count_below_base(found.refs)
+            held.append(self._annotator.annotate(found.refs))
+            listed += len(found.refs)
+            self._images_listed.inc(len(found.refs))
+            if sum(map(len, held)) >= FLUSH_ROWS:
                 yield from partition(RefBatch.concat(held))
-                held, rows = [], 0
-        if rows:
+                held = []
+        if held:
             yield from partition(RefBatch.concat(held))
         tally = Tally(
             listed=listed,
@@ -119,6 +123,6 @@ class _List(beam.DoFn):  # type: ignore[misc]
             passed_over=passed_over,
             label_sources=frozenset(label_sources),
             unpacked=frozenset(unpacked),
-            blank=blank,
+            blank_lines=blank_lines,
         )
         yield beam.pvalue.TaggedOutput("tallies", tally)

@@ -1,8 +1,8 @@
-"""PTransform: references in any order -> the shards' references in exact random order.
+"""PTransform `ShuffleReferences`: references in any order -> those of each shard in random order.
 
-A unique random key per element does not shuffle: a GroupByKey may yield its groups in the
-order in which they came. Here the key *is* the order: references are grouped by the top bits
-of their key and sorted inside each group, and the groups' counts give each its first rank.
+A unique random key per element does not shuffle, because a GroupByKey may yield its groups in the
+order of their arrival. Here the key *is* the order: references are grouped by the top bits of their
+keys and sorted in each group, and the counts of the groups give each group its first rank.
 """
 
 from __future__ import annotations
@@ -21,15 +21,21 @@ from imageshards.transforms.references.keys import cut
 from imageshards.transforms.references.order import sort_group
 from imageshards.transforms.references.plan import Plan, Planner, Tally
 
-# "auto" needs the bytes of images whose listing did not say: this many of each bucket and
-# split are asked, 1,000 and more in all, which a seeded hash has chosen at random.
+# "auto" needs sizes. Where the listing does not report any, so many images of each bucket and split
+# are asked for theirs, 1,000 or more in all: a random sample, because keys are random.
 _SIZED_PER_BUCKET = 4
 
 Group = tuple[int, dict[str, RefBatch]]
+"""Bucket, split -> its references in key order."""
 
 
 class Shuffled(NamedTuple):
-    """Sorted groups and the plan made of their counts."""
+    """Sorted groups, and the plan that is made of their counts.
+
+    Attributes:
+      groups: one for each bucket.
+      plan: a single plan.
+    """
 
     groups: beam.PCollection[Group]
     plan: beam.PCollection[Plan]
@@ -59,7 +65,7 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
     """Sorts references, drops duplicates, and plans splits, shards and classes.
 
     Attributes:
-      planner: what the command line says of them.
+      planner: makes the plan.
     """
 
     planner: Planner
@@ -70,7 +76,7 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
     def expand(
         self, listed: tuple[beam.PCollection[tuple[int, RefBatch]], beam.PCollection[Tally]]
     ) -> Shuffled:
-        """Takes what `ReadReferences` returns."""
+        """Adds the transform to (batches, tallies), as `ReadReferences` returns them."""
         batches, tallies = listed
         sorted_groups = (
             batches  # (bucket, references)
@@ -97,7 +103,7 @@ def assign_shards(group: Group, plan: Plan) -> Iterator[tuple[ShardId, tuple[int
     """Cuts a sorted group at the bounds of shards.
 
     Yields:
-      (shard, (bucket, references in order)): the buckets of a shard in order are the shard.
+      (shard, (bucket, references in order)). A shard is its references in the order of buckets.
     """
     bucket, groups = group
     for name, refs in groups.items():

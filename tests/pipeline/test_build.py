@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from conftest import Build
 from helpers import (
@@ -26,7 +27,7 @@ from imageshards.pipeline.job.failures import JobError
 from imageshards.transforms.elements import BuildError, ImageRef, to_bytes
 from imageshards.transforms.images.validate import ImageInfo
 from imageshards.transforms.references import keys
-from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.batch import RefBatch, binary_column
 from imageshards.transforms.shards import write
 from imageshards.transforms.shards.encoder import Encoded
 from imageshards.transforms.shards.layout import Layout
@@ -408,10 +409,12 @@ def test_reads_in_flight_are_bounded_where_sizes_are_unknown(
         return Encoded([payload], ImageInfo("JPEG", 1, 1), payload, None)
 
     count = 200
-    refs = RefBatch.of(
-        np.arange(count, dtype=np.uint64), [b"/x/%d" % n for n in range(count)], [None] * count,
-        ["train"] * count, [-1] * count, [1] * count, {},
-    )  # fmt: skip
+    listed = RefBatch.listed([f"/x/{n}" for n in range(count)], [3] * count, stamps=[1] * count)
+    refs = listed.annotated(
+        np.arange(count, dtype=np.uint64),
+        binary_column([None] * count),
+        pa.array(["train"] * count),
+    )
     with ThreadPoolExecutor(8) as executor:
         for _ in write._encode_all(refs, encode, write.ReadAhead(executor, 64, images=1)):
             alive -= 1

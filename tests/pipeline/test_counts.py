@@ -9,7 +9,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from helpers import shards
-from test_references import batch_of, tally
+from references import batch_of, tally
 
 from imageshards.launch.cli import main
 from imageshards.pipeline import graph

@@ -23,7 +23,7 @@ def digest(*inputs: object, **options: object) -> str:
     return fingerprint(list(map(str, inputs)), **options).digest  # type: ignore[arg-type]
 
 
-def test_it_says_what_is_there(images: Path):
+def test_a_fingerprint_counts_files_and_bytes(images: Path):
     (images / "notes.txt~").write_text("no image")
     found = fingerprint([str(images)])
     assert found.files == 6
@@ -32,7 +32,7 @@ def test_it_says_what_is_there(images: Path):
 
 
 @pytest.mark.parametrize("kind", ["folder", "glob", "tar", "manifest"])
-def test_it_changes_with_what_is_listed_and_with_nothing_else(images: Path, kind: str):
+def test_a_fingerprint_changes_only_with_what_is_listed(images: Path, kind: str):
     place: str | Path = images
     if kind == "glob":
         place = f"{images}/*/*.jpg"
@@ -61,7 +61,7 @@ def test_it_changes_with_what_is_listed_and_with_nothing_else(images: Path, kind
     assert digest(place) != before
 
 
-def test_a_changed_or_missing_image_changes_it(images: Path):
+def test_a_changed_or_missing_image_changes_the_fingerprint(images: Path):
     before = digest(images)
     image = images / "class00/0000.jpg"
     stamp = image.stat().st_mtime_ns
@@ -78,24 +78,24 @@ def test_inputs_count_by_what_they_hold(images: Path):
     assert digest(*split, images / "not/there", skip_missing=True) == digest(images)
 
 
-def test_missing_inputs_are_left_out_only_if_told(images: Path, tmp_path: Path):
+def test_missing_inputs_are_skipped_only_on_request(images: Path, tmp_path: Path):
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "_SUCCESS").touch()
     inputs = [str(empty), str(images), str(tmp_path / "gone"), f"{empty}/*.png"]
     assert fingerprint(inputs, skip_missing=True).inputs == (str(images),)
     for text in (inputs[0], *inputs[2:]):
-        with pytest.raises(BuildError, match=r"no image there|no such file"):
+        with pytest.raises(BuildError, match=r"no image found|no such file"):
             fingerprint([str(images), text])
 
 
-def test_what_cannot_be_told_is_not_missing(tmp_path: Path):
+def test_an_input_that_cannot_be_read_is_not_missing(tmp_path: Path):
     (tmp_path / "a.json").write_text("[]")
     with pytest.raises(BuildError, match="write it as JSONL"):
         fingerprint([str(tmp_path / "a.json")], skip_missing=True)
 
 
-def test_the_command(images: Path, tmp_path: Path, command: Command):
+def test_the_command_prints_state_and_digest(images: Path, tmp_path: Path, command: Command):
     options = ["--input", images, "--input", tmp_path / "gone", "--output", tmp_path / "out/1"]
     code, out, _ = command("fingerprint", *options, "--skip_missing", "--json")
     found = json.loads(out)

@@ -1,4 +1,4 @@
-"""The same images from every place, as whole builds."""
+"""The same images from every kind of input, as whole builds."""
 
 import gzip
 import hashlib
@@ -76,7 +76,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in shards(folder)}
 
 
-def test_the_same_images_from_every_place(
+def test_the_same_images_from_every_kind_of_input_give_equal_shards(
     build: Build, photos: Path, tmp_path: Path, server: WebServer
 ):
     same = {"num_shards": "2", "splits": SPLITS}
@@ -163,7 +163,7 @@ def unpacked(out: Path) -> list[str]:
     return [name for name in os.listdir(out / "metadata/shards") if name.startswith("unpacked-")]
 
 
-def test_what_was_unpacked_is_there_for_a_resumed_run_and_then_gone(
+def test_an_unpacked_tar_is_kept_for_a_resumed_run_and_then_deleted(
     build: Build, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = tar_folder(photos, tmp_path / "a.tgz", "w:gz")
@@ -253,7 +253,9 @@ def test_a_reject_without_a_split_of_its_own(build: Build, photos: Path, tmp_pat
     assert summary.rejects >= 1
 
 
-def test_urls_and_files_and_failures(build: Build, photos: Path, tmp_path: Path, server: WebServer):
+def test_urls_and_files_are_read_and_failures_are_rejects(
+    build: Build, photos: Path, tmp_path: Path, server: WebServer
+):
     good = sorted(photos.rglob("*.jpg"))[:6]
     server.pages = {f"/x/{path.name}": path.read_bytes() for path in good}
     server.pages |= {
@@ -278,19 +280,19 @@ def test_urls_and_files_and_failures(build: Build, photos: Path, tmp_path: Path,
     assert {r.first("image/class/text") for r in records(tmp_path / "out")} == {b"x", b"class00"}
 
 
-def test_the_number_of_shards_of_urls_is_a_guess_that_says_so(
+def test_auto_guesses_the_shards_of_urls_and_notes_it(
     build: Build, tmp_path: Path, server: WebServer
 ):
     server.pages = {f"/{n}.jpg": image_bytes(n) for n in range(4)}
     (tmp_path / "m.txt").write_text("".join(f"{server.url}{path}\n" for path in server.pages))
     summary = build(tmp_path / "m.txt", labels="none")
-    assert "1 shard for 0.4 MB of images, were they of 100 kB each" in summary.notes[0]
+    assert "1 shard for 0.4 MB of images, assuming 100 kB each" in summary.notes[0]
     assert server.requests.total() == 4
 
 
-def test_places_that_cannot_be_listed(build: Build, tmp_path: Path):
+def test_inputs_that_cannot_be_listed_are_errors(build: Build, tmp_path: Path):
     for text, says in [
-        ("https://h.org/photos/", "from the web, only images are read"),
+        ("https://h.org/photos/", "only single images are read from the web"),
         ("https://h.org/a.tar", "download a manifest or an archive"),
         ("https://h.org/m.csv", "download a manifest or an archive"),
     ]:
@@ -307,7 +309,7 @@ def test_records_of_the_output_itself_are_not_overwritten(
 ):
     build(photos, num_shards="4")
     before = contents(tmp_path / "out")
-    with pytest.raises(JobError, match="lies in --output itself"):
+    with pytest.raises(JobError, match="is in --output itself"):
         build(f"{tmp_path}/out/train-*", num_shards="2", overwrite=True)
     assert contents(tmp_path / "out") == before
 
@@ -318,7 +320,7 @@ def test_a_pipe_is_no_archive(build: Build, tmp_path: Path):
         build(tmp_path / "a.tar")
 
 
-def test_what_a_server_did_not_give_is_asked_for_again(
+def test_a_resumed_build_reads_only_failed_urls_again(
     build: Build, photos: Path, tmp_path: Path, server: WebServer
 ):
     paths = sorted(photos.rglob("*.jpg"))[:8]
@@ -351,7 +353,9 @@ def test_max_bytes_bounds_what_is_read(
     assert rejects(tmp_path / "out")[0]["reason"] == "more than 5,000 bytes"
 
 
-def test_records_of_one_name_are_told(build: Build, photos: Path, tmp_path: Path):
+def test_records_with_one_name_are_conflicting_duplicates(
+    build: Build, photos: Path, tmp_path: Path
+):
     build(photos, num_shards="1", output=tmp_path / "old", base_uri=str(photos))
     summary = build(
         f"{tmp_path}/old/train-*", name_key="image/class/text", num_shards="1", labels="none",

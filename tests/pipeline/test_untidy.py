@@ -96,7 +96,7 @@ def test_resized_shards_are_the_same_in_every_run(build: Build, untidy: Path, tm
     assert again.conversions["resized"] == again.converted == 24
 
 
-def test_animations_as_they_are(build: Build, untidy: Path, tmp_path: Path):
+def test_animations_are_kept_with_multi_frame_all(build: Build, untidy: Path, tmp_path: Path):
     build(untidy, num_shards="1", multi_frame="all", max_reject_fraction=0.5)
     formats = build_json(tmp_path / "out")["splits"]["train"]["formats"]
     assert formats["GIF"] == 1
@@ -105,7 +105,7 @@ def test_animations_as_they_are(build: Build, untidy: Path, tmp_path: Path):
     assert verify(str(tmp_path / "out")).problems == ()
 
 
-def test_what_is_kept_is_counted(build: Build, untidy: Path, tmp_path: Path):
+def test_kept_exif_orientations_are_counted(build: Build, untidy: Path, tmp_path: Path):
     summary = build(untidy, num_shards="1", convert="never", max_reject_fraction=0.6)
     assert (summary.converted, summary.conversions) == (0, {"exif-kept": 2})
     assert "  2 with an EXIF orientation that readers have to apply" in str(summary)

@@ -21,7 +21,7 @@ from conftest import Build
 from helpers import image_bytes, records, shards
 
 from imageshards.transforms import read
-from imageshards.transforms.inputs import listing
+from imageshards.transforms.inputs import listed
 from imageshards.transforms.references import order
 from imageshards.transforms.shards import read_back
 
@@ -76,7 +76,7 @@ def quality(out: Path) -> tuple[float, float]:
 
 @pytest.mark.parametrize("writer", ["shard", "beam"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_looks_like_a_random_permutation(
+def test_the_order_looks_like_a_random_permutation(
     build: Build, sorted_photos: Path, tmp_path: Path, writer: str, seed: int
 ):
     base = str(sorted_photos)  # or every run would draw anew
@@ -87,7 +87,7 @@ def test_looks_like_a_random_permutation(
 
 
 @pytest.mark.parametrize("writer", ["shard", "beam"])
-def test_without_the_sort_by_key_it_does_not(
+def test_without_the_sort_by_key_the_order_does_not_look_random(
     build: Build,
     sorted_photos: Path,
     tmp_path: Path,
@@ -109,7 +109,7 @@ def test_the_order_of_inputs_and_batches_does_not_matter(
     build: Build, sorted_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(read, "FLUSH_ROWS", 40)
-    monkeypatch.setattr(listing, "CHUNK_ROWS", 30)
+    monkeypatch.setattr(listed, "CHUNK_ROWS", 30)
     inputs = [sorted_photos / str(label) for label in range(4)]
     found = []
     for number, places in enumerate((inputs, inputs[::-1], [*inputs[2:], *inputs[:2]])):

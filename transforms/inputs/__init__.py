@@ -1,5 +1,5 @@
-"""Inputs: recognise what an `--input` is, list its images, and read the bytes of one.
+"""Inputs: recognise what an `--input` is, list its references, and read the image of one.
 
-Here: one module for each kind of input. Not here: stores of files (`storage`), and the labels,
-splits and order of what is listed (`references`).
+Here: `kind` (what a kind of input does), one module for each family of kinds, and `sources` (which
+kinds exist). Not here: stores of files (`storage`); labels, splits and order (`references`).
 """

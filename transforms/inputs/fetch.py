@@ -1,30 +1,15 @@
-"""The bytes of an image, wherever it is: a file, an object, a URL, a range of an archive."""
+"""Reading the bytes of an image from a file, an object, a URL, or a byte range of a file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ImageRef
-from imageshards.transforms.inputs import ranges
+from imageshards.transforms.inputs.files import SingleFile
+from imageshards.transforms.inputs.kind import IMAGE_KEY, Read
+from imageshards.transforms.inputs.sources import kind_of_codec
 from imageshards.transforms.storage import web
-
-IMAGE_KEY = "image/encoded"
-
-
-class Read(NamedTuple):
-    """What was read.
-
-    Attributes:
-      image: its bytes.
-      features: of a record of a TFRecord file: key -> values of all its features.
-      stamp: of the file that is the image, as it was read, or 0.
-    """
-
-    image: bytes
-    features: dict[str, list[Any]] | None = None
-    stamp: int = 0
 
 
 @dataclass(frozen=True)
@@ -32,32 +17,29 @@ class ImageReader:
     """Reads images.
 
     Attributes:
-      image_key: the feature of a tf.train.Example that is the image.
-      manners: towards web servers.
+      image_key: key of the feature of a tf.train.Example that is the image.
+      manners: how often and how fast web servers are asked.
+
+    >>> ImageReader().read(ImageRef("photos/class00/0000.jpg"))[6:10]
+    b'JFIF'
     """
 
     image_key: str = IMAGE_KEY
     manners: web.Manners = field(default_factory=web.Manners)
 
     def read(self, ref: ImageRef, limit: int = storage.MAX_BYTES) -> bytes:
-        """The bytes of one image, of which no more than `limit` are read.
+        """The bytes of one image, which may be at most `limit`.
 
         Raises:
-          ReadError: they cannot be had, and trying again would not help.
+          ReadError: they cannot be read, and a retry would not help.
         """
         return self.read_all(ref, limit).image
 
     def read_all(self, ref: ImageRef, limit: int = storage.MAX_BYTES) -> Read:
-        """The same, with what is told beside it.
+        """The bytes of one image, which may be at most `limit`, and what is stored with them.
 
         Raises:
-          ReadError: they cannot be had, and trying again would not help.
+          ReadError: they cannot be read, and a retry would not help.
         """
-        if ref.range and ref.range.codec == "example":
-            return Read(*ranges.read_record(ref.range, ref.stamp, self.image_key))
-        if ref.range:
-            return Read(ranges.read(ref.range, ref.stamp, limit))
-        if storage.is_web(ref.uri):
-            return Read(web.read(ref.uri, self.manners, limit))
-        image, stamp = storage.read(ref.uri, limit, ref.stamp)
-        return Read(image, stamp=stamp)
+        kind = kind_of_codec(ref.range.codec) if ref.range else SingleFile
+        return kind.read(ref, limit, self)

@@ -1,6 +1,6 @@
-"""Manifests: CSV, TSV, JSONL, Parquet and plain lists of URIs, read by column.
+"""Manifests as inputs: CSV, TSV, JSONL, Parquet, and plain lists of URIs.
 
-Every message says the line, or the row, on which it was found.
+Only the columns that are needed are read. Messages name the line or row of the error.
 """
 
 from __future__ import annotations
@@ -18,23 +18,29 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from hashlib import blake2b
 from typing import IO, Any, NamedTuple
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError
-from imageshards.transforms.inputs import listing
-from imageshards.transforms.inputs.listing import Listing, Source
+from imageshards.transforms.elements import BuildError, Problem
+from imageshards.transforms.inputs import listed
+from imageshards.transforms.inputs.kind import (
+    FileState,
+    InputKind,
+    ListingOptions,
+    WorkUnit,
+    list_unit,
+)
+from imageshards.transforms.inputs.listed import Listed
+from imageshards.transforms.records.columns import FeatureColumn
+from imageshards.transforms.references.batch import RefBatch
 
 _SUFFIX = re.compile(r"\.(csv|tsv|jsonl|ndjson|txt)(\.gz)?$|\.(parquet)$", re.IGNORECASE)
-
-
-def is_manifest(uri: str) -> bool:
-    """Whether a URI is that of a manifest, by its ending."""
-    return _SUFFIX.search(uri) is not None
+_PIECE_BYTES = 1 << 20
 
 
 class _Rows(NamedTuple):
-    """Some rows of a manifest: columns by name; where a row stands."""
+    """Some rows of a manifest: column -> values, and row -> its line or number, for messages."""
 
     columns: Mapping[str, Sequence[Any]]
     where: Callable[[int], str]
@@ -43,64 +49,97 @@ class _Rows(NamedTuple):
 _Manifest = tuple[list[str], Iterator[_Rows]]  # header, rows
 
 
-def list_manifest(
-    source: Source,
-    uri_column: str,
-    required: list[str],
-    optional: list[str],
-    features: list[str],
-) -> Iterator[Listing]:
-    """Lists a manifest.
+class Manifest(InputKind):
+    """A table with a column of URIs. Relative URIs begin at the folder of the manifest."""
 
-    Args:
-      source: a manifest.
-      uri_column: the column of URIs; relative ones start at the manifest's own place.
-      required: columns that must be there.
-      optional: columns that are taken where they are.
-      features: columns that must be there and are taken as they are.
+    noun = "a manifest"
 
-    Raises:
-      BuildError: it cannot be read, or is not what it must be.
-    """
-    header, chunks = _open_manifest(source, [uri_column, *required, *optional, *features])
-    for column in (uri_column, *required, *features):
-        if column not in header:
-            named = " (--uri_column names another)" if column == uri_column else ""
-            if len(header) == 1 and ";" in header[0]:
-                named = ": it seems to be separated by semicolons, write commas"
-            raise BuildError(
-                f"{source.uri}: no column {column!r}{named}; its columns are: {', '.join(header)}"
-            )
-    for name in optional:
-        near = [other for other in header if other != name and other.strip().lower() == name]
-        if near and name not in header:
-            raise BuildError(
-                f"{source.uri}: its column {near[0]!r} is not {name!r}: rename it, or write "
-                f"--{name}s 'column:{near[0]}' (or --{name}s with another rule)"
-            )
-    wanted = [name for name in dict.fromkeys((*required, *optional)) if name in header]
-    for rows in chunks:
+    @classmethod
+    def recognises(cls, uri: str) -> bool:
+        """Whether a URI has the suffix of a manifest."""
+        return _SUFFIX.search(uri) is not None
+
+    def check(self, options: ListingOptions) -> None:
+        """Reads the header and the first rows."""
+        next(list_unit(WorkUnit(self), options), None)
+
+    def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
+        """Digests the content: manifests are often rewritten without a change."""
+        digest, size = blake2b(digest_size=16), 0
+        try:
+            with storage.open_read(self.uri) as file:
+                while data := file.read(_PIECE_BYTES):
+                    digest.update(data)
+                    size += len(data)
+        except OSError as error:
+            raise self.unreadable(error) from error
+        yield self.uri, size, digest.hexdigest()
+
+    def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
+        """Lists the rows."""
+        columns = options.columns
+        names = (*columns.required, *columns.optional)
+        header, chunks = self._open([options.uri_column, *names, *columns.feature_names])
+        self._check_header(header, options)
+        texts = [name for name in dict.fromkeys(names) if name in header]
+        for rows in chunks:
+            yield Listed(self._references(rows, options.uri_column, texts, columns.features))
+
+    def _references(
+        self, rows: _Rows, uri_column: str, names: list[str], features: Sequence[FeatureColumn]
+    ) -> RefBatch:
         texts = {
             name: _texts(rows.columns[name], name, rows.where)
-            for name in dict.fromkeys((uri_column, *wanted))
+            for name in dict.fromkeys((uri_column, *names))
         }
         if not all(texts[uri_column]):
             row = texts[uri_column].index(None)
-            raise BuildError(f"{rows.where(row)}: no {uri_column}")
-        uris, roots = _absolute(texts[uri_column], source.uri.rpartition("/")[0])  # type: ignore[arg-type]
-        unknown = len(uris)
-        yield Listing(
-            uris,
-            roots,
-            array("q", [-1]) * unknown,
-            array("q", [0]) * unknown,
-            {name: texts[name] for name in wanted},
-            {name: list(rows.columns[name]) for name in features},
-        )
+            raise BuildError(f"{rows.where(row)}: no value in the column {uri_column!r}")
+        uris, roots = _absolute(texts[uri_column], self.uri.rpartition("/")[0])  # type: ignore[arg-type]
+        refs = RefBatch.listed(uris, roots).with_texts({name: texts[name] for name in names})
+        values: dict[FeatureColumn, list[Any]] = {}
+        problems: dict[int, Problem] = {}
+        for feature in features:
+            values[feature], wrong = feature.values(rows.columns[feature.column])
+            for row, reason in wrong.items():
+                problems.setdefault(row, Problem("features", "NoFeature", reason))
+        return (refs.with_problems(problems) if problems else refs).with_features(values)
+
+    def _check_header(self, header: list[str], options: ListingOptions) -> None:
+        """Raises a BuildError if a required column is missing, or an optional one is misspelt."""
+        for column in (options.uri_column, *options.columns.all_required):
+            if column not in header:
+                named = (
+                    " (--uri_column specifies another one)" if column == options.uri_column else ""
+                )
+                if len(header) == 1 and ";" in header[0]:
+                    named = "; it seems to be separated by semicolons: use commas"
+                raise BuildError(
+                    f"{self.uri}: no column {column!r}{named}; its columns are: {', '.join(header)}"
+                )
+        for name in options.columns.optional:
+            near = [other for other in header if other != name and other.strip().lower() == name]
+            if near and name not in header:
+                raise BuildError(
+                    f"{self.uri}: its column {near[0]!r} is not named {name!r}: rename it, or "
+                    f"write --{name}s 'column:{near[0]}' (or another rule for --{name}s)"
+                )
+
+    def _open(self, columns: list[str]) -> _Manifest:
+        suffix = _SUFFIX.search(self.uri)
+        assert suffix is not None
+        kind = (suffix[1] or suffix[3]).lower()
+        if kind == "parquet":
+            return _open_parquet(self, columns)
+        if kind in ("jsonl", "ndjson"):
+            return _open_jsonl(self, columns)
+        if kind == "txt":
+            return columns[:1], _text_rows(self, columns[0])
+        return _open_csv(self, "\t" if kind == "tsv" else ",", columns)
 
 
-# What may make a URI need more than a prefix, in texts joined by line breaks. Substrings and not
-# a pattern: `in` looks through a gigabyte a second, `re` through 15 MB.
+# Texts, joined by line breaks, without any of these need a prefix at most to be absolute URIs.
+# Not a pattern: `in` searches a gigabyte a second, `re` 15 MB.
 _ODD = ("/.", "\n.", "/\n", "\n~", "\nfile:", "\0")
 
 
@@ -109,9 +148,9 @@ def _is_odd(texts: list[str]) -> bool:
     return joined.count("//") != joined.count("://") or any(sign in joined for sign in _ODD)
 
 
-def _absolute(texts: list[str], place: str) -> tuple[list[str], array[int]]:
-    """The URIs that a manifest in `place` means, and the lengths of their roots."""
-    prefix = place + "/"
+def _absolute(texts: list[str], folder: str) -> tuple[list[str], array[int]]:
+    """The absolute URIs of a manifest in `folder`, and the lengths of their roots."""
+    prefix = folder + "/"
     if _is_odd(texts):
         uris = [_normal(text, prefix) for text in texts]
     else:
@@ -142,7 +181,7 @@ _NOTHING = type(None)
 
 
 def _texts(values: Sequence[Any], column: str, where: Callable[[int], str]) -> list[str | None]:
-    """Texts and numbers as texts; None where there is nothing."""
+    """Texts and numbers as texts; None where there is no value."""
     if {*map(type, values)} <= {str, _NOTHING}:
         texts = [value or None for value in values]
     else:
@@ -158,41 +197,26 @@ def _texts(values: Sequence[Any], column: str, where: Callable[[int], str]) -> l
 def _text(value: Any, column: str, where: Callable[[int], str], row: int) -> str | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if value is None or value == "" or value != value:  # NaN is how tables say "nothing"
+    if value is None or value == "" or value != value:  # tables write NaN where there is no value
         return None
     if isinstance(value, (str, bool, int, float)):
         return str(value)
     raise BuildError(f"{where(row)}: {column} must be a text or a number, not {value!r}")
 
 
-def _open_manifest(source: Source, columns: list[str]) -> _Manifest:
-    suffix = _SUFFIX.search(source.uri)
-    assert suffix is not None
-    kind = (suffix[1] or suffix[3]).lower()
-    if kind == "parquet":
-        return _open_parquet(source, columns)
-    if kind in ("jsonl", "ndjson"):
-        return _open_jsonl(source, columns)
-    if kind == "txt":
-        return columns[:1], _text_rows(source, columns[0])
-    return _open_csv(source, "\t" if kind == "tsv" else ",", columns)
-
-
-def _open_binary(source: Source) -> IO[bytes]:
+def _open_binary(source: Manifest) -> IO[bytes]:
     try:
         file = storage.open_read(source.uri)
     except OSError as error:
-        raise BuildError(
-            f"--input {source.text}: cannot be read: {error.strerror or 'no such file'}"
-        ) from error
+        raise source.unreadable(error) from error
     if source.uri.lower().endswith(".gz"):
         return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
     return file
 
 
 @contextmanager
-def _open_text(source: Source) -> Iterator[Iterator[str]]:
-    """Lines with their own ends, as csv wants them; tells what is wrong with them."""
+def _open_text(source: Manifest) -> Iterator[Iterator[str]]:
+    """The lines, with their ends, as the csv module requires; its errors are BuildErrors."""
     with _open_binary(source) as file:
         try:
             yield io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
@@ -202,8 +226,8 @@ def _open_text(source: Source) -> Iterator[Iterator[str]]:
             raise BuildError(f"{source.uri}: cannot be read: {error}") from error
 
 
-def _not_utf8(source: Source) -> str:
-    # Text is decoded in blocks: only a second look finds the line.
+def _not_utf8(source: Manifest) -> str:
+    # Text is decoded in blocks: only reading it again by line finds the line.
     with _open_binary(source) as file:
         for number, line in enumerate(file, 1):
             try:
@@ -215,11 +239,11 @@ def _not_utf8(source: Source) -> str:
 
 
 def _chunked(rows: Iterator[Any]) -> Iterator[list[Any]]:
-    while chunk := list(itertools.islice(rows, listing.CHUNK_ROWS)):
+    while chunk := list(itertools.islice(rows, listed.CHUNK_ROWS)):
         yield chunk
 
 
-def _open_csv(source: Source, delimiter: str, columns: list[str]) -> _Manifest:
+def _open_csv(source: Manifest, delimiter: str, columns: list[str]) -> _Manifest:
     with _open_text(source) as lines:
         try:
             header = next(filter(None, csv.reader(lines, delimiter=delimiter)), None)
@@ -227,12 +251,12 @@ def _open_csv(source: Source, delimiter: str, columns: list[str]) -> _Manifest:
             raise BuildError(f"{source.uri}:1: {error}") from error
     if header is None:
         raise BuildError(f"{source.uri}: the manifest is empty")
-    wanted = [name for name in dict.fromkeys(columns) if name in header]
-    return header, _read_csv(source, delimiter, wanted)
+    needed = [name for name in dict.fromkeys(columns) if name in header]
+    return header, _read_csv(source, delimiter, needed)
 
 
-def _read_csv(source: Source, delimiter: str, wanted: list[str]) -> Iterator[_Rows]:
-    # Arrow parses five times as fast as the csv module, which can say on which line it is.
+def _read_csv(source: Manifest, delimiter: str, needed: list[str]) -> Iterator[_Rows]:
+    # Arrow parses five times as fast as the csv module, which then finds the line of an error.
     import pyarrow
     from pyarrow import csv as arrow
 
@@ -248,27 +272,27 @@ def _read_csv(source: Source, delimiter: str, wanted: list[str]) -> Iterator[_Ro
                 quotes := _QuoteCounter(file),
                 parse_options=arrow.ParseOptions(delimiter=delimiter, newlines_in_values=True),
                 convert_options=arrow.ConvertOptions(
-                    include_columns=wanted,
-                    column_types={name: pyarrow.string() for name in wanted},
+                    include_columns=needed,
+                    column_types={name: pyarrow.string() for name in needed},
                 ),
             ) as batches,
         ):
             for batch in batches:
-                columns = {name: batch.column(name).to_pylist() for name in wanted}
+                columns = {name: batch.column(name).to_pylist() for name in needed}
                 yield _Rows(columns, partial(_shifted, line_of, before))
                 before += batch.num_rows
         if quotes.count % 2:
-            # Arrow takes a quote that is never closed for one that is closed at the end.
+            # Arrow closes an open quote at the end of the file.
             for _ in _csv_lines(source, delimiter):
                 pass
     except (pyarrow.ArrowException, OSError, EOFError, zlib.error) as error:
         for _ in _csv_lines(source, delimiter):
-            pass  # raises where it finds what is wrong
+            pass  # raises an error that names the line
         raise BuildError(f"{source.uri}: cannot be read: {error}") from error
 
 
 class _QuoteCounter(io.RawIOBase):
-    """A file that counts the quotes that are read from it."""
+    """A file that counts the quotes in what is read from it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -283,8 +307,8 @@ class _QuoteCounter(io.RawIOBase):
         return data
 
 
-def _csv_lines(source: Source, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """(line on which it ends, values) of every row, the header among them; checks them."""
+def _csv_lines(source: Manifest, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line on which it ends, values) of the header and every row, and checks them."""
     with _open_text(source) as lines:
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         width = 0
@@ -305,11 +329,11 @@ def _shifted(where: Callable[[int], str], before: int, row: int) -> str:
     return where(before + row)
 
 
-def _numbered(source: Source, numbers: Sequence[int], row: int) -> str:
+def _numbered(source: Manifest, numbers: Sequence[int], row: int) -> str:
     return f"{source.uri}:{numbers[row]}"
 
 
-def _text_rows(source: Source, column: str) -> Iterator[_Rows]:
+def _text_rows(source: Manifest, column: str) -> Iterator[_Rows]:
     with _open_text(source) as lines:
         stripped = ((n, line.strip()) for n, line in enumerate(lines, 1) if line.strip())
         for chunk in _chunked(stripped):
@@ -317,8 +341,8 @@ def _text_rows(source: Source, column: str) -> Iterator[_Rows]:
             yield _Rows({column: texts}, partial(_numbered, source, numbers))
 
 
-def _read_jsonl(source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of every line that is not empty."""
+def _read_jsonl(source: Manifest) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (line number, object) of every line that is not empty."""
     with _open_text(source) as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -332,21 +356,21 @@ def _read_jsonl(source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, row
 
 
-def _open_jsonl(source: Source, columns: list[str]) -> _Manifest:
+def _open_jsonl(source: Manifest, columns: list[str]) -> _Manifest:
     every = _read_jsonl(source)
     first = next(every, None)
     if first is None:
         raise BuildError(f"{source.uri}: the manifest is empty")
     header = list(first[1])
-    unheard = [column for column in columns if column not in header]
+    absent = [column for column in columns if column not in header]
 
     def chunks() -> Iterator[_Rows]:
         for chunk in _chunked(itertools.chain([first], every)):
             numbers, rows = zip(*chunk, strict=True)
-            for number, row in chunk if unheard else ():
-                if late := next((column for column in unheard if column in row), None):
+            for number, row in chunk if absent else ():
+                if late := next((column for column in absent if column in row), None):
                     raise BuildError(
-                        f"{source.uri}:{number}: has {late!r}, which line {first[0]} has not; "
+                        f"{source.uri}:{number}: has {late!r}, which line {first[0]} does not; "
                         "every line must have the same columns (null where there is no value)"
                     )
             values = {column: [row.get(column) for row in rows] for column in header}
@@ -355,7 +379,7 @@ def _open_jsonl(source: Source, columns: list[str]) -> _Manifest:
     return header, chunks()
 
 
-def _open_parquet(source: Source, columns: list[str]) -> _Manifest:
+def _open_parquet(source: Manifest, columns: list[str]) -> _Manifest:
     import pyarrow
     from pyarrow import parquet
 
@@ -365,13 +389,13 @@ def _open_parquet(source: Source, columns: list[str]) -> _Manifest:
     except (pyarrow.ArrowException, OSError) as error:
         raise BuildError(f"{source.uri}: not a Parquet file: {error}") from error
     header = list(table.schema_arrow.names)
-    wanted = [name for name in dict.fromkeys(columns) if name in header]
+    needed = [name for name in dict.fromkeys(columns) if name in header]
 
     def chunks() -> Iterator[_Rows]:
         before = 1
         try:
-            for batch in table.iter_batches(batch_size=listing.CHUNK_ROWS, columns=wanted):
-                values = {name: batch.column(name).to_pylist() for name in wanted}
+            for batch in table.iter_batches(batch_size=listed.CHUNK_ROWS, columns=needed):
+                values = {name: batch.column(name).to_pylist() for name in needed}
                 yield _Rows(
                     values, partial(_shifted, lambda row: f"{source.uri}: row {row}", before)
                 )

@@ -1,7 +1,7 @@
-r"""Text files as inputs (`--features text`): every line or paragraph is a reference. Pure.
+r"""Text files as inputs (`--features text`): every line or paragraph is a reference.
 
-A text is a byte range of its file, and is called FILE:NUMBER by the number of its first line. It
-keeps its own bytes: what ends it is left out (`\n` or `\r\n`), and a byte order mark before it.
+A text is a byte range of its file, and its name is FILE:NUMBER, the number of its first line. Its
+bytes are unchanged, without its line end (`\n` or `\r\n`) and without a byte order mark before it.
 """
 
 from __future__ import annotations
@@ -10,71 +10,70 @@ from collections.abc import Iterator
 from typing import IO, NamedTuple
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, Problem
-from imageshards.transforms.inputs import listing
-from imageshards.transforms.inputs.listing import Listing, Source, TextUnit
+from imageshards.transforms.elements import Problem
+from imageshards.transforms.inputs.kind import FileKind, ListingOptions, TextUnit, WorkUnit
+from imageshards.transforms.inputs.listed import Listed, ListedRows
 
-SUFFIXES = (".txt", ".text")
-"""Endings of files that are texts by their name."""
-
+_SUFFIXES = (".txt", ".text")
 _BLOCK_BYTES = 1 << 16
-"""Of a line that is read at a time: a file without any line end costs no more memory."""
-_LOOKED_AT_BYTES = 8000
+"""Bytes of a line that are read at a time: a file without line ends fits into memory too."""
+_INSPECTED_BYTES = 8000
 _BYTE_ORDER_MARKS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 _UTF8_MARK = b"\xef\xbb\xbf"
 
 
-def is_text_name(name: str) -> bool:
-    """Whether a file is a text by its name. Hidden files are not."""
-    base = name.rpartition("/")[2]
-    return base.lower().endswith(SUFFIXES) and not base.startswith(".")
+class TextFile(FileKind):
+    """A text file whose lines or paragraphs are records."""
+
+    noun = "a text file"
+
+    @classmethod
+    def recognises(cls, uri: str) -> bool:
+        """Whether a file is a text by its name. Hidden files are not texts."""
+        base = uri.rpartition("/")[2]
+        return base.lower().endswith(_SUFFIXES) and not base.startswith(".")
+
+    def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
+        """Lists the whole file. Paths are relative to its folder, as those of images are."""
+        return self.list_file(self.uri.rindex("/") + 1, *storage.stat(self.uri), options)
+
+    def list_file(
+        self, root_length: int, size: int, stamp: int, options: ListingOptions
+    ) -> Iterator[Listed]:
+        """Lists the lines or paragraphs; a file that is not a text becomes one reject."""
+        assert options.text_unit
+        self.check_regular()
+        rows = ListedRows(container=self.uri)
+        try:
+            with storage.open_read(self.uri) as file:
+                if problem := _problem_of(file.read(_INSPECTED_BYTES)):
+                    rows.add(self.uri, root_length, -1, stamp, problem=problem)
+                    yield rows.take()
+                    return
+                file.seek(0)
+                for line in _records(_lines(file), options.text_unit):
+                    if line.is_blank:
+                        rows.blank_lines += 1
+                        continue
+                    name = f"{self.uri}:{line.number}"
+                    rows.add(name, root_length, line.length, stamp, line.offset, line.length)
+                    if rows.is_full:
+                        yield rows.take()
+                if rows:
+                    yield rows.take()
+        except OSError as error:
+            raise self.unreadable(error) from error
 
 
 class _Line(NamedTuple):
     number: int
     offset: int
     length: int  # without the line end
-    blank: bool
+    is_blank: bool
 
 
-def list_texts(source: Source, stamp: int, root_length: int, unit: TextUnit) -> Iterator[Listing]:
-    """Lists a text file.
-
-    Args:
-      source: the file, or what it was found by.
-      stamp: changes with its content, or 0.
-      root_length: of the URI, what stands before the path by which folders are splits.
-      unit: what is a record.
-
-    Raises:
-      BuildError: it cannot be read.
-    """
-    uri = source.uri
-    chunk = Listing(container=uri)
-    try:
-        with storage.open_read(uri) as file:
-            if problem := _not_a_text(file.read(_LOOKED_AT_BYTES)):
-                chunk.add_range(uri, root_length, -1, stamp, 0, 0, problem)
-                yield chunk
-                return
-            file.seek(0)
-            for line in _units(_lines(file), unit):
-                if line.blank:
-                    chunk.blank += 1
-                    continue
-                name = f"{uri}:{line.number}"
-                length = line.length
-                chunk.add_range(name, root_length, length, stamp, line.offset, length)
-                if len(chunk.uris) == listing.CHUNK_ROWS:
-                    yield chunk
-                    chunk = Listing(container=uri)
-            if chunk.uris or chunk.blank:
-                yield chunk
-    except OSError as error:
-        raise BuildError(f"{uri}: cannot be read: {error.strerror or 'no such file'}") from error
-
-
-def _not_a_text(head: bytes) -> Problem | None:
+def _problem_of(head: bytes) -> Problem | None:
+    """Why a file is not a text, from its first bytes."""
     if head.startswith(b"\x1f\x8b"):
         return Problem("read", "NotText", "a gzip file: gunzip it first")
     for mark, name in _BYTE_ORDER_MARKS:
@@ -93,7 +92,7 @@ def _lines(file: IO[bytes]) -> Iterator[_Line]:
             start = len(_UTF8_MARK)
             part = part[start:]
         offset = start + len(part)
-        blank = not part.strip()
+        is_blank = not part.strip()
         before = b""
         while not part.endswith(b"\n"):
             before = part
@@ -101,23 +100,24 @@ def _lines(file: IO[bytes]) -> Iterator[_Line]:
             if not part:
                 break
             offset += len(part)
-            blank = blank and not part.strip()
+            is_blank = is_blank and not part.strip()
         end = offset
         if part:
             ends_in_two = part.endswith(b"\r\n") or (part == b"\n" and before.endswith(b"\r"))
             end -= 2 if ends_in_two else 1
-        yield _Line(number, start, end - start, blank)
+        yield _Line(number, start, end - start, is_blank)
         number += 1
 
 
-def _units(lines: Iterator[_Line], unit: TextUnit) -> Iterator[_Line]:
+def _records(lines: Iterator[_Line], unit: TextUnit) -> Iterator[_Line]:
+    """Yields blank lines, and the records: lines, or paragraphs as if each was one line."""
     if unit == "line":
         yield from lines
         return
     first: _Line | None = None
     end = 0
     for line in lines:
-        if line.blank:
+        if line.is_blank:
             if first:
                 yield first._replace(length=end - first.offset)
                 first = None

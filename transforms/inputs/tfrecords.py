@@ -1,129 +1,166 @@
 """TFRecord files of tf.train.Example as inputs: every record is a reference. No TensorFlow.
 
-Listing reads each file once, from its beginning to its end: where a record begins is written
-nowhere else, and labels and names stand in the records.
+A file is read from its beginning to its end when it is listed: nothing else holds the offsets of
+its records, and labels and names are in the records.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import LOST, BuildError, Problem, to_text
-from imageshards.transforms.inputs import listing
-from imageshards.transforms.inputs.fetch import IMAGE_KEY
-from imageshards.transforms.inputs.listing import Listing, Source
+from imageshards.transforms.elements import LOST, BuildError, ImageRef, Problem, to_text
+from imageshards.transforms.inputs import ranges
+from imageshards.transforms.inputs.kind import (
+    FileKind,
+    ListingOptions,
+    Read,
+    RecordKeys,
+    RecordSample,
+)
+from imageshards.transforms.inputs.listed import Listed, ListedRows
 from imageshards.transforms.records import example
 from imageshards.transforms.records.tfrecord import RawRecord, scan_records
+from imageshards.transforms.references.annotate import Columns
 from imageshards.transforms.storage import MAX_BYTES
 
-# The endings in use, and numbered files without one, as tensorflow_datasets has them too. What
-# stands beside a shard under its name and another ending (an index, a checksum) is none.
+if TYPE_CHECKING:
+    from imageshards.transforms.inputs.fetch import ImageReader
+
+# The suffixes in use, and numbered files without one, which tensorflow_datasets reads too. A file
+# next to a shard, with its name and another suffix (an index, a checksum), does not match.
 _NAME = re.compile(
     r".*\.tfrecords?|.+-\d{5,}-of-\d{5,}|(?P<compressed>.*\.tfrecords?\.(gz|gzip|zlib))",
     re.IGNORECASE | re.DOTALL,
 )
 _LONGEST_RECORD = 2 * MAX_BYTES
 _LABEL_KEYS = ("image/class/text", "image/class/label")
+_SAMPLED_RECORDS = 1000
+
+_Values = dict[str, list[Any]]
 
 
-@dataclass(frozen=True)
-class RecordKeys:
-    """Which features of a record are what.
+class TFRecordFile(FileKind):
+    """A TFRecord file of tf.train.Example, from any program."""
 
-    Attributes:
-      image: the encoded image.
-      label: its class, a text or a number; empty: `image/class/text`, else `image/class/label`.
-      name: what the record is called instead of FILE/NUMBER; empty: nothing.
-    """
+    noun = "a TFRecord file"
+    codecs = ("example",)
 
-    image: str = IMAGE_KEY
-    label: str = ""
-    name: str = ""
+    @classmethod
+    def recognises(cls, uri: str) -> bool:
+        """Whether a URI has the name of a TFRecord file."""
+        return _NAME.fullmatch(uri.rpartition("/")[2]) is not None
 
+    @classmethod
+    def read(cls, ref: ImageRef, limit: int, reader: ImageReader) -> Read:
+        """Reads the image of a record, and all its features."""
+        assert ref.range
+        return Read(*ranges.read_record(ref.range, ref.stamp, reader.image_key))
 
-def is_records(uri: str) -> bool:
-    """Whether a URI is that of a TFRecord file, by its name."""
-    return _NAME.fullmatch(uri.rpartition("/")[2]) is not None
+    def sample(self) -> RecordSample:
+        """This file, and those of its first records that can be read."""
+        return RecordSample(self.uri, self._first_records())
 
+    def _first_records(self) -> Iterator[_Values]:
+        try:
+            with storage.open_read(self.uri) as file:
+                for record in islice(_scan(file), _SAMPLED_RECORDS):
+                    with suppress(example.CorruptExample):
+                        if not record.problem:
+                            yield example.decode(record.data)
+        except OSError as error:
+            raise self.unreadable(error) from error
 
-_SAMPLED = 1000
+    def list_file(
+        self, root_length: int, size: int, stamp: int, options: ListingOptions
+    ) -> Iterator[Listed]:
+        """Lists the records."""
+        self.check_regular()
+        if options.output and self.uri.rpartition("/")[0] == options.output:
+            # With --overwrite it would be deleted before it is read.
+            raise BuildError(f"{self.uri}: is in --output itself: specify another output folder")
+        try:
+            with storage.open_read(self.uri) as file:
+                match = _NAME.fullmatch(self.uri.rpartition("/")[2])
+                if (match and match["compressed"]) or file.read(2) == b"\x1f\x8b":
+                    raise BuildError(
+                        f"{self.uri}: a compressed TFRecord file cannot be read at random: "
+                        "decompress it first"
+                    )
+                file.seek(0)
+                first = _first_values(file)
+                columns = self._columns(first, options.record_keys, options.columns)
+                file.seek(0)
+                rows = ListedRows(self.uri, "example", columns=columns)
+                for number, record in enumerate(_scan(file)):
+                    values, image_size, problem = _image_of(record, options.record_keys.image)
+                    for column, key in columns.items():
+                        rows.columns[column].append(_text(values, key))
+                    name = self._name(values, number, options.record_keys)
+                    root = min(root_length, len(name)) if name.startswith(self.uri) else 0
+                    rows.add(
+                        name, root, image_size, stamp, record.data_offset, record.length, problem
+                    )
+                    if rows.is_full:
+                        yield rows.take()
+                if rows:
+                    yield rows.take()
+        except OSError as error:
+            raise self.unreadable(error) from error
 
+    def _name(self, values: _Values, number: int, keys: RecordKeys) -> str:
+        """The URI of a record."""
+        name = _text(values, keys.name) if keys.name else None
+        return name if name and "\0" not in name else f"{self.uri}/{number}"
 
-def sample(uri: str) -> Iterator[dict[str, list[Any]]]:
-    """Yields the features of the first records of a TFRecord file, of those that can be read.
+    def _columns(self, first: _Values, keys: RecordKeys, columns: Columns) -> dict[str, str]:
+        """Column -> the key of the feature that fills it.
 
-    Raises:
-      BuildError: it cannot be read at all.
-    """
-    try:
-        with storage.open_read(uri) as file:
-            for record in islice(_scan(file), _SAMPLED):
-                with suppress(example.CorruptExample):
-                    if not record.problem:
-                        yield example.decode(record.data)
-    except OSError as error:
-        raise BuildError(f"{uri}: cannot be read: {error.strerror or 'no such file'}") from error
+        Args:
+          first: features of the first record that has any; empty if none has.
+          keys: the meaning of the features.
+          columns: the columns to list.
 
-
-def list_records(
-    source: Source,
-    stamp: int,
-    root_length: int,
-    keys: RecordKeys,
-    required: Sequence[str],
-    optional: Sequence[str],
-) -> Iterator[Listing]:
-    """Lists a TFRecord file.
-
-    Args:
-      source: a TFRecord file, or what it was found by.
-      stamp: changes with its content, or 0.
-      root_length: of the URI, what stands before the path by which folders are splits.
-      keys: which features are what.
-      required: columns that must be there: `label`, or names of features.
-      optional: columns that are taken where they are.
-
-    Raises:
-      BuildError: it cannot be read at all, or has no such features.
-    """
-    uri = source.uri
-    try:
-        with storage.open_read(uri) as file:
-            name = _NAME.fullmatch(uri.rpartition("/")[2])
-            if (name and name["compressed"]) or file.read(2) == b"\x1f\x8b":
+        Raises:
+          BuildError: the first record does not have a feature that every record must have.
+        """
+        found = f"its first record has {', '.join(sorted(first))}"
+        if first and keys.image not in first:
+            raise BuildError(
+                f"{self.uri}: no feature {keys.image!r} (--image_key specifies another one); "
+                f"{found}"
+            )
+        if first and keys.name and keys.name not in first:
+            raise BuildError(f"{self.uri}: no feature {keys.name!r} for --name_key; {found}")
+        filled = {}
+        for column in dict.fromkeys((*columns.required, *columns.optional)):
+            choices: tuple[str, ...] = (column,)
+            if column == "label":
+                choices = (keys.label,) if keys.label else _LABEL_KEYS
+            required = column in columns.required
+            key = next((key for key in choices if key in first), None)
+            if key:
+                filled[column] = key
+            elif first and column == "label" and (required or keys.label or not keys.name):
                 raise BuildError(
-                    f"{uri}: a compressed TFRecord file cannot be read at random: gunzip it first"
+                    f"{self.uri}: no feature {' or '.join(choices)} for the label (--label_key "
+                    f"specifies another one, --labels none builds without labels); {found}"
                 )
-            file.seek(0)
-            columns = _columns(uri, _first(file), keys, required, optional)
-            file.seek(0)
-            chunk = _new_chunk(uri, columns)
-            for number, record in enumerate(_scan(file)):
-                _add(chunk, number, record, stamp, root_length, keys, columns)
-                if len(chunk.uris) == listing.CHUNK_ROWS:
-                    yield chunk
-                    chunk = _new_chunk(uri, columns)
-            if chunk.uris:
-                yield chunk
-    except OSError as error:
-        raise BuildError(f"{uri}: cannot be read: {error.strerror or 'no such file'}") from error
+            elif first and required:
+                raise BuildError(f"{self.uri}: no feature {column!r}; {found}")
+        return filled
 
 
 def _scan(file: IO[bytes]) -> Iterator[RawRecord]:
     return scan_records(cast(BinaryIO, file), longest=_LONGEST_RECORD)
 
 
-_Values = dict[str, list[Any]]
-
-
-def _first(file: IO[bytes]) -> _Values:
-    """The features of the first record that has any; none if none has."""
+def _first_values(file: IO[bytes]) -> _Values:
+    """The features of the first record that has any; empty if none has."""
     for record in _scan(file):
         if not record.problem:
             with suppress(example.CorruptExample):
@@ -132,79 +169,25 @@ def _first(file: IO[bytes]) -> _Values:
     return {}
 
 
-def _columns(
-    uri: str, first: _Values, keys: RecordKeys, required: Sequence[str], optional: Sequence[str]
-) -> dict[str, str]:
-    """Column -> the feature that fills it.
-
-    Raises:
-      BuildError: the first record has not what every record must have.
-    """
-    there = f"its first record has {', '.join(sorted(first))}"
-    if first and keys.image not in first:
-        raise BuildError(f"{uri}: no feature {keys.image!r} (--image_key names another); {there}")
-    if first and keys.name and keys.name not in first:
-        raise BuildError(f"{uri}: no feature {keys.name!r} for --name_key; {there}")
-    columns = {}
-    for column in dict.fromkeys((*required, *optional)):
-        choices: tuple[str, ...] = (column,)
-        if column == "label":
-            choices = (keys.label,) if keys.label else _LABEL_KEYS
-        key = next((key for key in choices if key in first), None)
-        if key:
-            columns[column] = key
-        elif first and column == "label" and (column in required or keys.label or not keys.name):
-            raise BuildError(
-                f"{uri}: no feature {' or '.join(choices)} for the label (--label_key names "
-                f"another, --labels none goes without); {there}"
-            )
-        elif first and column in required:
-            raise BuildError(f"{uri}: no feature {column!r}; {there}")
-    return columns
-
-
-def _new_chunk(uri: str, columns: Iterable[str]) -> Listing:
-    return Listing(container=uri, codec="example", columns={column: [] for column in columns})
-
-
-def _add(
-    chunk: Listing,
-    number: int,
-    record: RawRecord,
-    stamp: int,
-    root_length: int,
-    keys: RecordKeys,
-    columns: dict[str, str],
-) -> None:
-    """Appends a record to a chunk."""
-    values: _Values = {}
-    image = b""
-    problem = None
+def _image_of(record: RawRecord, image_key: str) -> tuple[_Values, int, Problem | None]:
+    """The features of a record, bytes of its image, and why it has no image, or None."""
     if record.problem:
         rest = "; nothing behind it can be found" if record.lost else ""
         kind = LOST if record.lost else "Corrupt"
-        problem = Problem("read", kind, f"at byte {record.offset}: {record.problem}{rest}")
-    else:
-        try:
-            values = example.decode(record.data)
-            image = values[keys.image][0]
-        except example.CorruptExample as error:
-            problem = Problem("read", "Corrupt", f"at byte {record.offset}: {error}")
-        except (KeyError, IndexError):
-            problem = Problem("read", "Missing", f"the record has no feature {keys.image!r}")
-    name = _text(values, keys.name) if keys.name else None
-    if not name or "\0" in name:
-        name = f"{chunk.container}/{number}"
-    for column, key in columns.items():
-        chunk.columns[column].append(_text(values, key))
-    chunk.add_range(
-        name, min(root_length, len(name)) if name.startswith(chunk.container) else 0,
-        len(image), stamp, record.data_offset, record.length, problem,
-    )  # fmt: skip
+        reason = f"at byte {record.offset}: {record.problem}{rest}"
+        return {}, 0, Problem("read", kind, reason)
+    values: _Values = {}
+    try:
+        values = example.decode(record.data)
+        return values, len(values[image_key][0]), None
+    except example.CorruptExample as error:
+        return values, 0, Problem("read", "Corrupt", f"at byte {record.offset}: {error}")
+    except (KeyError, IndexError):
+        return values, 0, Problem("read", "Missing", f"the record has no feature {image_key!r}")
 
 
 def _text(values: _Values, key: str) -> str | None:
-    """The first value of a feature as a text; None where there is nothing."""
+    """The first value of a feature as a text; None if there is no value."""
     value = next(iter(values.get(key, ())), None)
     if isinstance(value, bytes):
         return to_text(value) or None

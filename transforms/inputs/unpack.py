@@ -1,8 +1,8 @@
-"""Compressed tars, unpacked once into a plain tar beside the output.
+"""Compressed tars are unpacked once, into a plain tar below the output.
 
-A compressed stream can be read from its beginning only, and images are read in random order. The
-plain tar has a name that follows from the archive's URI, size and stamp: a run that is resumed
-finds it, and finishing the data set deletes it.
+Images are read in random order, but a compressed stream only from its beginning to its end. The
+name of the plain tar is a digest of the archive's URI, size and stamp, so that a resumed build
+finds it. The build deletes it at its end.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from imageshards.transforms.elements import BuildError
 
 PREFIX = "unpacked-"
 _PIECE_BYTES = 1 << 20
-_MOST_TIMES_LARGER = 100
-_FREE_OF_DOUBT_BYTES = 1 << 30
+_MAX_RATIO = 100
+_ALWAYS_ALLOWED_BYTES = 1 << 30
 
 
 def _gzip(file: IO[bytes]) -> Any:
@@ -32,7 +32,7 @@ def _gzip(file: IO[bytes]) -> Any:
 
 
 def _zstd(file: IO[bytes]) -> Any:
-    # The reader of zstandard takes a stream that breaks off for one that ends.
+    # The reader of zstandard does not report a stream that is cut off.
     return pa.CompressedInputStream(file, "zstd")
 
 
@@ -50,36 +50,36 @@ def _opener(uri: str) -> Callable[[IO[bytes]], Any] | None:
 
 
 def is_compressed_tar(uri: str) -> bool:
-    """Whether a URI is that of a compressed tar, by its ending."""
+    """Whether a URI has the suffix of a compressed tar."""
     return _opener(uri) is not None
 
 
 def is_unpacked(uri: str) -> bool:
-    """Whether a URI is that of a tar that `unpack` has made."""
+    """Whether a URI is that of a tar that `unpack` made."""
     return uri.rpartition("/")[2].startswith(PREFIX)
 
 
 def unpack(uri: str, size: int, stamp: int, folder: str) -> str:
-    """Unpacks a compressed tar, unless it has been before.
+    """Unpacks a compressed tar, unless an earlier run has unpacked it.
 
     Args:
       uri: of the compressed tar.
       size: of it, in bytes.
-      stamp: changes with its content, or 0.
-      folder: where the plain tar is put, local or remote.
+      stamp: changes with its content, or 0 if unknown.
+      folder: for the plain tar, local or remote.
 
     Returns:
       The URI of the plain tar.
 
     Raises:
-      BuildError: it cannot be unpacked to its end.
+      BuildError: it is damaged, or expands to more than 100 times its size.
     """
     digest = blake2b(repr((uri, size, stamp)).encode("utf-8", "backslashreplace"), digest_size=12)
     target = storage.join(folder, f"{PREFIX}{digest.hexdigest()}.tar")
     if not storage.exists(target):
         _unpack(uri, size, target, folder)
     if stamp and storage.is_local(target):
-        # Readers compare it, to notice when what they read is not what was listed.
+        # Readers compare it, to detect a file that has changed since it was listed.
         os.utime(target, ns=(stamp, stamp))
     return target
 
@@ -88,7 +88,7 @@ def _unpack(uri: str, size: int, target: str, folder: str) -> None:
     opener = _opener(uri)
     assert opener is not None
     storage.make_folder(folder)
-    most = max(_FREE_OF_DOUBT_BYTES, _MOST_TIMES_LARGER * size)
+    most = max(_ALWAYS_ALLOWED_BYTES, _MAX_RATIO * size)
     try:
         with (
             storage.open_read(uri) as file,
@@ -99,8 +99,8 @@ def _unpack(uri: str, size: int, target: str, folder: str) -> None:
                 sink.write([piece])
                 if sink.size > most:
                     raise BuildError(
-                        f"{uri}: expands to more than {_MOST_TIMES_LARGER} times its size; if "
-                        "that is meant, unpack it and give the plain .tar"
+                        f"{uri}: expands to more than {_MAX_RATIO} times its size; if "
+                        "this is intended, unpack it and pass the plain .tar"
                     )
     except OSError as error:
         raise BuildError(
@@ -115,6 +115,6 @@ def _read(plain: Any, uri: str, done: int) -> bytes:
         if isinstance(error, OSError) and error.errno:
             raise
         raise BuildError(
-            f"{uri}: cannot be unpacked from byte {done:,} of its content on: {error}"
+            f"{uri}: cannot be unpacked beyond byte {done:,} of its content: {error}"
         ) from error
     return piece

@@ -1,5 +1,5 @@
-"""References to images: their columns, keys, labels, splits, order, and the plan of the shards.
+"""References to images: their table, labels, splits, order, and the plan of the shards.
 
-Here: pure functions of references. Not here: how references are found (`inputs`), and how the
-images that they refer to are written (`shards`).
+Here: functions of references, without input or output. Not here: how references are listed
+(`inputs`), and how the images that they name are written (`shards`).
 """

@@ -1,20 +1,20 @@
-"""Labels, splits, groups and shuffle keys of the references found. Pure."""
+"""Annotating references: their shuffle keys, splits and labels, by the rules of the user."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from imageshards.transforms.elements import BuildError, Problem, to_bytes
-from imageshards.transforms.inputs.listing import Listing
 from imageshards.transforms.records.columns import FeatureColumn
-from imageshards.transforms.references.batch import RefBatch, range_column
+from imageshards.transforms.references.batch import RefBatch, binary_column, texts_of
 from imageshards.transforms.references.keys import (
     hash_keys,
-    split_places,
+    split_indices,
     split_thresholds,
 )
 from imageshards.transforms.references.rules import (
@@ -28,17 +28,48 @@ from imageshards.transforms.references.rules import (
 
 
 @dataclass(frozen=True)
-class Annotator:
-    """Gives every listed image its key, split and label.
+class Columns:
+    """Columns of a manifest, or features of TFRecord files, that rules and schema name.
 
     Attributes:
-      seed: 0 .. 2**64 - 1; fixes order and hashed splits.
+      required: columns that labels, splits or groups come from; without them the build fails.
+      optional: columns that labels or splits come from where a manifest has them.
+      features: columns that become features; without them the build fails.
+    """
+
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    features: tuple[FeatureColumn, ...] = ()
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the columns that become features, without repetition."""
+        return tuple(dict.fromkeys(feature.column for feature in self.features))
+
+    @property
+    def all_required(self) -> tuple[str, ...]:
+        """Names of the columns without which the build fails."""
+        return (*self.required, *self.feature_names)
+
+
+@dataclass(frozen=True)
+class Annotator:
+    """Adds key, split and label to every listed reference.
+
+    Attributes:
+      seed: 0 .. 2**64 - 1; fixes the order of the data set and splits by ratio.
       labels: where classes come from.
-      splits: into which split an image goes.
-      groups: what the splits must not tear apart.
-      base: what is left out of the beginning of a URI before it is hashed, so that a copy of the
-        images elsewhere gives the same data set; empty, or with a slash at its end.
-      features: manifest columns that become features.
+      splits: which split a reference belongs to.
+      groups: which references must land in the same split.
+      base: prefix of URIs that is not hashed, so that a copy of the images elsewhere gives the same
+        data set; empty, or with a slash at its end.
+      features: columns that become features.
+
+    >>> labels, splits = LabelRule.parse("dirname"), SplitRule.parse("train=1")
+    >>> annotator = Annotator(0, labels, splits, GroupRule.parse("uri"))
+    >>> refs = annotator.annotate(RefBatch.listed(["/photos/cat/1.jpg"], [8]))
+    >>> refs.labels, refs.splits
+    (['cat'], ['train'])
     """
 
     seed: int
@@ -49,138 +80,121 @@ class Annotator:
     features: tuple[FeatureColumn, ...] = ()
 
     @property
-    def feature_columns(self) -> list[str]:
-        """Manifest columns that become features."""
-        return list(dict.fromkeys(feature.column for feature in self.features))
+    def columns(self) -> Columns:
+        """The columns that have to be listed with each reference."""
+        required = [self.groups.column]
+        optional: list[str | None] = []
+        for rule in (self.labels, self.splits):
+            (required if rule.kind == "column" else optional).append(rule.column)
+        return Columns(
+            tuple(column for column in dict.fromkeys(required) if column),
+            tuple(column for column in optional if column),
+            self.features,
+        )
 
-    @property
-    def required_columns(self) -> list[str]:
-        """Manifest columns without which the rules make no sense."""
-        named = [self.groups.column]
-        if self.labels.kind == "column":
-            named.append(self.labels.column)
-        if self.splits.kind == "column":
-            named.append(self.splits.column)
-        return [column for column in dict.fromkeys(named) if column]
-
-    @property
-    def optional_columns(self) -> list[str]:
-        """Manifest columns that are used where they are."""
-        named = []
-        if self.labels.kind == "auto":
-            named.append(self.labels.column)
-        if self.splits.kind == "auto":
-            named.append(self.splits.column)
-        return [column for column in named if column]
-
-    def label_source(self, listing: Listing) -> str:
-        """Where the labels of a listing come from: "folder", "regex" or "column NAME"."""
-        if self.labels.column in listing.columns:
+    def label_source(self, refs: RefBatch) -> str:
+        """Where the labels of listed references come from: "folder", "regex" or "column NAME"."""
+        if refs.text_column(self.labels.column) is not None:
             return f"column {self.labels.column}"
         return "regex" if self.labels.kind == "regex" else "folder"
 
-    def annotate(self, listing: Listing) -> RefBatch:
-        """References of a listing.
+    def count_below_base(self, refs: RefBatch) -> int:
+        """How many references have URIs that begin with `base`; 0 without a base."""
+        if not self.base:
+            return 0
+        below = pc.starts_with(refs.rows.column("uri"), to_bytes(self.base))
+        return int(pc.sum(below).as_py() or 0)
+
+    def annotate(self, refs: RefBatch) -> RefBatch:
+        """Listed references -> the same rows with key, label and split.
 
         Raises:
-          BuildError: a split that is not known.
+          BuildError: a reference has no split, or one that is not known.
         """
-        uris = [to_bytes(uri) for uri in listing.uris]
+        listed = refs.problems
+        # A value that cannot be a feature is reported last: it hides no other problem.
+        problems = {row: value for row, value in listed.items() if value.stage != "features"}
+        unreadable = tuple(problems)
         base = to_bytes(self.base)
-        problems = dict(listing.problems)
-        keys, split_keys = hash_keys(self.seed, [uri.removeprefix(base) for uri in uris])
-        labels = self._labels(listing, problems)
-        if listing.problems:  # what is not taken names no class
-            labels = [
-                None if row in listing.problems else label for row, label in enumerate(labels)
-            ]
+        names = [uri.removeprefix(base) for uri in refs.rows.column("uri").to_pylist()]
+        keys, split_keys = hash_keys(self.seed, names)
+        labels = self._labels(refs, problems)
+        if unreadable:  # they name no class
+            mask = np.zeros(len(refs), bool)
+            mask[list(unreadable)] = True
+            labels = pc.if_else(pa.array(mask), pa.scalar(None, labels.type), labels)
         if self.groups.kind != "uri":
-            groups = self._groups(listing, problems)
+            groups = self._groups(refs, problems)
             _, split_keys = hash_keys(self.seed, map(to_bytes, groups))
-        splits = self._splits(listing, split_keys, problems)
-        features = self._features(listing, problems)
-        return RefBatch.of(
-            keys, uris, labels, splits, listing.sizes, listing.stamps, problems,
-            range_column(listing), features,
-        )  # fmt: skip
+        splits = self._splits(refs, split_keys, problems)
+        if len(problems) > len(unreadable):
+            refs = refs.with_problems({**listed, **problems})
+        return refs.annotated(keys, labels, splits)
 
-    def _features(
-        self, listing: Listing, problems: dict[int, Problem]
-    ) -> dict[FeatureColumn, list[Any]]:
-        features: dict[FeatureColumn, list[Any]] = {}
-        if listing.codec == "example":
-            return features  # the owner of its shard takes them from the record itself
-        for feature in self.features:
-            features[feature], wrong = feature.values(listing.features[feature.column])
-            for row, reason in wrong.items():
-                problems.setdefault(row, Problem("features", "NoFeature", reason))
-        return features
-
-    def _labels(self, listing: Listing, problems: dict[int, Problem]) -> list[str | None]:
-        labels: list[str | None]
+    def _labels(self, refs: RefBatch, problems: dict[int, Problem]) -> pa.Array:
         if self.labels.kind == "none":
-            return [None] * len(listing.uris)
-        if self.labels.column in listing.columns:
-            labels = listing.columns[self.labels.column or ""]
+            return pa.nulls(len(refs), pa.large_binary())
+        column = refs.text_column(self.labels.column)
+        if column is not None:
             reason = f"no value in the column {self.labels.column!r}"
-        elif self.labels.kind == "regex":
-            pattern = self.labels.pattern
-            labels = [matched_text(pattern, uri) for uri in listing.uris]
-            reason = f"the URI does not match {self.labels.argument!r}"
+            missing = column.is_null().to_numpy(zero_copy_only=False)
         else:
-            labels = [parent_name(uri) for uri in listing.uris]
-            reason = "the URI has no folder"
-        if not all(labels):
-            problem = Problem("label", "NoLabel", reason)
-            for row, label in enumerate(labels):
-                if not label:
-                    problems.setdefault(row, problem)
-        return labels
+            texts: list[str | None]
+            if self.labels.kind == "regex":
+                pattern = self.labels.pattern
+                texts = [matched_text(pattern, uri) for uri in refs.uris]
+                reason = f"the URI does not match {self.labels.argument!r}"
+            else:
+                texts = [parent_name(uri) for uri in refs.uris]
+                reason = "the URI has no folder"
+            column = binary_column(texts)
+            missing = np.array([not text for text in texts], bool)
+        problem = Problem("label", "NoLabel", reason)
+        for row in np.flatnonzero(missing).tolist():
+            problems.setdefault(row, problem)
+        return column
 
     def _splits(
-        self, listing: Listing, split_keys: np.ndarray, problems: Mapping[int, Problem]
-    ) -> list[str]:
+        self, refs: RefBatch, split_keys: np.ndarray, problems: Mapping[int, Problem]
+    ) -> pa.Array:
         rule = self.splits
-        uris = listing.uris
         if rule.kind == "ratio":
-            if len(rule.names) == 1:
-                return [rule.names[0]] * len(uris)
-            places = split_places(split_keys, split_thresholds(rule.ratios))
-            return [rule.names[place] for place in places]
+            indices = split_indices(split_keys, split_thresholds(rule.ratios))
+            return pa.array(rule.names).take(pa.array(indices))
+        column = refs.text_column(rule.column)
         if rule.kind == "folder":
-            found: list[str | None] = [
-                top_folder(uri[root:]) for uri, root in zip(uris, listing.roots, strict=True)
-            ]
-        elif rule.column in listing.columns:
-            found = listing.columns[rule.column or ""]
+            found: list[str | None] = [top_folder(path) for path in refs.uris_below_root]
+        elif column is not None:
+            found = texts_of(column)
         else:
-            return ["train"] * len(uris)
+            return pa.repeat("train", len(refs))
         known = set(rule.names)
-        splits = []
-        for row, (uri, split) in enumerate(zip(uris, found, strict=True)):
-            if split not in known:
-                if row in problems:  # what could not be listed may have no split of its own
-                    splits.append(next((name for name in found if name in known), rule.names[0]))
-                    continue
+        for row, split in enumerate(found):
+            if split in known:
+                continue
+            if row not in problems:
                 what = f"split {split!r}" if split else "no split"
                 raise BuildError(
-                    f"{uri}: {what}; it must be one of {', '.join(rule.names)} "
-                    "(--split_names A,B names others)"
+                    f"{refs.uris[row]}: {what}; it must be one of {', '.join(rule.names)} "
+                    "(--split_names A,B specifies others)"
                 )
-            splits.append(split)
-        return splits
+            # What could not be listed may have no split of its own.
+            found[row] = next((name for name in found if name in known), rule.names[0])
+        return pa.array(found, pa.string())
 
-    def _groups(self, listing: Listing, problems: dict[int, Problem]) -> Sequence[str]:
+    def _groups(self, refs: RefBatch, problems: dict[int, Problem]) -> Sequence[str]:
         rule = self.groups
         if rule.kind == "dirname":
-            return [uri.removeprefix(self.base).rpartition("/")[0] for uri in listing.uris]
+            return [uri.removeprefix(self.base).rpartition("/")[0] for uri in refs.uris]
         found: Sequence[str | None]
         if rule.kind == "column":
-            found = listing.columns[rule.argument]
+            column = refs.text_column(rule.argument)
+            assert column is not None, "a lister yields the columns that are required"
+            found = texts_of(column)
             reason = f"no value in the column {rule.argument!r}"
         else:
             pattern = rule.pattern
-            found = [matched_text(pattern, uri) for uri in listing.uris]
+            found = [matched_text(pattern, uri) for uri in refs.uris]
             reason = f"the URI does not match {rule.argument!r}"
         for row, group in enumerate(found):
             if not group:

@@ -1,9 +1,8 @@
-"""References in batches of columns: what travels through the shuffle.
+"""References as columns: what flows through the graph, from the lister to the owner of a shard.
 
-A URI that is a Beam element of its own costs the local runner about 12 us and 650 bytes at each
-GroupByKey; as a row of an Arrow record batch it is 0.4 us and some 20 bytes. Rows are sorted, cut
-and joined in C++, and a batch is pickled as zstd-compressed columns: URIs in random order still
-share most of their text.
+As a Beam element of its own, one reference costs the local runner about 12 us and 650 bytes at
+each GroupByKey; as a row of an Arrow record batch it costs 0.4 us and some 20 bytes. A batch is
+pickled as zstd-compressed columns: even in random order, URIs share most of their text.
 """
 
 from __future__ import annotations
@@ -26,45 +25,34 @@ from imageshards.transforms.elements import (
     to_bytes,
     to_text,
 )
-from imageshards.transforms.inputs.listing import Listing
 from imageshards.transforms.records.columns import FeatureColumn, Type
 from imageshards.transforms.records.schemas import COLUMN
 
-# Arrow's own allocators keep what was freed: 40 MB more at 160,000 references.
+# Arrow's own allocators keep freed memory: 40 MB more at 160,000 references.
 pa.set_memory_pool(pa.system_memory_pool())
 
-# URIs and labels are bytes: the names of files need not be UTF-8. Their offsets are 64 bits wide,
-# since a single shard may hold all of a data set.
+# URIs and labels are bytes, because names of files need not be UTF-8. Their offsets have 64 bits,
+# because a single shard may hold a whole data set.
+_BYTES = pa.large_binary()
 _PROBLEM = pa.struct([("stage", pa.string()), ("error", pa.string()), ("reason", pa.string())])
-_SCHEMA = pa.schema(
-    [
-        ("key", pa.uint64()),
-        ("uri", pa.large_binary()),
-        ("label", pa.large_binary()),
-        ("split", pa.string()),
-        ("size", pa.int64()),
-        ("stamp", pa.int64()),
-        ("problem", _PROBLEM),
-    ]
-)
-# A column that only batches with images in archives have: files of their own pay nothing for it.
 _CODECS: tuple[Codec, ...] = get_args(Codec)
 _RANGE = pa.struct(
     [
-        ("uri", pa.large_binary()),
+        ("uri", _BYTES),
         ("offset", pa.int64()),
         ("size", pa.int64()),
-        ("codec", pa.uint8()),  # its place in _CODECS
+        ("codec", pa.uint8()),  # index in _CODECS
     ]
 )
 _FEATURE_TYPES: Mapping[Type, pa.DataType] = {
     "int": pa.int64(),
     "float": pa.float32(),
-    "bytes": pa.large_binary(),
+    "bytes": _BYTES,
     "int_list": pa.list_(pa.int64()),
     "float_list": pa.list_(pa.float32()),
-    "bytes_list": pa.list_(pa.large_binary()),
+    "bytes_list": pa.list_(_BYTES),
 }
+_TEXT = "text:"  # prefix of the columns that labels, splits and groups may come from
 _PIXELS = "pixels"
 _REFS_AT_A_TIME = 4096
 
@@ -82,61 +70,97 @@ _codec = _Codec()
 
 @dataclass(frozen=True)
 class RefBatch:
-    """References as columns.
+    """References as columns of equal length.
 
     Attributes:
-      rows: key (uint64, the shuffle key), uri (bytes), label (bytes or null), split, size (int64
-        bytes or -1), stamp (int64, changes with the content, or 0), problem (or null), a column for
-        every feature that comes with a reference, and where images are byte ranges of other files,
-        range (or null). Once sorted and told apart by split, without key and split.
+      rows: the columns. A lister begins with uri (bytes), root (uint32, see `listed`), size (int64,
+        bytes or -1), stamp (int64, see `ImageRef.stamp`), problem (or null), range (or null; absent
+        where all images are files), and one column for each text and feature. Annotating replaces
+        root and texts with key (uint64, the shuffle key), label (bytes or null) and split. Batches
+        of one split (`by_split`) have neither key nor split.
+
+    >>> refs = RefBatch.listed(["/photos/cat/1.jpg"], [8])
+    >>> refs = refs.annotated(np.array([7], np.uint64), binary_column(["cat"]), pa.array(["train"]))
+    >>> refs.labels, refs.splits
+    (['cat'], ['train'])
     """
 
     rows: pa.RecordBatch
 
     @classmethod
-    def of(
+    def listed(
         cls,
-        keys: np.ndarray,
-        uris: Sequence[bytes],
-        labels: Sequence[str | None],
-        splits: Sequence[str],
-        sizes: Sequence[int],
-        stamps: Sequence[int],
-        problems: Mapping[int, Problem],
-        ranges: pa.Array | None = None,
-        features: Mapping[FeatureColumn, Sequence[Any]] | None = None,
+        uris: Sequence[str],
+        roots: Sequence[int],
+        sizes: Sequence[int] | np.ndarray | None = None,
+        stamps: Sequence[int] | np.ndarray | None = None,
     ) -> RefBatch:
-        """A batch of columns of equal length.
+        """References that are not annotated yet.
 
         Args:
-          keys: uint64.
-          uris: as bytes.
-          labels: class texts.
-          splits: names.
-          sizes: bytes or -1.
-          stamps: numbers that change with the content, or 0.
-          problems: row -> Problem, for those that have one.
-          features: columns of values that become features.
-          ranges: from `range_column`, or None.
+          uris: URIs.
+          roots: characters of each URI before the path whose first folder may be a split.
+          sizes: bytes, or -1 if unknown; None: all are unknown.
+          stamps: numbers that change with the content, or 0 if unknown; None: all are unknown.
         """
-        values = [
-            keys,
-            uris,
-            _label_column(labels),
-            splits,
-            np.asarray(sizes, dtype=np.int64),
-            np.asarray(stamps, dtype=np.int64),
+        count = len(uris)
+        sizes = np.full(count, -1) if sizes is None else sizes
+        stamps = np.zeros(count) if stamps is None else stamps
+        columns = {
+            "uri": binary_column(uris),
+            "root": pa.array(np.asarray(roots, dtype=np.uint32)),
+            "size": pa.array(np.asarray(sizes, dtype=np.int64)),
+            "stamp": pa.array(np.asarray(stamps, dtype=np.int64)),
+            "problem": _problem_column(count, {}),
+        }
+        return cls(pa.record_batch(columns))
+
+    def with_texts(self, texts: Mapping[str, Sequence[str | None]]) -> RefBatch:
+        """The references with columns that labels, splits and groups may come from.
+
+        Args:
+          texts: name -> texts, None where there is no value.
+        """
+        rows = self.rows
+        for name, values in texts.items():
+            rows = rows.append_column(_TEXT + name, binary_column(values))
+        return RefBatch(rows)
+
+    def with_features(self, features: Mapping[FeatureColumn, Sequence[Any]]) -> RefBatch:
+        """The references with values that become features of their records."""
+        rows = self.rows
+        for column, values in features.items():
+            rows = rows.append_column(column.source, pa.array(values, _FEATURE_TYPES[column.type]))
+        return RefBatch(rows)
+
+    def with_ranges(
+        self, uri: str, codec: Codec, offsets: Sequence[int], lengths: Sequence[int]
+    ) -> RefBatch:
+        """The references as byte ranges of one file.
+
+        Args:
+          uri: of the file.
+          codec: how to read the ranges.
+          offsets: of their first bytes.
+          lengths: in bytes.
+        """
+        columns = [
+            pa.repeat(pa.scalar(to_bytes(uri), _BYTES), len(self)),
+            pa.array(np.asarray(offsets, dtype=np.int64)),
+            pa.array(np.asarray(lengths, dtype=np.int64)),
+            pa.repeat(pa.scalar(_CODECS.index(codec), pa.uint8()), len(self)),
         ]
-        arrays = [
-            pa.array(value, type_) for value, type_ in zip(values, _SCHEMA.types, strict=False)
-        ]
-        arrays.append(_problem_column(len(uris), problems))
-        schema = _SCHEMA
-        for column, column_values in (features or {}).items():
-            arrays.append(pa.array(column_values, _FEATURE_TYPES[column.type]))
-            schema = schema.append(pa.field(column.source, arrays[-1].type))
-        rows = pa.record_batch(arrays, schema=schema)
-        return cls(rows if ranges is None else rows.append_column("range", ranges))
+        ranges = pa.StructArray.from_arrays(columns, fields=list(_RANGE))
+        return RefBatch(self.rows.append_column("range", ranges))
+
+    def annotated(self, keys: np.ndarray, labels: pa.Array, splits: pa.Array) -> RefBatch:
+        """The references with shuffle keys (uint64), labels (bytes) and names of splits (texts)."""
+        added = {"key": pa.array(keys), "label": labels, "split": splits}
+        names = ["key", "uri", "label", "split", "size", "stamp", "problem", *self.feature_columns]
+        if "range" in self.rows.schema.names:
+            names.append("range")
+        columns = [added[name] if name in added else self.rows.column(name) for name in names]
+        return RefBatch(pa.record_batch(columns, names))
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
@@ -147,40 +171,48 @@ class RefBatch:
 
     @property
     def keys(self) -> np.ndarray:
-        """Shuffle keys, uint64, uncopied."""
+        """Shuffle keys; uint64, uncopied."""
         return self.rows.column("key").to_numpy()  # type: ignore[no-any-return]
 
     @property
     def sizes(self) -> np.ndarray:
-        """Bytes or -1, int64, uncopied."""
+        """Sizes of the images in bytes, or -1; int64, uncopied."""
         return self.rows.column("size").to_numpy()  # type: ignore[no-any-return]
 
     @property
     def stamps(self) -> np.ndarray:
-        """Numbers that change with the content, or 0, int64, uncopied."""
+        """Numbers that change with the content, or 0; int64, uncopied."""
         return self.rows.column("stamp").to_numpy()  # type: ignore[no-any-return]
 
     @property
     def uris(self) -> list[str]:
-        """URIs."""
+        """The URIs."""
         return [to_text(uri) for uri in self.rows.column("uri").to_pylist()]
 
     @property
+    def uris_below_root(self) -> list[str]:
+        """The URIs without their roots; only before annotating."""
+        roots = self.rows.column("root").to_pylist()
+        return [uri[root:] for uri, root in zip(self.uris, roots, strict=True)]
+
+    def text_column(self, name: str | None) -> pa.Array | None:
+        """A column of `with_texts`, as bytes or null; None if there is no such column."""
+        names = self.rows.schema.names
+        return self.rows.column(_TEXT + name) if name and _TEXT + name in names else None
+
+    @property
     def labels(self) -> list[str | None]:
-        """Class texts."""
-        return [
-            None if label is None else to_text(label)
-            for label in self.rows.column("label").to_pylist()
-        ]
+        """Texts of the classes, or None."""
+        return texts_of(self.rows.column("label"))
 
     @property
     def splits(self) -> list[str]:
-        """Names of splits."""
+        """Names of the splits."""
         return self.rows.column("split").to_pylist()  # type: ignore[no-any-return]
 
     @property
     def problems(self) -> dict[int, Problem]:
-        """Row -> Problem, for those that have one."""
+        """Row -> its Problem, for the rows that have one."""
         column = self.rows.column("problem")
         if column.null_count == len(column):
             return {}
@@ -193,7 +225,7 @@ class RefBatch:
 
     @property
     def features(self) -> list[dict[str, Any] | None]:
-        """Of every row, `FeatureColumn.source` -> value, or None where there are no features."""
+        """For each row `FeatureColumn.source` -> value; None if no column becomes a feature."""
         names = self.feature_columns
         if not names:
             return [None] * len(self)
@@ -202,7 +234,7 @@ class RefBatch:
 
     @property
     def ranges(self) -> list[ByteRange | None]:
-        """Byte ranges of the images that are no files of their own."""
+        """For each row the byte range that holds the image; None if the image is a file."""
         if "range" not in self.rows.schema.names:
             return [None] * len(self)
         column = self.rows.column("range")
@@ -221,7 +253,7 @@ class RefBatch:
         return ranges
 
     def files(self) -> Iterator[str]:
-        """The URIs of the files that hold the images; an archive comes once."""
+        """Yields the URIs of the files that hold the images; that of an archive once."""
         if "range" not in self.rows.schema.names:
             yield from self.uris
             return
@@ -233,38 +265,38 @@ class RefBatch:
             yield to_text(uri)
 
     def with_problems(self, problems: Mapping[int, Problem]) -> RefBatch:
-        """The same references, of which those have problems."""
-        place = self.rows.schema.get_field_index("problem")
+        """The same references with these problems (row -> Problem) instead of theirs."""
+        index = self.rows.schema.get_field_index("problem")
         column = _problem_column(len(self), problems)
-        return RefBatch(self.rows.set_column(place, "problem", column))
+        return RefBatch(self.rows.set_column(index, "problem", column))
 
     def with_pixels(self, digests: Sequence[bytes | None]) -> RefBatch:
-        """The same references with digests of their images' pixels."""
+        """The same references with the digests of their images' pixels."""
         return RefBatch(self.rows.append_column(_PIXELS, pa.array(digests, pa.binary())))
 
     def pop_pixels(self) -> tuple[RefBatch, list[bytes | None]]:
-        """The references as they were, and the digests of their images' pixels."""
+        """The references without the digests of `with_pixels`, and these digests."""
         digests = self.rows.column(_PIXELS).to_pylist()
         return RefBatch(self.rows.drop_columns([_PIXELS])), digests
 
     def labels_found(self) -> set[str]:
-        """The labels that occur."""
+        """The labels that occur, without repetition."""
         found = self.rows.column("label").unique().to_pylist()
         return {to_text(label) for label in found if label}
 
     def by_split(self, order: np.ndarray) -> dict[str, RefBatch]:
         """Split -> its rows, in the given order of all rows.
 
-        Without their keys and splits, which their place says from here on: keys are what does not
-        compress, 8 of some 25 bytes.
+        Keys and splits are dropped: the order and the dict hold what they say, and keys do not
+        compress (8 of some 25 bytes a reference).
         """
         encoded = self.rows.column("split").dictionary_encode()
         names = encoded.dictionary.to_pylist()
-        places = encoded.indices.to_numpy()[order]
-        placed = RefBatch(self.rows.drop_columns(["key", "split"]))
+        splits = encoded.indices.to_numpy()[order]
+        rest = RefBatch(self.rows.drop_columns(["key", "split"]))
         return {
-            name: placed.take(order[places == place])
-            for name, place in sorted(zip(names, range(len(names)), strict=True))
+            name: rest.take(order[splits == index])
+            for index, name in sorted(enumerate(names), key=lambda item: item[1])
         }
 
     def take(self, rows: np.ndarray | Sequence[int]) -> RefBatch:
@@ -278,7 +310,7 @@ class RefBatch:
 
     @staticmethod
     def concat(batches: Iterable[RefBatch]) -> RefBatch:
-        """All rows of the batches, in their order; a column that one has not is null there."""
+        """All rows of the batches, in order; null in a column that their batch does not have."""
         rows = [batch.rows for batch in batches]
         if len({part.schema for part in rows}) > 1:
             table = pa.concat_tables(map(_as_table, rows), promote_options="default")
@@ -286,7 +318,7 @@ class RefBatch:
         return RefBatch(pa.concat_batches(rows))
 
     def refs(self) -> Iterator[ImageRef]:
-        """The rows, one by one."""
+        """Yields the rows one by one, as `ImageRef`."""
         for start in range(0, len(self), _REFS_AT_A_TIME):
             part = self[start : start + _REFS_AT_A_TIME]
             problems = part.problems
@@ -294,33 +326,25 @@ class RefBatch:
                 part.uris, part.labels, part.sizes.tolist(), part.stamps.tolist(), part.ranges,
                 part.features, strict=True,
             )  # fmt: skip
-            for row, (uri, label, size, stamp, place, features) in enumerate(columns):
-                yield ImageRef(uri, label, size, stamp, problems.get(row), place, features)
+            for row, (uri, label, size, stamp, byte_range, features) in enumerate(columns):
+                yield ImageRef(uri, label, size, stamp, problems.get(row), byte_range, features)
 
 
 def _as_table(rows: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([rows])
 
 
-def range_column(listing: Listing) -> pa.Array | None:
-    """The byte ranges of a listing's images; None where they are files of their own."""
-    if not listing.container:
-        return None
-    count = len(listing.uris)
-    columns = [
-        pa.repeat(pa.scalar(to_bytes(listing.container), pa.large_binary()), count),
-        pa.array(np.asarray(listing.offsets, dtype=np.int64)),
-        pa.array(np.asarray(listing.lengths, dtype=np.int64)),
-        pa.repeat(pa.scalar(_CODECS.index(listing.codec), pa.uint8()), count),
-    ]
-    return pa.StructArray.from_arrays(columns, fields=list(_RANGE))
-
-
-def _label_column(labels: Sequence[str | None]) -> pa.Array:
+def binary_column(texts: Sequence[str | None]) -> pa.Array:
+    """Texts as a column of bytes, null where they are None."""
     try:
-        return pa.array(labels, pa.large_binary())
-    except UnicodeEncodeError:
-        return pa.array([label and to_bytes(label) for label in labels], pa.large_binary())
+        return pa.array(texts, _BYTES)
+    except UnicodeEncodeError:  # a file name that is not UTF-8
+        return pa.array([text and to_bytes(text) for text in texts], _BYTES)
+
+
+def texts_of(column: pa.Array) -> list[str | None]:
+    """The texts of a column of bytes, None where they are null."""
+    return [None if value is None else to_text(value) for value in column.to_pylist()]
 
 
 def _problem_column(count: int, problems: Mapping[int, Problem]) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Class texts -> label numbers and class names. Pure."""
+"""Numbering of classes: texts of labels -> label numbers and class names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from imageshards.transforms.elements import BuildError
 
 BACKGROUND = "background"
-_NUMBER = re.compile(r"\d+(\.0+)?", re.ASCII)  # 3, 03, and 3.0 as tables with gaps write it
+_NUMBER = re.compile(
+    r"\d+(\.0+)?", re.ASCII
+)  # 3, 03, and 3.0, which tables write in columns with gaps
 _MAX_NUMBER = (1 << 20) - 1
 
 
@@ -20,7 +22,7 @@ class Classes:
     Attributes:
       names: in label order, the background class included; empty without labels.
       numbers: class text of a reference -> label number.
-      note: where they come from, for people.
+      note: where they come from, for the notes of the build.
     """
 
     names: tuple[str, ...] = ()
@@ -37,14 +39,17 @@ def number_classes(
     """Numbers the classes that were found.
 
     Args:
-      found: class texts.
-      sources: where they were found: "folder", "regex", "column NAME".
-      given: class names in label order; None: the texts found, sorted, or, where all come from a
-        manifest's column and are numbers, those numbers.
-      offset: 1 leaves label 0 to the background class.
+      found: texts of labels.
+      sources: where they come from: "folder", "regex", "column NAME".
+      given: class names in label order. None: the texts, sorted; or, if all come from columns of
+        manifests and are numbers, these numbers.
+      offset: 1 reserves label 0 for the background class.
 
     Raises:
-      BuildError: a name that no file of class names can hold, or that is not among those given.
+      BuildError: a text is not one of the given names, or cannot be a line of a file of names.
+
+    >>> number_classes(["owl", "cat"], frozenset(["folder"])).numbers
+    {'cat': 0, 'owl': 1}
     """
     texts = sorted(found)
     for text in texts:
@@ -58,9 +63,11 @@ def number_classes(
         if numbered and not set(texts) <= set(names):
             values = {text: int(float(text)) for text in texts}
             numbers = {text: value for text, value in values.items() if value < len(names)}
-        if lacking := [text for text in texts if text not in numbers]:
-            shown = ", ".join(map(repr, lacking[:5])) + (", ..." if lacking[5:] else "")
-            raise BuildError(f"--class_names lacks {len(lacking):,} of the labels found: {shown}")
+        if unknown := [text for text in texts if text not in numbers]:
+            shown = ", ".join(map(repr, unknown[:5])) + (", ..." if unknown[5:] else "")
+            raise BuildError(
+                f"--class_names does not hold {len(unknown):,} of the labels found: {shown}"
+            )
     elif numbered:
         numbers = {text: int(float(text)) for text in texts}
         largest = max(numbers.values())
@@ -77,13 +84,13 @@ def number_classes(
         numbers = {name: number for number, name in enumerate(names)}
         if from_column and any(map(_NUMBER.fullmatch, texts)):
             other = next(text for text in texts if not _NUMBER.fullmatch(text))
-            note += f", as names: {other!r} is no number from 0"
+            note += f", as names: {other!r} is not a number from 0"
     if len(names) == 1 and given is None:
-        note += f": {names[0]!r} (--labels none, regex:RE or column tell others)"
+        note += f": {names[0]!r} (--labels none, regex:RE or column:NAME specify others)"
     if offset:
         if BACKGROUND in names:
             raise BuildError(
-                f"a class is named {BACKGROUND!r}, as --label_offset names label 0: rename it"
+                f"a class is named {BACKGROUND!r}, which is label 0 with --label_offset: rename it"
             )
         names = (BACKGROUND,) * offset + names
     return Classes(names, {text: numbers[text] + offset for text in texts}, note)
@@ -94,6 +101,6 @@ def _check_name(name: str) -> None:
         name.encode()
     except UnicodeEncodeError as error:
         raise BuildError(f"class name {name!r} is not UTF-8: rename it") from error
-    # A file of class names has a line for each, and its readers strip the lines.
+    # A file of class names has one line for each, and its readers strip the lines.
     if name.strip() != name or "\n" in name or "\r" in name:
-        raise BuildError(f"class name {name!r} has a line break, or blanks at its ends: rename it")
+        raise BuildError(f"class name {name!r} has a line break, or spaces at its ends: rename it")

@@ -1,8 +1,8 @@
-"""Seeded keys, split thresholds and the arithmetic of ranks and shards. Pure.
+"""Seeded keys, thresholds of splits, and the arithmetic of ranks and shards.
 
-The order of a data set is the order of its keys, and the key of an image is a keyed BLAKE2b
-of its URI under the seed: a uniform random permutation that every machine finds again. To
-change a hash in this module is to change every data set: a breaking change.
+The order of a data set is the order of its keys. The key of an image is a BLAKE2b of its URI, keyed
+with the seed: a uniform random permutation that is the same on every machine. A change of a hash in
+this module changes every data set: it is a breaking change.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy as np
 KEY_BITS = 64
 BUCKET_BITS = 7
 BUCKETS = 1 << BUCKET_BITS
-"""References are sorted in this many groups, by the top bits of their key.
+"""References are sorted in so many groups, by the top bits of their keys.
 
-It bounds the references that one worker sorts at a time (1/128 of them) and leaves the order
-as it is: groups follow one another in the order of their bits.
+A worker sorts 1/128 of the references at a time. The order does not depend on the number of groups,
+because groups follow one another in the order of their bits.
 """
 
 
 def hash_keys(seed: int, texts: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Two independent uint64 keys of each text: one that orders, one that splits.
+    """Two independent keys (uint64 arrays) of each text: for the order, and for the split.
 
     They are the halves of one keyed 128-bit BLAKE2b, little-endian.
     """
-    # Hashing the key once and copying the state costs a third less than a new one a text.
+    # Copying the state after the key is hashed costs a third less than hashing the key each time.
     copy = blake2b(digest_size=16, key=seed.to_bytes(8, "little"), person=b"imageshards").copy
     digests = []
     for text in texts:
@@ -40,22 +40,23 @@ def hash_keys(seed: int, texts: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray
 
 
 def split_thresholds(ratios: Sequence[float]) -> list[int]:
-    """Upper bounds (exclusive) in key space of all splits but the last."""
+    """Upper bounds (exclusive) of the keys of all splits but the last."""
     largest = (1 << KEY_BITS) - 1
     return [min(round(bound * (1 << KEY_BITS)), largest) for bound in accumulate(ratios[:-1])]
 
 
-def split_places(keys: np.ndarray, thresholds: Sequence[int]) -> list[int]:
-    """The split into which each key falls: 0 .. len(thresholds)."""
-    bounds = np.array(thresholds, dtype=np.uint64)
-    places = np.searchsorted(bounds, keys, side="right")
-    return places.tolist()  # type: ignore[no-any-return]
+def split_indices(keys: np.ndarray, thresholds: Sequence[int]) -> np.ndarray:
+    """The index of the split that each key (uint64) falls into: 0 .. len(thresholds)."""
+    return np.searchsorted(np.array(thresholds, dtype=np.uint64), keys, side="right")
 
 
 def first_rank(shard: int, num_shards: int, total: int) -> int:
-    """The first rank of a shard; shards of `total` records differ by at most one.
+    """The rank of the first record of a shard; sizes of shards differ by at most one record.
 
-    The inverse of shard = rank * num_shards // total.
+    It is the inverse of shard = rank * num_shards // total.
+
+    >>> [first_rank(shard, 3, 10) for shard in range(4)]
+    [0, 4, 7, 10]
     """
     return -(-shard * total // num_shards)
 
@@ -64,7 +65,7 @@ def cut(first: int, count: int, num_shards: int, total: int) -> list[tuple[int, 
     """Cuts the ranks first .. first + count at the bounds of shards.
 
     Returns:
-      (shard, start, stop) with start and stop relative to `first`.
+      (shard, start, stop) for each piece, with start and stop relative to `first`.
     """
     pieces = []
     start = 0

@@ -1,9 +1,9 @@
-"""The order of references: partition by key, sort, and drop duplicates. Pure."""
+"""The order of references: divide by key, sort, and drop duplicates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,12 +13,12 @@ from imageshards.transforms.references.keys import BUCKET_BITS, BUCKETS, KEY_BIT
 
 
 def key_order(batch: RefBatch) -> np.ndarray:
-    """Rows of a batch in the order of their keys: this sort is the shuffle."""
+    """Rows of a batch (int64) in the order of their keys: this sort is the shuffle."""
     return np.argsort(batch.keys, kind="stable")
 
 
 def partition(batch: RefBatch) -> Iterator[tuple[int, RefBatch]]:
-    """Cuts a batch by bucket: (bucket, its rows in key order), for buckets that have rows."""
+    """Yields (bucket, its rows in key order) for every bucket that has rows in a batch."""
     in_order = batch.take(key_order(batch))
     buckets = (in_order.keys >> np.uint64(KEY_BITS - BUCKET_BITS)).astype(np.int64)
     bounds = np.searchsorted(buckets, np.arange(BUCKETS + 1))
@@ -27,13 +27,13 @@ def partition(batch: RefBatch) -> Iterator[tuple[int, RefBatch]]:
 
 
 def sort_group(batches: Iterable[RefBatch]) -> tuple[dict[str, RefBatch], int]:
-    """Sorts all references of a bucket and takes each URI once.
+    """Sorts all references of a bucket, and keeps one reference of each URI.
 
-    A URI that is named again with another split or label cannot be right twice: the one that
-    sorts first is taken, the other becomes a reject of its own.
+    References that name a URI again with another split, label or feature are kept as rejects,
+    because at most one of them can be right.
 
     Returns:
-      split -> references in key order, and the number of duplicates.
+      split -> references in key order, and the number of duplicates that were dropped.
     """
     batch = RefBatch.concat(batches)
     order = key_order(batch)
@@ -42,17 +42,17 @@ def sort_group(batches: Iterable[RefBatch]) -> tuple[dict[str, RefBatch], int]:
     if not equal.any():
         return batch.by_split(order), 0
     tied = np.append(equal, False) | np.append(False, equal)
-    taken, problems = _take_once(batch, order[tied])
-    rows = np.concatenate((order[~tied], taken))
-    # Stable: among equal keys the order stays that of taken.
+    kept, problems = _without_duplicates(batch, order[tied])
+    rows = np.concatenate((order[~tied], kept))
+    # Stable: rows with equal keys stay in the order of `kept`.
     rows = rows[np.argsort(batch.keys[rows], kind="stable")]
     return batch.with_problems(problems).by_split(rows), len(order) - len(rows)
 
 
 def mark_same_pixels(batch: RefBatch) -> RefBatch:
-    """Makes rejects of images whose pixels another image has, of all but the first by key.
+    """Adds the problem `DuplicatePixels` to all but the first, by key, of images of equal pixels.
 
-    A URI that is named again is left alone: it is taken once anyway.
+    References that name the same URI are left to `sort_group`.
     """
     batch, digests = batch.pop_pixels()
     uris, labels, keys = batch.uris, batch.labels, batch.keys.tolist()
@@ -73,54 +73,69 @@ def mark_same_pixels(batch: RefBatch) -> RefBatch:
     return batch.with_problems(problems)
 
 
-def _take_once(batch: RefBatch, rows: np.ndarray) -> tuple[np.ndarray, dict[int, Problem]]:
-    """Of rows that share their keys those that are taken, in order, and all problems of a batch."""
+class _Row(NamedTuple):
+    """A row whose key another row has too.
+
+    Attributes:
+      row: in its batch.
+      uri: its URI.
+      problem: its problem, or None.
+      facts: name -> what must be equal where a URI is named again.
+      rank: the first of the rows that name a URI is the one that is kept. It does not depend on the
+        order of arrival: rows without a problem come first; of the members of an archive with one
+        name the last, as when the archive is unpacked; then rows whose size is known.
+    """
+
+    row: int
+    uri: str
+    problem: Problem | None
+    facts: dict[str, object]
+    rank: tuple[object, ...]
+
+
+def _tied_rows(batch: RefBatch, rows: np.ndarray) -> Iterator[_Row]:
     part = batch.take(rows)
-    keys, sizes = part.keys.tolist(), part.sizes.tolist()
-    uris, splits, labels = part.uris, part.splits, part.labels
-    features = [row and sorted(row.items()) for row in part.features]
     problems = part.problems
-    ranges = part.ranges
-    # Of a name that an archive has twice the last is taken. Records have names of their own.
-    records = [
-        f"byte {place.offset} of {place.uri}" if place and place.codec == "example" else None
-        for place in ranges
-    ]
-    late: dict[int, Problem] = {}
-
-    def identity(row: int) -> tuple[int, str, str, str, str, str, str, int, int]:
-        # Those without a problem first; of equals the one whose size is known, and of a name that
-        # an archive has twice the last, as unpacking it would. Nothing here depends on the order
-        # in which they came.
-        problem, place = problems.get(row), ranges[row]
-        return (
-            keys[row], uris[row], f"{problem}" if problem else "",
-            splits[row], labels[row] or "", f"{features[row]}",
-            place.uri if place else "", -place.offset if place else 0, -sizes[row],
-        )  # fmt: skip
-
-    taken: list[int] = []
-    previous = -1
-    for row in sorted(range(len(part)), key=identity):
-        if previous < 0 or uris[row] != uris[previous]:
-            taken.append(row)
-            previous = row
-        elif problems.get(row) != problems.get(previous):
-            taken.append(row)  # a reject for a reason of its own
-        elif differs := _difference(
-            previous, row, split=splits, label=labels, features=features, record=records
-        ):
-            late[row] = Problem("read", "ConflictingDuplicate", differs)
-            taken.append(row)
-    found = {int(rows[row]): problem for row, problem in late.items()}
-    return rows[taken], {**batch.problems, **found}
+    columns = zip(
+        rows.tolist(), part.keys.tolist(), part.uris, part.splits, part.labels, part.features,
+        part.ranges, part.sizes.tolist(), strict=True,
+    )  # fmt: skip
+    for index, (row, key, uri, split, label, values, span, size) in enumerate(columns):
+        problem = problems.get(index)
+        features = values and sorted(values.items())
+        file, offset = (span.uri, span.offset) if span else ("", 0)
+        # The names of records are features, so that two records may have one name by mistake.
+        record = f"byte {offset} of {file}" if span and span.codec == "example" else None
+        facts = {"split": split, "label": label, "features": features, "record": record}
+        shown = f"{problem}" if problem else ""
+        rank = (key, uri, shown, split, label or "", f"{features}", file, -offset, -size)
+        yield _Row(row, uri, problem, facts, rank)
 
 
-def _difference(first: int, second: int, **columns: Sequence[Any]) -> str:
-    for name, values in columns.items():
-        if values[first] != values[second]:
-            return (
-                f"named twice, with {name} {values[first]!r} and {values[second]!r}; "
-                "the first is taken"
-            )
+def _without_duplicates(batch: RefBatch, rows: np.ndarray) -> tuple[np.ndarray, dict[int, Problem]]:
+    """Drops duplicates from rows that share their keys.
+
+    Returns:
+      The rows that are kept, in order, and all problems of the batch.
+    """
+    problems = batch.problems
+    kept: list[int] = []
+    first: _Row | None = None
+    for row in sorted(_tied_rows(batch, rows), key=lambda row: row.rank):
+        if first is None or row.uri != first.uri:
+            first = row
+        elif row.problem == first.problem:
+            difference = _difference(first, row)
+            if not difference:
+                continue
+            problems[row.row] = Problem("read", "ConflictingDuplicate", difference)
+        # Else it is a reject for a reason of its own.
+        kept.append(row.row)
+    return np.array(kept, dtype=np.int64), problems
+
+
+def _difference(first: _Row, second: _Row) -> str:
+    for name, value in first.facts.items():
+        if value != (other := second.facts[name]):
+            return f"named twice, with {name} {value!r} and {other!r}; the first is taken"
     return ""

@@ -1,7 +1,7 @@
-"""From counts to a plan: classes, splits, shards, first ranks. Pure.
+"""The plan of a data set: its splits, shards and classes, made of counts.
 
-A `Tally` says what one group of references holds, and tallies add up in any order; the `Plan`
-made of their sum is small, and every worker gets it.
+A `Tally` counts some references, and tallies are merged in any order. The `Plan` made of their sum
+is small, and every worker gets it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,28 +23,28 @@ from imageshards.transforms.references.rules import KNOWN_SPLITS, ShardCounts
 
 _DIGESTED_AT_A_TIME = 1 << 14
 TARGET_SHARD_BYTES = 150_000_000
-"""What "auto" aims at: reads of 100-200 MB are long enough to stream, and few enough hosts wait."""
+"""Size of a shard with "auto": long enough to stream, and enough shards for many hosts."""
 _GUESSED_BYTES = 100_000
-"""Of an image, where nobody says of any how large it is: web servers are not asked twice."""
+"""Size of an image if no size is known: web servers are not asked twice for an image."""
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What some references are, in numbers.
+    """Counts of some references.
 
     Attributes:
       images: (split, bucket) -> references.
       num_bytes: split -> bytes of the references whose size is known.
-      sized: split -> how many those are.
-      labels: class texts.
-      listed: references as they were listed.
-      below_base: how many of them lie below `base_uri`.
-      duplicates: references that named a URI again.
-      passed_over: files that were no images by their name.
+      sized: split -> number of references whose size is known.
+      labels: texts of classes.
+      listed: references that were listed, duplicates included.
+      below_base: listed references whose URI is below `base_uri`.
+      duplicates: references that name a URI again.
+      passed_over: files that were left out because their names are not those of images.
       digests: (split, bucket) -> digest of the references in order.
-      label_sources: where labels came from: "folder", "regex" or "column NAME".
-      unpacked: plain tars that were made of compressed ones.
-      blank: lines of text files without anything on them.
+      label_sources: where labels come from: "folder", "regex" or "column NAME".
+      unpacked: URIs of plain tars that were made of compressed ones.
+      blank_lines: lines of text files that hold nothing but white space.
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -58,72 +58,63 @@ class Tally:
     digests: Mapping[tuple[str, int], bytes] = field(default_factory=dict)
     label_sources: frozenset[str] = frozenset()
     unpacked: frozenset[str] = frozenset()
-    blank: int = 0
+    blank_lines: int = 0
 
     @staticmethod
     def of(
         bucket: int,
-        groups: Mapping[str, RefBatch],
+        splits: Mapping[str, RefBatch],
         duplicates: int,
         sizes: Mapping[str, Sequence[int] | np.ndarray],
     ) -> Tally:
         """The tally of one sorted bucket.
 
         Args:
-          bucket: which.
-          groups: split -> references in key order.
-          duplicates: how many were left out.
-          sizes: split -> sizes in bytes of its references, or of some of them; -1 is not known.
+          bucket: its number.
+          splits: split -> references in key order.
+          duplicates: number of references that were dropped.
+          sizes: split -> sizes in bytes of its references, or of a sample of them; -1 if unknown.
         """
-        known = {split: np.asarray(sizes[split], dtype=np.int64) for split in groups}
+        known = {split: np.asarray(sizes[split], dtype=np.int64) for split in splits}
         return Tally(
-            images={(split, bucket): len(refs) for split, refs in groups.items()},
+            images={(split, bucket): len(refs) for split, refs in splits.items()},
             num_bytes={split: int(values[values >= 0].sum()) for split, values in known.items()},
             sized={split: int((values >= 0).sum()) for split, values in known.items()},
-            labels=frozenset[str]().union(*(refs.labels_found() for refs in groups.values())),
+            labels=frozenset[str]().union(*(refs.labels_found() for refs in splits.values())),
             duplicates=duplicates,
-            digests={(split, bucket): digest_of(refs) for split, refs in groups.items()},
+            digests={(split, bucket): digest_of(refs) for split, refs in splits.items()},
         )
 
     @staticmethod
     def merge(tallies: Iterable[Tally]) -> Tally:
-        """The sum; the order does not matter."""
+        """The sum of tallies, in any order."""
         images: Counter[tuple[str, int]] = Counter()
-        size: Counter[str] = Counter()
+        num_bytes: Counter[str] = Counter()
         sized: Counter[str] = Counter()
-        labels: set[str] = set()
         digests: dict[tuple[str, int], bytes] = {}
-        sources: set[str] = set()
-        unpacked: set[str] = set()
-        listed = below_base = duplicates = passed_over = blank = 0
+        texts: dict[str, set[str]] = {"labels": set(), "label_sources": set(), "unpacked": set()}
+        counts = Counter(listed=0, below_base=0, duplicates=0, passed_over=0, blank_lines=0)
         for tally in tallies:
             images.update(tally.images)
-            size.update(tally.num_bytes)
+            num_bytes.update(tally.num_bytes)
             sized.update(tally.sized)
-            labels |= tally.labels
             digests.update(tally.digests)
-            listed += tally.listed
-            below_base += tally.below_base
-            duplicates += tally.duplicates
-            passed_over += tally.passed_over
-            blank += tally.blank
-            sources |= tally.label_sources
-            unpacked |= tally.unpacked
-        return Tally(
-            dict(images), dict(size), dict(sized), frozenset(labels),
-            listed, below_base, duplicates, passed_over, digests, frozenset(sources),
-            frozenset(unpacked), blank,
-        )  # fmt: skip
+            for name, found in texts.items():
+                found |= getattr(tally, name)
+            for name in counts:
+                counts[name] += getattr(tally, name)
+        rest: dict[str, Any] = {name: frozenset(found) for name, found in texts.items()} | counts
+        return Tally(images, num_bytes, sized, digests=digests, **rest)
 
 
 def digest_of(refs: RefBatch) -> bytes:
-    """A digest of references in their order: all that the listing says but size and stamp.
+    """A digest of references in their order: of all that was listed, except sizes and stamps.
 
-    Whether a file has changed since, or has the pixels of another, is the business of the shard
-    that holds it, not of the plan.
+    Whether a file has changed, or has the same pixels as another one, concerns the shard that holds
+    it, and not the plan.
     """
     state = blake2b(digest_size=16)
-    # No URI and no file name holds a NUL (storage could not open one that does).
+    # No URI and no file name holds a NUL: no store could open it.
     for start in range(0, len(refs), _DIGESTED_AT_A_TIME):
         rows = refs[start : start + _DIGESTED_AT_A_TIME].rows
         for column in ("uri", "label"):
@@ -135,7 +126,7 @@ def digest_of(refs: RefBatch) -> bytes:
 
 
 def problems_text(refs: RefBatch, without: str = "") -> bytes:
-    """What is wrong with references, but for one type of error."""
+    """The problems of references as a text to digest, except those of one error type."""
     problems = [item for item in sorted(refs.problems.items()) if item[1].error != without]
     return repr(problems).encode("utf-8", "backslashreplace")
 
@@ -145,9 +136,9 @@ class SplitPlan:
     """How one split is cut into shards.
 
     Attributes:
-      images: references, rejects to be among them.
+      images: references, including those that will be rejected.
       num_shards: shards.
-      bytes: of all images, estimated where the listing did not say.
+      bytes: of all images; an estimate where sizes are unknown.
       first_ranks: bucket -> rank of its first reference.
     """
 
@@ -159,19 +150,19 @@ class SplitPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What every worker must know of the whole.
+    """What every worker must know about the whole data set.
 
     Attributes:
-      splits: name -> its plan, in the order of the command line or the alphabet.
-      classes: names in label order, the background class included; empty without labels.
+      splits: name -> plan of the split, in the order of the options or of the alphabet.
+      classes: names in label order, with the background class; empty without labels.
       labels: label of a reference -> number of its class.
-      listed: references as they were listed, duplicates included.
-      duplicates: references that named a URI again.
-      passed_over: files that were no images by their name.
-      notes: what the build decided by itself, and why.
+      listed: references that were listed, duplicates included.
+      duplicates: references that name a URI again.
+      passed_over: files that were left out because their names are not those of images.
+      notes: what the build decided by itself, and why, for people.
       digest: of all references in order, the classes and the shards.
-      unpacked: plain tars that were made of compressed ones, to be deleted at the end.
-      compression: of the shards.
+      unpacked: URIs of plain tars that were made of compressed ones; the build deletes them.
+      compression: of the shards: "gzip", or empty.
     """
 
     splits: Mapping[str, SplitPlan]
@@ -209,19 +200,19 @@ class Plan:
 
 @dataclass(frozen=True)
 class Planner:
-    """What the command line says of splits, shards and classes.
+    """Makes the plan, by what the options require of splits, shards and classes.
 
     Attributes:
-      num_shards: how many shards.
-      split_order: splits that must come out, in their order; empty: those that are found.
+      num_shards: how many shards each split gets.
+      split_order: the splits of the data set, in order; empty: the splits that are found.
       class_names: given class names in label order, or None.
-      class_texts: what records say of a class beside its name.
-      label_offset: 1 leaves label 0 to a background class.
-      with_labels: whether there are labels at all.
-      base: what URIs are taken relative to, or empty.
-      compression: of the shards.
-      noun: what one reference stands for, in messages.
-      record_bytes: of each record, where all have one size; else 0, and what comes in tells.
+      class_texts: class name -> its text in the records, where that is not the name.
+      label_offset: 1 reserves label 0 for a background class.
+      with_labels: whether records have labels.
+      base: prefix that at least one URI must have, or empty.
+      compression: of the shards: "gzip", or empty.
+      noun: what a reference is, for messages: "image" or "text".
+      record_bytes: of each record, if all have one size; 0: sizes come from the references.
     """
 
     num_shards: ShardCounts
@@ -239,38 +230,14 @@ class Planner:
         """The plan of a build.
 
         Raises:
-          BuildError: it cannot be built as it was asked for.
+          BuildError: the references do not allow what the options require.
         """
         images: Counter[str] = Counter()
         for (split, _), count in tally.images.items():
             images[split] += count
-        if not images:
-            raise BuildError(f"no {self.noun} in any --input")
-        if tally.listed != images.total() + tally.duplicates:
-            raise BuildError(
-                f"{tally.listed:,} references were listed, but {images.total():,} and "
-                f"{tally.duplicates:,} duplicates came out of the shuffle: the runner lost some"
-            )
-        if self.base and not tally.below_base:
-            raise BuildError(f"--base_uri {self.base}: none of the {self.noun}s is below it")
+        self._check(tally, images)
         names = self.split_order or _usual_order(images)
-        for name in images:
-            if name not in names:
-                raise BuildError(
-                    f"split {name!r} was found, but the splits are {', '.join(names)}: "
-                    "name all of them in --split_names"
-                )
-        for name in names:
-            if not images[name]:
-                raise BuildError(
-                    f"split {name!r} gets none of the {images.total():,} {self.noun}s: give it a "
-                    "larger ratio, take smaller groups, or leave it out"
-                )
-        for name in self.num_shards.named:
-            if name not in images:
-                raise BuildError(
-                    f"--num_shards names the split {name!r}; the splits are {', '.join(names)}"
-                )
+        self._check_splits(names, images)
         notes: list[str] = []
         splits = {name: self._split(name, images[name], tally, notes) for name in names}
         classes = Classes()
@@ -282,24 +249,72 @@ class Planner:
             notes.append(f"{len(classes.names):,} {noun} {classes.note}")
         if self.compression:
             notes.append(
-                "gzip: TensorFlow reads it with compression_type='GZIP', TensorFlow Datasets does "
-                "not; no index files, since a compressed file has no random access"
+                "gzip: TensorFlow reads the shards with compression_type='GZIP'; TensorFlow "
+                "Datasets cannot read them; no index files, because compressed files have no "
+                "random access"
             )
-        if tally.blank:
-            lines = "1 empty line was" if tally.blank == 1 else f"{tally.blank:,} empty lines were"
-            notes.append(f"{lines} left out")
+        if blank := tally.blank_lines:
+            were = "was" if blank == 1 else "were"
+            notes.append(f"{counted(blank, 'empty line')} {were} left out")
         labels = classes.numbers or {}
+        return Plan(
+            splits=splits,
+            classes=classes.names,
+            labels=labels,
+            listed=tally.listed,
+            duplicates=tally.duplicates,
+            passed_over=tally.passed_over,
+            notes=tuple(notes),
+            digest=self._digest(splits, classes.names, labels, tally),
+            unpacked=tally.unpacked,
+            compression=self.compression,
+        )
+
+    def _check(self, tally: Tally, images: Counter[str]) -> None:
+        if not images:
+            raise BuildError(f"no {self.noun} in any --input")
+        if tally.listed != images.total() + tally.duplicates:
+            raise BuildError(
+                f"{tally.listed:,} references were listed, but {images.total():,} and "
+                f"{tally.duplicates:,} duplicates came out of the shuffle: the runner lost some"
+            )
+        if self.base and not tally.below_base:
+            raise BuildError(f"--base_uri {self.base}: none of the {self.noun}s is below it")
+
+    def _check_splits(self, names: Sequence[str], images: Counter[str]) -> None:
+        for name in images:
+            if name not in names:
+                raise BuildError(
+                    f"split {name!r} was found, but the splits are {', '.join(names)}: "
+                    "list all of them in --split_names"
+                )
+        for name in names:
+            if not images[name]:
+                raise BuildError(
+                    f"split {name!r} gets none of the {images.total():,} {self.noun}s: give it a "
+                    "larger ratio, use smaller groups, or remove it"
+                )
+        for name in self.num_shards.named:
+            if name not in images:
+                raise BuildError(
+                    f"--num_shards names the split {name!r}; the splits are {', '.join(names)}"
+                )
+
+    def _digest(
+        self,
+        splits: Mapping[str, SplitPlan],
+        classes: tuple[str, ...],
+        labels: Mapping[str, int],
+        tally: Tally,
+    ) -> str:
         shards = [(name, split.num_shards) for name, split in splits.items()]
-        head = json.dumps([shards, classes.names, sorted(labels.items())])
+        head = json.dumps([shards, classes, sorted(labels.items())])
         digest = blake2b(head.encode(), digest_size=16)
         for texts in sorted(self.class_texts.items()):
             digest.update(b"%b\t%b\n" % texts)
         for (split, bucket), value in sorted(tally.digests.items()):
             digest.update(f"{split}:{bucket}:".encode() + value)
-        return Plan(
-            splits, classes.names, labels, tally.listed, tally.duplicates, tally.passed_over,
-            tuple(notes), digest.hexdigest(), tally.unpacked, self.compression,
-        )  # fmt: skip
+        return digest.hexdigest()
 
     def _split(self, name: str, images: int, tally: Tally, notes: list[str]) -> SplitPlan:
         sized = tally.sized.get(name, 0)
@@ -309,9 +324,9 @@ class Planner:
         num_shards = self.num_shards.of(name)
         if num_shards is None:
             num_shards = max(1, min(images, round(size / TARGET_SHARD_BYTES)))
-            how = "" if sized == images else f", going by {sized:,} of {images:,}"
+            how = "" if sized == images else f", estimated from {sized:,} of {images:,}"
             if not sized:
-                how = f", were they of {_GUESSED_BYTES // 1000} kB each,"
+                how = f", assuming {_GUESSED_BYTES // 1000} kB each"
             notes.append(
                 f"{name}: {counted(num_shards, 'shard')} for {size / 1e6:,.1f} MB of "
                 f"{self.noun}s{how} (auto aims at {TARGET_SHARD_BYTES / 1e6:.0f} MB a shard)"
@@ -331,5 +346,5 @@ class Planner:
 
 
 def _usual_order(splits: Iterable[str]) -> tuple[str, ...]:
-    usual = {name: place for place, name in enumerate(KNOWN_SPLITS)}
+    usual = {name: index for index, name in enumerate(KNOWN_SPLITS)}
     return tuple(sorted(splits, key=lambda name: (usual.get(name, len(usual)), name)))

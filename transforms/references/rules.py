@@ -1,7 +1,6 @@
-"""How labels, splits, groups and shard counts are told from the command line. Pure.
+"""Rules of labels, splits, groups and shard counts, parsed from the texts of their options.
 
-Each rule is parsed from the text of its option and raises ValueError with what to write
-instead.
+Parsing raises ValueError, whose message has what to write instead.
 """
 
 from __future__ import annotations
@@ -13,8 +12,10 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
 
-from imageshards.transforms.inputs.listing import ARCHIVE_SUFFIXES
-
+ARCHIVE_SUFFIXES = (
+    ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".zip",
+)  # fmt: skip
+"""Suffixes of archives in lower case. In URIs of their members, archives are folders."""
 _WEB = re.compile("https?://", re.IGNORECASE)
 _QUERY = re.compile("[?#]")
 _SPLIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -31,14 +32,14 @@ def _compile(option: str, pattern: str) -> re.Pattern[str]:
         raise ValueError(f"{option}: {pattern!r} is not a regular expression: {error}") from error
     if compiled.groups < 1:
         raise ValueError(
-            f"{option}: {pattern!r} has no group: put parentheses around what to take, "
+            f"{option}: {pattern!r} has no group: put parentheses around the part to take, "
             r"as in regex:([a-z]+)\d+\.jpg"
         )
     return compiled
 
 
 def matched_text(pattern: re.Pattern[str], uri: str) -> str | None:
-    """The first group of a pattern that was found in a URI, or None."""
+    """The first group of a pattern at its first match in a URI, or None."""
     match = pattern.search(uri)
     return match[1] if match else None
 
@@ -53,8 +54,8 @@ class LabelRule:
     """Where the class of an image comes from.
 
     Attributes:
-      kind: "auto" takes the manifest's `label` column where there is one, else the folder.
-      argument: the column's name or the regular expression.
+      kind: "auto" takes the column `label` of a manifest that has one, else the folder.
+      argument: name of the column, or the regular expression.
     """
 
     kind: Literal["auto", "dirname", "column", "regex", "none"]
@@ -82,20 +83,20 @@ class LabelRule:
 
     @property
     def column(self) -> str | None:
-        """The manifest column that is wanted, if any."""
+        """The column of manifests that is needed, or None."""
         return {"auto": "label", "column": self.argument}.get(self.kind)
 
 
 @dataclass(frozen=True)
 class SplitRule:
-    """Into which split an image goes.
+    """Which split an image belongs to.
 
     Attributes:
-      kind: "ratio" cuts a seeded hash of the group; "auto" takes the manifest's `split` column
-        where there is one, else all is `train`.
-      names: for "ratio" the splits in order; else those that may occur.
-      ratios: for "ratio", of the same length as names; they add up to 1.
-      column: the manifest column that is wanted, if any.
+      kind: "ratio" compares a seeded hash of the group with thresholds; "auto" takes the column
+        `split` of a manifest that has one, else all images are `train`.
+      names: for "ratio" the splits in order; else the splits that are allowed.
+      ratios: for "ratio", one for each name; their sum is 1.
+      column: the column of manifests that is needed, or None.
     """
 
     kind: Literal["auto", "ratio", "column", "folder"]
@@ -117,7 +118,7 @@ class SplitRule:
         if text == "auto":
             return cls("auto", names, column="split")
         if split_names:
-            raise ValueError(f"--split_names goes with --splits column or folder, not {text!r}")
+            raise ValueError(f"--split_names requires --splits column or folder, not {text!r}")
         if "=" not in text:
             raise ValueError(
                 f"--splits {text!r}: write train=0.8,test=0.2 or column, column:NAME, folder"
@@ -147,23 +148,23 @@ def _parse_pairs(option: str, text: str, example: str) -> dict[str, str]:
             raise ValueError(f"{option} {text!r}: write it like {example}")
         _check_split_name(option, name)
         if name in pairs:
-            raise ValueError(f"{option} {text!r}: {name} is there twice")
+            raise ValueError(f"{option} {text!r}: {name} occurs twice")
         pairs[name] = value
     return pairs
 
 
 def _check_split_name(option: str, name: str) -> None:
     if not _SPLIT_NAME.fullmatch(name):
-        raise ValueError(f"{option}: {name!r} is no name for a split: letters, digits and _ only")
+        raise ValueError(f"{option}: {name!r} is not a name of a split: use letters, digits and _")
 
 
 @dataclass(frozen=True)
 class GroupRule:
-    """What must not be torn apart by the splits: a patient, a video, a product.
+    """Which images must land in the same split: those of a patient, a video, a product.
 
     Attributes:
       kind: "uri" makes every image a group of its own.
-      argument: the column's name or the regular expression.
+      argument: name of the column, or the regular expression.
     """
 
     kind: Literal["uri", "dirname", "column", "regex"]
@@ -189,7 +190,7 @@ class GroupRule:
 
     @property
     def column(self) -> str | None:
-        """The manifest column that is wanted, if any."""
+        """The column of manifests that is needed, or None."""
         return self.argument if self.kind == "column" else None
 
 
@@ -198,7 +199,7 @@ class ShardCounts:
     """How many shards a split gets.
 
     Attributes:
-      default: for every split that is not named; None is "auto", from the bytes.
+      default: for every split that is not named; None is "auto": from the bytes of the split.
       named: split -> shards.
     """
 
@@ -207,7 +208,7 @@ class ShardCounts:
 
     @classmethod
     def parse(cls, text: str) -> ShardCounts:
-        """From `16`, `auto` or `train=1024,test=16`; splits not named are then "auto"."""
+        """From `16`, `auto` or `train=1024,test=16`; splits that are not named are "auto"."""
         if text == "auto":
             return cls(None, {})
         if "=" not in text:
@@ -229,7 +230,7 @@ def _parse_count(value: str, text: str) -> int:
 
 
 def _folder_name(name: str) -> str:
-    """The name of a folder, or of an archive without its ending."""
+    """The name of a folder, or of an archive without its suffix."""
     if "." in name:
         small = name.lower()
         for suffix in ARCHIVE_SUFFIXES:
@@ -239,9 +240,10 @@ def _folder_name(name: str) -> str:
 
 
 def parent_name(uri: str) -> str:
-    """The name of the folder in which a file lies; empty where there is none.
+    """The name of the folder that holds a file, or empty. An archive is a folder.
 
-    An archive is a folder without its ending: `n01440764` for `train.tar/n01440764.tar/1.JPEG`.
+    >>> parent_name("/d/train.tar/n01440764.tar/1.JPEG")
+    'n01440764'
     """
     if uri[:4].lower() == "http" and _WEB.match(uri):
         path = _QUERY.split(uri, maxsplit=1)[0].partition("://")[2].rpartition("/")[0]
@@ -250,5 +252,5 @@ def parent_name(uri: str) -> str:
 
 
 def top_folder(path: str) -> str:
-    """The first folder of a path below its input; empty for a file directly in it."""
+    """The first folder of a path that is relative to its input; empty for a file directly in it."""
     return _folder_name(path.partition("/")[0]) if "/" in path else ""

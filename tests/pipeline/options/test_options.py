@@ -13,7 +13,7 @@ from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.images.resize import MAX_SIDE, RULE
 from imageshards.transforms.images.validate import MAX_PIXELS
-from imageshards.transforms.inputs.fetch import IMAGE_KEY
+from imageshards.transforms.inputs.kind import IMAGE_KEY
 from imageshards.transforms.storage.web import Manners
 
 ROOT = Path(__file__).parents[3]

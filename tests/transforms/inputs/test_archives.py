@@ -14,8 +14,12 @@ from helpers import image_bytes
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ByteRange
-from imageshards.transforms.inputs import archives, listing, ranges, sources, unpack
-from imageshards.transforms.inputs.listing import Listing
+from imageshards.transforms.inputs import archives, listed, ranges, unpack
+from imageshards.transforms.inputs.kind import ListingOptions, WorkUnit, list_unit
+from imageshards.transforms.inputs.listed import Listed
+from imageshards.transforms.inputs.members import View
+from imageshards.transforms.inputs.sources import identify
+from imageshards.transforms.inputs.tars import Headers
 from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.rules import (
     GroupRule,
@@ -29,9 +33,9 @@ from imageshards.transforms.storage import ReadError
 ANNOTATOR = Annotator(0, LabelRule("none"), SplitRule.parse("train=1"), GroupRule.parse("uri"))
 
 
-def chunks(place: Path | str, **options: object) -> list[Listing]:
-    source = sources.identify(str(place))
-    return list(sources.list_source(source, **options))  # type: ignore[arg-type]
+def chunks(place: Path | str, **options: object) -> list[Listed]:
+    unit = WorkUnit(identify(str(place)))
+    return list(list_unit(unit, ListingOptions(**options)))  # type: ignore[arg-type]
 
 
 def found(
@@ -40,7 +44,7 @@ def found(
     """Path below the archive -> its bytes, or the error type of its reject."""
     result: dict[str, bytes | str] = {}
     for chunk in chunks(place, **options):
-        for ref in ANNOTATOR.annotate(chunk).refs():
+        for ref in ANNOTATOR.annotate(chunk.refs).refs():
             name = ref.uri.removeprefix(f"{place}/")
             assert name not in result
             if ref.problem:
@@ -95,7 +99,7 @@ KINDS: dict[str, Callable[[Members], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_archive(tmp_path: Path, kind: str):
+def test_every_kind_of_archive_is_listed_and_read(tmp_path: Path, kind: str):
     others = {"notes.txt": b"", ".hidden/3.jpg": b"", "__MACOSX/a/._1.jpg": b"", "a/.x.jpg": b""}
     long_name = "n" * 90 + "/" + "m" * 200 + ".jpg"
     path = tmp_path / kind
@@ -116,8 +120,8 @@ def test_headers_are_what_tarfile_makes_of_them(format: int):
         f"{'d' * 90}/{'e' * 90}",
     ]
     data = tar_of({name: b"x" * (7 * len(name)) for name in names}, format)
-    view = archives._View(lambda size, offset: data[offset : offset + size], 0, len(data))
-    ours = [info for info in archives._headers(view, 0) if isinstance(info, tarfile.TarInfo)]
+    view = View(lambda size, offset: data[offset : offset + size], 0, len(data))
+    ours = list(Headers(view, 0))
     with tarfile.open(fileobj=io.BytesIO(data), encoding="utf-8") as tar:
         theirs = tar.getmembers()
     assert [(i.name, i.size, i.type, i.offset, i.offset_data) for i in ours] == [
@@ -138,7 +142,7 @@ def test_a_tar_of_tars_is_ranges_of_the_outer(tmp_path: Path):
         **{f"n{i}.tar/n{i}_{j}.JPEG": b"%d" % (10 * i + j) for i in range(3) for j in range(3)},
         "deep/er.TAR/deepest.tar/x/9.jpg": b"nine", "plain.jpg": b"plain",
     }  # fmt: skip
-    assert {chunk.container for chunk in chunks(path)} == {str(path)}
+    assert {span.uri for chunk in chunks(path) for span in chunk.refs.ranges if span} == {str(path)}
 
 
 def test_an_archive_is_a_folder_without_its_ending():
@@ -152,7 +156,7 @@ def test_an_archive_is_a_folder_without_its_ending():
 def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by the bytes of each read of an archive that is listed."""
     sizes: list[int] = []
-    reads_at = archives._reads_at
+    reads_at = archives.reads_at
 
     def counting(file, uri: str):
         read_at = reads_at(file, uri)
@@ -164,23 +168,23 @@ def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return read
 
-    monkeypatch.setattr(archives, "_reads_at", counting)
+    monkeypatch.setattr(archives, "reads_at", counting)
     return sizes
 
 
 def test_of_ten_thousand_members_the_headers_alone_are_read(tmp_path: Path, read_sizes: list[int]):
     path = tmp_path / "many.tar"
     path.write_bytes(tar_of({f"c{i % 50}/{i:05d}.jpg": b"x" * 700 for i in range(10_000)}))
-    assert sum(len(chunk.uris) for chunk in chunks(path)) == 10_000
+    assert sum(len(chunk.refs) for chunk in chunks(path)) == 10_000
     assert sum(read_sizes) < 1.01 * 10_000 * 512
     assert len(read_sizes) < 2.1 * 10_000
 
 
 def test_long_archives_come_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listing, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(listed, "CHUNK_ROWS", 10)
     path = tmp_path / "a.tar"
     path.write_bytes(tar_of({f"{i}.jpg": b"%d" % i for i in range(25)}))
-    assert [len(chunk.uris) for chunk in chunks(path) if chunk.uris] == [10, 10, 5]
+    assert [len(chunk.refs) for chunk in chunks(path) if len(chunk.refs)] == [10, 10, 5]
     assert len(found(path)) == 25
 
 
@@ -189,14 +193,13 @@ def test_a_folder_passes_archives_over_and_a_pattern_names_them(tmp_path: Path):
         (tmp_path / name).write_bytes(tar_of(MEMBERS))
     (tmp_path / "own.jpg").write_bytes(b"own")
     (tmp_path / "._one.tar").write_bytes(b"of macOS")
-    assert [uri for chunk in chunks(tmp_path) for uri in chunk.uris] == [f"{tmp_path}/own.jpg"]
+    assert [uri for chunk in chunks(tmp_path) for uri in chunk.refs.uris] == [f"{tmp_path}/own.jpg"]
     assert passed_over(tmp_path) == 3
     everything = chunks(f"{tmp_path}/*")
-    assert [uri for chunk in everything for uri in chunk.uris] == [f"{tmp_path}/own.jpg"]
-    named = [(chunk, n) for chunk in chunks(f"{tmp_path}/*.tar") for n in range(len(chunk.uris))]
+    assert [uri for chunk in everything for uri in chunk.refs.uris] == [f"{tmp_path}/own.jpg"]
+    named = [path for c in chunks(f"{tmp_path}/*.tar") for path in c.refs.uris_below_root]
     assert len(named) == 6
-    roots = {chunk.uris[n][chunk.roots[n] :].split("/")[0] for chunk, n in named}
-    assert roots == {"one.tar", "two.tar"}
+    assert {path.split("/")[0] for path in named} == {"one.tar", "two.tar"}
 
 
 def test_names_that_lead_out_are_rejects_and_touch_nothing(tmp_path: Path):
@@ -234,7 +237,7 @@ def test_links_lead_to_members_and_devices_are_rejects(tmp_path: Path):
     }  # fmt: skip
 
 
-def test_of_a_name_that_is_twice_in_a_tar_the_last_counts(tmp_path: Path):
+def test_the_last_of_two_members_with_one_name_is_kept(tmp_path: Path):
     from imageshards.transforms.references.order import partition, sort_group
 
     path = tmp_path / "a.tar"
@@ -244,7 +247,7 @@ def test_of_a_name_that_is_twice_in_a_tar_the_last_counts(tmp_path: Path):
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
     for again in (1, -1):
-        batch = ANNOTATOR.annotate(chunks(path)[0]).take([0, 1][::again])
+        batch = ANNOTATOR.annotate(chunks(path)[0].refs).take([0, 1][::again])
         ((_, part),) = partition(batch)
         groups, duplicates = sort_group([part])
         (ref,) = groups["train"].refs()
@@ -255,7 +258,7 @@ def test_of_a_name_that_is_twice_in_a_tar_the_last_counts(tmp_path: Path):
 # Each truncated or garbled archive: what is listed of it, and that nothing is lost in silence.
 
 
-def test_a_tar_that_is_cut_anywhere(tmp_path: Path):
+def test_a_tar_that_is_cut_loses_only_what_is_behind_the_cut(tmp_path: Path):
     whole = tar_of({f"{i}.jpg": b"x" * 600 for i in range(4)}, tarfile.USTAR_FORMAT)
     path = tmp_path / "cut.tar"
     for size in [*range(512, 4 * 1536, 128), 4 * 1536 + 100]:
@@ -309,7 +312,9 @@ NEGATIVE = b"\xff" * 10 + b"\xfc\x00"  # -1,024
         ("headers without end", header("x", b"00000000000\0", b"L") * 3000),
     ],
 )
-def test_forged_headers_end_soon(tmp_path: Path, name: str, evil: bytes, read_sizes: list[int]):
+def test_forged_headers_cause_few_reads(
+    tmp_path: Path, name: str, evil: bytes, read_sizes: list[int]
+):
     good = header("1.jpg", b"00000000003\0") + b"one".ljust(512, b"\0")
     path = tmp_path / "a.tar"
     path.write_bytes(good + evil + good + bytes(1024))
@@ -335,7 +340,7 @@ def test_a_member_that_is_too_large_is_not_read(tmp_path: Path):
     assert found(path) == {"1.jpg": "TooLarge"}
 
 
-def test_tars_in_tars_in_tars_end(tmp_path: Path):
+def test_the_depth_of_tars_in_tars_is_limited(tmp_path: Path):
     data = tar_of({"1.jpg": b"1"})
     for _ in range(20):
         data = tar_of({"t.tar": data}, tarfile.USTAR_FORMAT)
@@ -344,7 +349,7 @@ def test_tars_in_tars_in_tars_end(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.tar.gz"])
-def test_what_is_no_archive_at_all(tmp_path: Path, name: str):
+def test_a_file_that_is_not_an_archive_is_an_error(tmp_path: Path, name: str):
     for data in (b"", b"junk" * 1000, bytes(10)):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(BuildError, match=name) as caught:
@@ -353,9 +358,9 @@ def test_what_is_no_archive_at_all(tmp_path: Path, name: str):
 
 
 @pytest.mark.parametrize("kind", ["pax.tar", "stored.zip", "x.tar.gz"])
-def test_an_empty_archive_is_an_empty_folder(tmp_path: Path, kind: str):
+def test_an_empty_archive_is_an_error_like_an_empty_folder(tmp_path: Path, kind: str):
     (tmp_path / kind).write_bytes(KINDS[kind]({}))
-    with pytest.raises(BuildError, match="no image there"):
+    with pytest.raises(BuildError, match="no image found"):
         found(tmp_path / kind, scratch=str(tmp_path))
 
 
@@ -383,7 +388,7 @@ DIRECTORY, LOCAL = b"PK\1\2", b"PK\3\4"
         (LOCAL, 28, "<H", 65535, "Changed"),  # an extra field that leads out of the file
     ],
 )
-def test_a_zip_whose_directory_lies(
+def test_members_that_a_zip_describes_wrongly_are_rejects(
     tmp_path: Path, magic: bytes, at: int, kind: str, value: int, error: str
 ):
     data = zip_of({"1.jpg": b"x" * 300, "2.jpg": b"y" * 300})
@@ -392,7 +397,7 @@ def test_a_zip_whose_directory_lies(
     assert found(path)["1.jpg"] == error
 
 
-def test_members_on_top_of_one_another(tmp_path: Path):
+def test_members_on_top_of_one_another_are_rejects(tmp_path: Path):
     data = zip_of({f"{i}.jpg": b"x" * 300 for i in range(5)})
     places = [i for i in range(len(data)) if data[i : i + 4] == DIRECTORY]
     out = bytearray(data)
@@ -410,7 +415,7 @@ def test_zip_bombs_are_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found(tmp_path / "a.zip", limit=1 << 20) == {"1.jpg": "TooLarge"}
 
 
-def test_deflated_data_that_is_none_or_breaks_off(tmp_path: Path):
+def test_deflated_data_that_is_damaged_is_a_reject(tmp_path: Path):
     data = zip_of({"1.jpg": image_bytes(1, size=(90, 90))}, zipfile.ZIP_DEFLATED)
     start = data.index(b"1.jpg") + 5
     path = tmp_path / "a.zip"
@@ -419,11 +424,11 @@ def test_deflated_data_that_is_none_or_breaks_off(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["x.tar.gz", "x.tar.xz", "x.tar.zst"])
-def test_a_compressed_tar_that_breaks_off(tmp_path: Path, kind: str):
+def test_a_compressed_tar_that_is_cut_off_is_an_error(tmp_path: Path, kind: str):
     data = KINDS[kind]({f"{i}.jpg": os.urandom(3000) for i in range(9)})
     (tmp_path / kind).write_bytes(data[: len(data) // 2])
     (tmp_path / "scratch").mkdir()
-    with pytest.raises(BuildError, match=f"{kind}: cannot be unpacked from byte"):
+    with pytest.raises(BuildError, match=f"{kind}: cannot be unpacked beyond byte"):
         found(tmp_path / kind, scratch=str(tmp_path / "scratch"))
     assert os.listdir(tmp_path / "scratch") == []
 
@@ -431,7 +436,7 @@ def test_a_compressed_tar_that_breaks_off(tmp_path: Path, kind: str):
 def test_a_compressed_tar_that_fills_the_disk_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(unpack, "_FREE_OF_DOUBT_BYTES", 1 << 20)
+    monkeypatch.setattr(unpack, "_ALWAYS_ALLOWED_BYTES", 1 << 20)
     (tmp_path / "a.tgz").write_bytes(gzip.compress(bytes(1 << 24)))
     (tmp_path / "scratch").mkdir()
     with pytest.raises(BuildError, match="expands to more than 100 times its size"):
@@ -452,10 +457,10 @@ def test_a_compressed_tar_is_unpacked_once(tmp_path: Path):
     assert len(os.listdir(scratch)) == 2
 
 
-def test_an_archive_that_is_written_meanwhile(tmp_path: Path):
+def test_a_change_of_an_archive_while_it_is_read_is_detected(tmp_path: Path):
     path = tmp_path / "a.tar"
     path.write_bytes(tar_of(MEMBERS))
-    refs = list(ANNOTATOR.annotate(chunks(path)[0]).refs())
+    refs = list(ANNOTATOR.annotate(chunks(path)[0].refs).refs())
 
     def outcomes() -> set[bytes | str]:
         values: set[bytes | str] = set()
@@ -479,7 +484,7 @@ def test_an_archive_that_is_written_meanwhile(tmp_path: Path):
     assert outcomes() == {"Missing"}
 
 
-def test_archives_stay_open_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_limited_number_of_archives_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     opened: list[str] = []
     real = os.open
 
@@ -501,7 +506,7 @@ def test_archives_stay_open_but_not_for_ever(tmp_path: Path, monkeypatch: pytest
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_zip64(tmp_path: Path):
+def test_members_of_a_zip64_are_read(tmp_path: Path):
     path = tmp_path / "a.zip"
     with (
         zipfile.ZipFile(path, "w") as archive,
@@ -511,12 +516,12 @@ def test_zip64(tmp_path: Path):
     assert found(path) == {"1.jpg": b"data"}
 
 
-def test_names_of_a_zip_without_the_flag_for_utf8(tmp_path: Path):
+def test_utf8_names_of_a_zip_are_read_without_their_flag(tmp_path: Path):
     data = zip_of({"ab.jpg": b"1"}).replace(b"ab.jpg", "ü.jpg".encode())
     (tmp_path / "a.zip").write_bytes(data)
     assert found(tmp_path / "a.zip") == {"ü.jpg": b"1"}
 
 
-def test_suffixes():
-    assert archives.is_archive("gs://b/A.TAR.GZ")
-    assert not archives.is_archive("/d/tar")
+def test_archives_are_recognised_by_their_suffix():
+    assert archives.Archive.recognises("gs://b/A.TAR.GZ")
+    assert not archives.Archive.recognises("/d/tar")

@@ -8,17 +8,28 @@ import pytest
 from pyarrow import parquet
 
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.inputs import listing, manifests, sources
+from imageshards.transforms.inputs import listed as listed_rows
+from imageshards.transforms.inputs import manifests
+from imageshards.transforms.inputs.kind import ListingOptions, WorkUnit, list_unit
+from imageshards.transforms.inputs.sources import identify
+from imageshards.transforms.references.annotate import Columns
+from imageshards.transforms.references.batch import RefBatch, texts_of
+
+
+def batches(place: Path | str, **options: object) -> list[RefBatch]:
+    chunks = list_unit(WorkUnit(identify(str(place))), ListingOptions(**options))  # type: ignore[arg-type]
+    return [chunk.refs for chunk in chunks]
 
 
 def listed(place: Path | str, **options: object) -> tuple[list[str], int]:
     found, passed_over = [], 0
-    for chunk in sources.list_source(sources.identify(str(place)), **options):  # type: ignore[arg-type]
-        found += chunk.uris
+    for chunk in list_unit(WorkUnit(identify(str(place))), ListingOptions(**options)):  # type: ignore[arg-type]
+        found += chunk.refs.uris
         passed_over += chunk.passed_over
-        assert len(chunk.uris) == len(chunk.sizes) == len(chunk.stamps) == len(chunk.roots)
-        assert all(len(column) == len(chunk.uris) for column in chunk.columns.values())
     return found, passed_over
+
+
+OPTIONAL_LABEL = Columns(optional=("label",))
 
 
 def relative(found: list[str], folder: Path) -> list[str]:
@@ -40,14 +51,14 @@ def test_a_folder_is_walked(tree: Path):
     assert passed_over == 3
 
 
-def test_all_is_taken_when_told(tree: Path):
+def test_include_all_takes_every_file(tree: Path):
     found, passed_over = listed(tree, include_all=True)
     assert len(found) == 6
     assert passed_over == 0
 
 
 def test_the_output_is_not_walked_into(tree: Path):
-    found, _ = listed(tree, exclude=str(tree / "b"))
+    found, _ = listed(tree, output=str(tree / "b"))
     assert relative(found, tree) == ["a/1.jpg", "a/2.PNG"]
 
 
@@ -72,7 +83,7 @@ def test_links_are_followed_but_not_in_circles(tree: Path):
         ("**", ["a/1.jpg", "a/2.PNG", "b/c/3.jpeg"]),
     ],
 )
-def test_globs(tree: Path, pattern: str, expected: list[str]):
+def test_a_pattern_names_files_and_folders(tree: Path, pattern: str, expected: list[str]):
     found, _ = listed(f"{tree}/{pattern}")
     assert relative(found, tree) == expected
 
@@ -82,7 +93,7 @@ def test_hidden_files_of_a_glob_are_passed_over(tree: Path):
     assert len(listed(f"{tree}/**", include_all=True)[0]) == 6
 
 
-def test_relative_uris_of_a_remote_manifest():
+def test_relative_uris_of_a_remote_manifest_begin_at_its_folder():
     uris, _ = manifests._absolute(["./a.jpg", "../b.jpg", "c.jpg"], "gs://bucket/m")
     assert uris == ["gs://bucket/m/a.jpg", "gs://bucket/b.jpg", "gs://bucket/m/c.jpg"]
 
@@ -95,7 +106,7 @@ def test_a_name_with_brackets_is_a_name_if_it_is_there(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "tsv", "jsonl", "parquet", "txt"])
-def test_manifests(tmp_path: Path, kind: str):
+def test_all_formats_of_manifests_give_the_same_references(tmp_path: Path, kind: str):
     uris = ["1.jpg", "sub/2 #?.jpg", "/abs/3.jpg", "gs://b/4.jpg", "../5.jpg", "./6[*].jpg"]
     labels = ["x", None, "z", "7", "ü", "w"]
     path = tmp_path / "m" / f"list.{kind}"
@@ -113,27 +124,26 @@ def test_manifests(tmp_path: Path, kind: str):
         path.write_bytes(gzip.compress(table.encode()))
     else:
         path.write_text("\ufeff" + table)
-    chunks = list(sources.list_source(sources.identify(str(path)), optional=["label"]))
-    assert chunks[0].uris == [
+    refs = batches(path, columns=OPTIONAL_LABEL)[0]
+    assert refs.uris == [
         f"{tmp_path}/m/1.jpg", f"{tmp_path}/m/sub/2 #?.jpg", "/abs/3.jpg", "gs://b/4.jpg",
         f"{tmp_path}/5.jpg", f"{tmp_path}/m/6[*].jpg",
     ]  # fmt: skip
     if kind != "txt":
-        assert chunks[0].columns["label"] == labels
+        assert texts_of(refs.text_column("label")) == labels
 
 
 def test_numbers_become_texts(tmp_path: Path):
     path = tmp_path / "m.parquet"
     parquet.write_table(pa.table({"uri": ["a", "b", "c"], "label": [3.0, None, 12.0]}), path)
-    chunk = next(sources.list_source(sources.identify(str(path)), required=["label"]))
-    assert chunk.columns["label"] == ["3", None, "12"]
+    (refs,) = batches(path, columns=Columns(required=("label",)))
+    assert texts_of(refs.text_column("label")) == ["3", None, "12"]
 
 
-def test_roots(tmp_path: Path):
+def test_paths_below_a_manifest_begin_at_its_folder(tmp_path: Path):
     (tmp_path / "m.csv").write_text("uri\nsub/1.jpg\n/elsewhere/2.jpg\ngs://bucket/3.jpg\n")
-    chunk = next(sources.list_source(sources.identify(str(tmp_path / "m.csv"))))
-    rest = [u[n:] for u, n in zip(chunk.uris, chunk.roots, strict=True)]
-    assert rest == ["sub/1.jpg", "elsewhere/2.jpg", "bucket/3.jpg"]
+    (refs,) = batches(tmp_path / "m.csv")
+    assert refs.uris_below_root == ["sub/1.jpg", "elsewhere/2.jpg", "bucket/3.jpg"]
 
 
 BROKEN = {
@@ -141,14 +151,17 @@ BROKEN = {
     "utf8.csv": (b"uri\na.jpg\n\xff\xfe.jpg\n", "utf8.csv:3: not UTF-8"),
     "ragged.csv": (b"uri,label\na,b\nc\n", "ragged.csv:3: 1 values, but the header has 2"),
     "quote.csv": (b'uri\n"abc\n', "quote.csv:2: unexpected end"),
-    "nouri.csv": (b"uri,label\n,x\n", "nouri.csv:2: no uri"),
-    "later.csv": (b'uri,label\n"a\nb.jpg",x\n\n,y\n', "later.csv:5: no uri"),
-    "header.csv": (b"uri,label\n", "no image there"),
+    "nouri.csv": (b"uri,label\n,x\n", "nouri.csv:2: no value in the column 'uri'"),
+    "later.csv": (b'uri,label\n"a\nb.jpg",x\n\n,y\n', "later.csv:5: no value in the column 'uri'"),
+    "header.csv": (b"uri,label\n", "no image found"),
     "empty.csv": (b"", "empty"),
     "empty.jsonl": (b"\n", "empty"),
     "bad.jsonl": (b'{"uri": "a"}\n{"uri": \n', "bad.jsonl:2: not JSON"),
     "list.jsonl": (b"[1]\n", "list.jsonl:1: not a JSON object"),
-    "nouri.jsonl": (b'{"uri": "a"}\n{"path": "b"}\n', "nouri.jsonl:2: no uri"),
+    "nouri.jsonl": (
+        b'{"uri": "a"}\n{"path": "b"}\n',
+        "nouri.jsonl:2: no value in the column 'uri'",
+    ),
     "late.jsonl": (b'{"uri": "a"}\n{"uri": "b", "label": 1}\n', "late.jsonl:2: has 'label'"),
     "object.jsonl": (b'{"uri": {"a": 1}}\n', "object.jsonl:1: uri must be a text"),
     "surrogate.jsonl": (b'{"uri": "\\ud800"}\n', "surrogate.jsonl:1: uri is not Unicode"),
@@ -162,36 +175,35 @@ def test_broken_manifests_say_where(tmp_path: Path, name: str):
     data, says = BROKEN[name]
     (tmp_path / name).write_bytes(data)
     with pytest.raises(BuildError, match=says) as caught:
-        listed(tmp_path / name, optional=["label"])
+        listed(tmp_path / name, columns=OPTIONAL_LABEL)
     assert "\n" not in str(caught.value)
 
 
-def test_nothing_found_is_said(tmp_path: Path):
+def test_an_input_without_an_image_is_an_error(tmp_path: Path):
     with pytest.raises(BuildError, match="no such file or folder"):
-        sources.identify(str(tmp_path / "none"))
-    with pytest.raises(BuildError, match=r"no image there$"):
+        identify(str(tmp_path / "none"))
+    with pytest.raises(BuildError, match=r"no image found$"):
         listed(tmp_path)
     (tmp_path / "a.txt.orig").touch()
-    with pytest.raises(BuildError, match="1 file was passed over by name; --include_all"):
+    with pytest.raises(BuildError, match="1 file was passed over by name; --include_all takes"):
         listed(tmp_path)
-    with pytest.raises(BuildError, match="no image there"):
+    with pytest.raises(BuildError, match="no image found"):
         listed(tmp_path / "*.jpg")
 
 
 def test_a_folder_has_no_columns(tree: Path):
     with pytest.raises(BuildError, match="not a manifest and has no column 'label'"):
-        listed(tree, required=["label"])
+        listed(tree, columns=Columns(required=("label",)))
 
 
 def test_long_manifests_come_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listing, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(listed_rows, "CHUNK_ROWS", 10)
     (tmp_path / "m.txt").write_text("".join(f"{i}.jpg\n" for i in range(25)))
-    sizes = [len(c.uris) for c in sources.list_source(sources.identify(str(tmp_path / "m.txt")))]
-    assert sizes == [10, 10, 5]
+    assert [len(refs) for refs in batches(tmp_path / "m.txt")] == [10, 10, 5]
 
 
 def test_values_of_a_csv_may_hold_anything(tmp_path: Path):
     (tmp_path / "m.csv").write_text('uri,label\n"a, ""b"".jpg","x\ny"\n\n c.jpg,007\nNULL,NA\n')
-    found = list(sources.list_source(sources.identify(str(tmp_path / "m.csv")), optional=["label"]))
-    assert [uri.rpartition("/")[2] for uri in found[0].uris] == ['a, "b".jpg', " c.jpg", "NULL"]
-    assert found[0].columns["label"] == ["x\ny", "007", "NA"]
+    (refs,) = batches(tmp_path / "m.csv", columns=OPTIONAL_LABEL)
+    assert [uri.rpartition("/")[2] for uri in refs.uris] == ['a, "b".jpg', " c.jpg", "NULL"]
+    assert texts_of(refs.text_column("label")) == ["x\ny", "007", "NA"]

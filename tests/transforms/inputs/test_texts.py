@@ -18,7 +18,8 @@ from imageshards.reader.inspect import inspect
 from imageshards.reader.verify import verify
 from imageshards.transforms.elements import BuildError, ByteRange
 from imageshards.transforms.inputs import ranges, texts
-from imageshards.transforms.inputs.listing import Source, TextUnit
+from imageshards.transforms.inputs.kind import ListingOptions, TextUnit
+from imageshards.transforms.inputs.texts import TextFile
 from imageshards.transforms.storage import ReadError
 
 HAMLET = "To be, or not to be:\nthat is the question.\n\n  \nWhether 'tis nobler\n\n"
@@ -41,12 +42,16 @@ def listed(path: Path, unit: TextUnit) -> tuple[list[tuple[str, bytes]], int]:
     data = path.read_bytes() if path.exists() else b""
     found = []
     blank = 0
-    for chunk in texts.list_texts(Source(str(path), str(path), "text"), 0, 0, unit):
-        blank += chunk.blank
-        for uri, offset, length in zip(chunk.uris, chunk.offsets, chunk.lengths, strict=True):
+    source = TextFile(str(path), str(path))
+    for chunk in source.list_file(0, 0, 0, ListingOptions(text_unit=unit)):
+        blank += chunk.blank_lines
+        refs = chunk.refs
+        for uri, span in zip(refs.uris, refs.ranges, strict=True):
+            assert span
             name = uri.removeprefix(f"{path}:")
-            error = chunk.problems.get(len(found))
-            found.append((name, error.reason.encode() if error else data[offset : offset + length]))
+            error = refs.problems.get(len(found))
+            text = data[span.offset : span.offset + span.size]
+            found.append((name, error.reason.encode() if error else text))
     return found, blank
 
 
@@ -69,7 +74,7 @@ def written(path: Path, data: bytes) -> Path:
         (b"\xef\xbb\xbf", [], []),
     ],
 )  # fmt: skip
-def test_lines_and_paragraphs(
+def test_lines_and_paragraphs_are_records(
     tmp_path: Path, data: bytes, lines: list[tuple[str, bytes]], paragraphs: list[tuple[str, bytes]]
 ):
     path = written(tmp_path / "a.txt", data)
@@ -113,7 +118,7 @@ def test_any_text_comes_back(
         (b"\x1f\x8b\x08", "a gzip file: gunzip it first"),
     ],
 )
-def test_what_is_no_text(tmp_path: Path, data: bytes, reason: str):
+def test_a_file_that_is_not_a_text_is_one_reject(tmp_path: Path, data: bytes, reason: str):
     path = written(tmp_path / "a.txt", data)
     assert listed(path, "line")[0] == [(f"{path}", reason.encode())]
 
@@ -192,7 +197,7 @@ def test_a_long_line_is_not_read(build: Build, corpus: Path, tmp_path: Path):
     assert len(records(tmp_path / "out")) == 8
 
 
-def test_texts_in_two_splits_are_told(build: Build, tmp_path: Path):
+def test_texts_in_two_splits_are_reported(build: Build, tmp_path: Path):
     lines = [f"line {n % 60}\n" for n in range(120)]
     path = written(tmp_path / "a.txt", "".join(lines).encode())
     same = {
@@ -228,7 +233,7 @@ def test_a_file_stays_in_one_split_if_it_is_a_group(build: Build, tmp_path: Path
     assert not files["train"] & files["test"]
 
 
-def test_texts_are_made_again_and_taken_up(build: Build, corpus: Path, tmp_path: Path):
+def test_builds_of_texts_are_reproducible_and_resumed(build: Build, corpus: Path, tmp_path: Path):
     same = {"features": "text", "num_shards": "3", "name": "x", "base_uri": str(corpus)}
     build(corpus, **same)
     before = contents(tmp_path / "out")
@@ -245,15 +250,17 @@ def test_texts_are_made_again_and_taken_up(build: Build, corpus: Path, tmp_path:
     ("name", "message"),
     [
         ("http://example.org/a.txt", "texts are not read from the web"),
-        ("{tmp}/a.tar", "an archive, where --features text takes text files"),
-        ("{tmp}/a.tfrecord", "a TFRecord file, where"),
-        ("{tmp}/a.csv", "a manifest, where"),
-        ("{tmp}/a.txt.gz", "a manifest, where"),
-        ("{tmp}/none.txt", "there is no such file or folder"),
-        ("{tmp}/empty", "no text there (1 file was passed over by name"),
+        ("{tmp}/a.tar", "is an archive, but --features text requires text files"),
+        ("{tmp}/a.tfrecord", "is a TFRecord file, but"),
+        ("{tmp}/a.csv", "is a manifest, but"),
+        ("{tmp}/a.txt.gz", "is a manifest, but"),
+        ("{tmp}/none.txt", "no such file or folder"),
+        ("{tmp}/empty", "no text found (1 file was passed over by name"),
     ],
 )
-def test_inputs_that_are_no_texts(command: Command, tmp_path: Path, name: str, message: str):
+def test_inputs_that_are_not_texts_are_refused(
+    command: Command, tmp_path: Path, name: str, message: str
+):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/a.jpg").touch()
     for file in ("a.tar", "a.tfrecord", "a.csv", "a.txt.gz"):
@@ -267,12 +274,12 @@ def test_inputs_that_are_no_texts(command: Command, tmp_path: Path, name: str, m
     assert errors.count("\n") == 1
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path):
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path):
     with pytest.raises(BuildError, match="cannot be read"):
         listed(tmp_path / "x.txt", "line")
 
 
-def test_a_text_file_that_changed_is_written_anew(build: Build, corpus: Path, tmp_path: Path):
+def test_a_text_file_that_changed_is_written_again(build: Build, corpus: Path, tmp_path: Path):
     build(corpus, features="text", num_shards="1")
     (corpus / "plays/1.txt").write_bytes(HAMLET.replace("To be", "To do").encode())
     again = build(corpus, features="text", num_shards="1")
@@ -280,7 +287,7 @@ def test_a_text_file_that_changed_is_written_anew(build: Build, corpus: Path, tm
     assert b"To do, or not to be:" in [row.first("text") for row in records(tmp_path / "out")]
 
 
-def test_a_text_file_that_changes_meanwhile_is_told(tmp_path: Path):
+def test_a_change_of_a_text_file_while_it_is_read_is_detected(tmp_path: Path):
     path = written(tmp_path / "a.txt", b"one\ntwo\n")
     stamp = path.stat().st_mtime_ns
     place = ByteRange(str(path), 4, 3, "stored")

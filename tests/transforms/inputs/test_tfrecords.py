@@ -4,16 +4,19 @@ from pathlib import Path
 import pytest
 
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.inputs import ranges, sources, tfrecords
-from imageshards.transforms.inputs.tfrecords import RecordKeys
+from imageshards.transforms.inputs import ranges, tfrecords
+from imageshards.transforms.inputs.kind import ListingOptions, RecordKeys, WorkUnit, list_unit
+from imageshards.transforms.inputs.sources import identify
 from imageshards.transforms.records import example
 from imageshards.transforms.records.schemas import Feature, Kind, Schema
 from imageshards.transforms.records.tfrecord import frame
-from imageshards.transforms.references.annotate import Annotator
+from imageshards.transforms.references.annotate import Annotator, Columns
+from imageshards.transforms.references.batch import texts_of
 from imageshards.transforms.references.rules import GroupRule, LabelRule, SplitRule
 
 ANNOTATOR = Annotator(0, LabelRule("none"), SplitRule.parse("train=1"), GroupRule.parse("uri"))
 
+LABEL = Columns(optional=("label",))
 Values = dict[str, bytes | int | float]
 
 
@@ -41,15 +44,15 @@ ROWS: list[Values] = [
 ]  # fmt: skip
 
 
-def listed(place: Path, keys: RecordKeys | None = None, **options: object) -> list[tuple]:  # type: ignore[type-arg]
+def listed(place: Path, keys: RecordKeys | None = None, columns: Columns = LABEL) -> list[tuple]:  # type: ignore[type-arg]
     """(name, image or error type, label) of every record."""
     keys = keys or RecordKeys()
     result = []
-    options.setdefault("optional", ["label"])
-    source = sources.identify(str(place))
-    for chunk in sources.list_source(source, keys=keys, **options):  # type: ignore[arg-type]
-        labels = chunk.columns.get("label") or [None] * len(chunk.uris)
-        for ref, label in zip(ANNOTATOR.annotate(chunk).refs(), labels, strict=True):
+    options = ListingOptions(columns=columns, record_keys=keys)
+    for chunk in list_unit(WorkUnit(identify(str(place))), options):
+        column = chunk.refs.text_column("label")
+        labels = [None] * len(chunk.refs) if column is None else texts_of(column)
+        for ref, label in zip(ANNOTATOR.annotate(chunk.refs).refs(), labels, strict=True):
             name = ref.uri.removeprefix(f"{place}/")
             if ref.problem:
                 result.append((name, ref.problem.error, label))
@@ -76,11 +79,12 @@ def test_every_record_is_a_reference(tmp_path: Path):
 def test_any_feature_is_a_column(tmp_path: Path):
     path = tmp_path / "a.tfrecords"
     path.write_bytes(file_of(ROWS))
-    source = sources.identify(str(path))
-    (chunk,) = sources.list_source(source, required=["score"], optional=["image/filename", "none"])
-    assert chunk.columns["score"] == ["0", "0.5", "1", "1.5", "2", "2.5"]
-    assert chunk.columns["image/filename"][5] == "c1/5.jpg"
-    assert "none" not in chunk.columns
+    columns = Columns(required=("score",), optional=("image/filename", "none"))
+    (chunk,) = list_unit(WorkUnit(identify(str(path))), ListingOptions(columns=columns))
+    refs = chunk.refs
+    assert texts_of(refs.text_column("score")) == ["0", "0.5", "1", "1.5", "2", "2.5"]
+    assert texts_of(refs.text_column("image/filename"))[5] == "c1/5.jpg"
+    assert refs.text_column("none") is None
 
 
 def test_a_pattern_names_many_files(tmp_path: Path):
@@ -97,9 +101,9 @@ def test_a_pattern_names_many_files(tmp_path: Path):
 @pytest.mark.parametrize(
     "name", ["a-00000-of-00001", "d-train.tfrecord-00000-of-00010", "A.TFRecords"]
 )
-def test_names_of_tfrecord_files(name: str):
-    assert tfrecords.is_records(f"gs://b/{name}")
-    assert not tfrecords.is_records(f"gs://b/{name}.idx")
+def test_tfrecord_files_are_recognised_by_their_names(name: str):
+    assert tfrecords.TFRecordFile.recognises(f"gs://b/{name}")
+    assert not tfrecords.TFRecordFile.recognises(f"gs://b/{name}.idx")
 
 
 def test_what_is_wrong_with_a_record_is_a_reject(tmp_path: Path):
@@ -153,9 +157,9 @@ def test_features_that_are_not_there_are_named(tmp_path: Path):
     with pytest.raises(BuildError, match="no feature klass for the label"):
         listed(path, RecordKeys(image="jpg", label="klass"))
     with pytest.raises(BuildError, match="no feature 'patient'"):
-        listed(path, RecordKeys(image="jpg"), optional=[], required=["patient"])
+        listed(path, RecordKeys(image="jpg"), Columns(required=("patient",)))
     assert listed(path, RecordKeys(image="jpg", label="cls")) == [("0", b"1", "1")]
-    assert listed(path, RecordKeys(image="jpg"), optional=[]) == [("0", b"1", None)]
+    assert listed(path, RecordKeys(image="jpg"), Columns()) == [("0", b"1", None)]
 
 
 def test_records_without_a_name_have_a_number(tmp_path: Path):
@@ -169,11 +173,11 @@ def test_records_without_a_name_have_a_number(tmp_path: Path):
 @pytest.mark.parametrize("name", ["a.tfrecord.gz", "a.tfrecord", "a-00000-of-00001"])
 def test_compressed_files_are_refused(tmp_path: Path, name: str):
     (tmp_path / name).write_bytes(gzip.compress(file_of(ROWS)))
-    with pytest.raises(BuildError, match="cannot be read at random: gunzip it first"):
+    with pytest.raises(BuildError, match="cannot be read at random: decompress it first"):
         listed(tmp_path / name)
 
 
-def test_an_empty_file_is_an_empty_folder(tmp_path: Path):
+def test_an_empty_file_is_an_error_like_an_empty_folder(tmp_path: Path):
     (tmp_path / "a.tfrecord").touch()
-    with pytest.raises(BuildError, match="no image there"):
+    with pytest.raises(BuildError, match="no image found"):
         listed(tmp_path / "a.tfrecord")

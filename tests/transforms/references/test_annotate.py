@@ -1,50 +1,22 @@
 """Labels, splits, groups, duplicates, and the plan made of their counts."""
 
-from array import array
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from references import annotator, batch_of, listing, tally
 
-from imageshards.transforms.elements import BuildError, Problem, to_bytes
-from imageshards.transforms.inputs.listing import Listing
-from imageshards.transforms.references.annotate import Annotator
+from imageshards.transforms.elements import BuildError, Problem
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import partition, sort_group
 from imageshards.transforms.references.plan import Plan, Planner, Tally
-from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
-
-
-def annotator(
-    labels: str = "dirname", splits: str = "train=1", groups: str = "uri", base: str = ""
-) -> Annotator:
-    return Annotator(
-        0, LabelRule.parse(labels), SplitRule.parse(splits), GroupRule.parse(groups), base
-    )
-
-
-def listing(uris: list[str], root: str = "/d/", **columns: list[str | None]) -> Listing:
-    found = Listing(columns=dict(columns))
-    for uri in uris:
-        found.add(uri, len(root), 100, 1)
-    return found
+from imageshards.transforms.references.rules import ShardCounts
 
 
 def planned(batch: RefBatch, planner: Planner | None = None) -> Plan:
     return (planner or Planner(ShardCounts.parse("1"))).plan(tally(batch))
 
 
-def tally(batch: RefBatch, columns: bool = False) -> Tally:
-    source = "column label" if columns else "folder"
-    tallies = [Tally(listed=len(batch), label_sources=frozenset([source]))]
-    for bucket, part in partition(batch):
-        groups, duplicates = sort_group([part])
-        sizes = {split: refs.sizes for split, refs in groups.items()}
-        tallies.append(Tally.of(bucket, groups, duplicates, sizes))
-    return Tally.merge(tallies)
-
-
-def test_labels_by_rule():
+def test_labels_follow_their_rule():
     uris = ["/d/cat/apple01.jpg", "/d/dog/Pear.jpg"]
     assert list(annotator().annotate(listing(uris)).labels) == ["cat", "dog"]
     assert list(annotator("none").annotate(listing(uris)).labels) == [None, None]
@@ -58,7 +30,7 @@ def test_labels_by_rule():
     assert batch.problems[1].error == "NoLabel"
 
 
-def test_auto_takes_a_column_where_there_is_one():
+def test_auto_takes_a_column_if_there_is_one():
     uris = ["/d/cat/1.jpg"]
     assert list(annotator("auto").annotate(listing(uris, label=["x"])).labels) == ["x"]
     assert list(annotator("auto").annotate(listing(uris)).labels) == ["cat"]
@@ -66,7 +38,7 @@ def test_auto_takes_a_column_where_there_is_one():
     assert annotator("auto", "auto").annotate(listing(uris)).splits == ["train"]
 
 
-def test_splits_by_folder_and_column():
+def test_splits_follow_folders_and_columns():
     uris = ["/d/train/cat/1.jpg", "/d/val/cat/1.jpg"]
     assert annotator(splits="folder").annotate(listing(uris)).splits == ["train", "val"]
     with pytest.raises(BuildError, match=r"/d/misc/1.jpg: split 'misc'; it must be one of train,"):
@@ -102,13 +74,6 @@ def test_base_uri_makes_a_copy_elsewhere_the_same():
     assert here.keys.tolist() == there.keys.tolist()
     whole = annotator().annotate(listing(["/d/a/1.jpg"]))
     assert whole.keys[0] != here.keys[0]
-
-
-def batch_of(uris: list[str], **changes: object) -> RefBatch:
-    batch = annotator(splits="train=0.5,test=0.5").annotate(listing(uris))
-    columns = ("keys", "labels", "splits", "sizes", "stamps", "problems")
-    values = {column: getattr(batch, column) for column in columns}
-    return RefBatch.of(uris=[to_bytes(uri) for uri in uris], **{**values, **changes})
 
 
 @given(st.lists(st.integers(0, 60)))
@@ -164,7 +129,7 @@ def test_a_duplicate_that_contradicts_is_a_reject():
 
 
 def test_equal_keys_of_different_uris_are_no_duplicates():
-    batch = batch_of(["/d/b.jpg", "/d/a.jpg"], keys=array("Q", [5, 5]), splits=["train"] * 2)
+    batch = batch_of(["/d/b.jpg", "/d/a.jpg"], keys=[5, 5], splits=["train"] * 2)
     groups, duplicates = sort_group([batch])
     assert list(groups["train"].uris) == ["/d/a.jpg", "/d/b.jpg"]
     assert duplicates == 0
@@ -189,7 +154,7 @@ def test_numbers_in_a_column_are_label_numbers():
     names = tuple("abcdefghijk")
     plan = Planner(one, class_names=names).plan(tally(batch, columns=True))
     assert plan.class_of["10"] == (10, b"k")
-    with pytest.raises(BuildError, match="lacks 1 of the labels found: '10'"):
+    with pytest.raises(BuildError, match="does not hold 1 of the labels found: '10'"):
         Planner(one, class_names=names[:5]).plan(tally(batch, columns=True))
     # The same texts as names of folders are names.
     assert Planner(one).plan(tally(batch)).classes == ("10", "2")
@@ -199,7 +164,9 @@ def test_class_names_must_have_every_label():
     batch = annotator().annotate(listing(["/d/ant/1.jpg", "/d/owl/1.jpg"]))
     given_names = Planner(ShardCounts.parse("1"), class_names=("owl", "eel", "ant"))
     assert planned(batch, given_names).labels == {"ant": 2, "owl": 0}
-    with pytest.raises(BuildError, match="--class_names lacks 1 of the labels found: 'ant'"):
+    with pytest.raises(
+        BuildError, match="--class_names does not hold 1 of the labels found: 'ant'"
+    ):
         planned(batch, Planner(ShardCounts.parse("1"), class_names=("owl",)))
 
 
@@ -209,7 +176,7 @@ def test_a_class_name_must_fit_on_a_line():
         planned(batch)
 
 
-def test_shards_and_splits_that_cannot_be():
+def test_impossible_shards_and_splits_are_errors():
     batch = batch_of([f"/d/c/{i}.jpg" for i in range(10)])
     with pytest.raises(BuildError, match=r"has \d images for 16 shards: write --num_shards \d or"):
         planned(batch, Planner(ShardCounts.parse("16")))
@@ -231,7 +198,10 @@ def test_auto_aims_at_150_megabytes_and_says_so():
     plan = Planner(ShardCounts.parse("auto")).plan(found)
     assert plan.splits["train"].num_shards == 13
     assert plan.splits["train"].bytes == 2_000_000_000
-    assert "train: 13 shards for 2,000.0 MB of images, going by 10,000 of 50,000 (" in plan.notes[0]
+    assert (
+        "train: 13 shards for 2,000.0 MB of images, estimated from 10,000 of 50,000 ("
+        in plan.notes[0]
+    )
 
 
 def test_tallies_add_up_in_any_order():
@@ -261,20 +231,20 @@ def test_which_duplicate_is_taken_does_not_depend_on_arrival():
     assert [problem.error for _, problem in rejects] == ["ConflictingDuplicate", "NoLabel"]
 
 
-def test_a_runner_that_loses_references_is_found_out():
+def test_a_runner_that_loses_references_is_detected():
     batch = batch_of([f"/d/{i}.jpg" for i in range(50)])
     lost = Tally.merge([tally(batch[:40]), Tally(listed=10)])
     with pytest.raises(BuildError, match="50 references were listed, but 40 and 0 duplicates"):
         Planner(ShardCounts.parse("1")).plan(lost)
 
 
-def test_a_base_that_is_above_nothing():
+def test_a_base_uri_above_no_image_is_an_error():
     batch = batch_of(["/d/1.jpg"])
     with pytest.raises(BuildError, match="--base_uri /e/: none of the images is below it"):
         planned(batch, Planner(ShardCounts.parse("1"), base="/e/"))
 
 
-def test_a_split_that_was_not_announced():
+def test_a_split_that_is_not_named_is_an_error():
     batch = batch_of(["/d/1.jpg"], splits=["extra"])
     with pytest.raises(BuildError, match="split 'extra' was found, but the splits are train"):
         planned(batch, Planner(ShardCounts.parse("1"), ("train",)))

@@ -15,12 +15,14 @@ FOLDER = frozenset(["folder"])
         (["2", "0"], COLUMN, "0 1 2", {"0": 0, "2": 2}, "1 of 0 to 2 have no image"),
         (["0.0", "1.0"], COLUMN, "0 1", {"0.0": 0, "1.0": 1}, "are the label numbers"),
         (["000", "001"], COLUMN, "0 1", {"000": 0, "001": 1}, "are the label numbers"),
-        (["0", "?"], COLUMN, "0 ?", {"0": 0, "?": 1}, "as names: '?' is no number"),
-        (["-1", "1"], COLUMN, "-1 1", {"-1": 0, "1": 1}, "as names: '-1' is no number"),
+        (["0", "?"], COLUMN, "0 ?", {"0": 0, "?": 1}, "as names: '?' is not a number"),
+        (["-1", "1"], COLUMN, "-1 1", {"-1": 0, "1": 1}, "as names: '-1' is not a number"),
         (["0", "x"], COLUMN | FOLDER, "0 x", {"0": 0, "x": 1}, "by column label and folder"),
     ],
 )
-def test_numbering(found: list, sources: frozenset, names: str, numbers: dict, says: str):
+def test_classes_are_numbered_by_name_or_number(
+    found: list, sources: frozenset, names: str, numbers: dict, says: str
+):
     classes = number_classes(found, sources)
     assert classes.names == tuple(names.split())
     assert classes.numbers == numbers
@@ -28,16 +30,16 @@ def test_numbering(found: list, sources: frozenset, names: str, numbers: dict, s
 
 
 @pytest.mark.parametrize("name", ["a\nb", " a", "a ", "a\r", "\udce9"])
-def test_names_that_no_file_of_names_can_hold(name: str):
+def test_names_that_no_file_of_names_can_hold_are_errors(name: str):
     with pytest.raises(BuildError, match="rename it"):
         number_classes([name], FOLDER)
 
 
-def test_the_background_must_be_alone():
+def test_no_class_may_be_named_background_with_label_offset():
     with pytest.raises(BuildError, match="named 'background'"):
         number_classes(["background", "owl"], FOLDER, offset=1)
 
 
-def test_a_number_that_is_no_class():
+def test_a_number_too_large_for_a_class_is_an_error():
     with pytest.raises(BuildError, match="label 1048576 is too large"):
         number_classes(["1048576"], COLUMN)

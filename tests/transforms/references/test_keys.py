@@ -54,7 +54,7 @@ def test_cuts_agree_wherever_a_group_begins(total: int, num_shards: int, data: s
 
 def test_thresholds_give_the_ratios():
     _, drawn = keys.hash_keys(3, numbers(20_000))
-    counts = Counter(keys.split_places(drawn, keys.split_thresholds([0.7, 0.2, 0.1])))
+    counts = Counter(keys.split_indices(drawn, keys.split_thresholds([0.7, 0.2, 0.1])).tolist())
     assert abs(counts[0] / 20_000 - 0.7) < 0.01
     assert abs(counts[2] / 20_000 - 0.1) < 0.01
 
@@ -68,12 +68,11 @@ def test_order_and_split_are_independent():
 
 def test_a_split_keeps_its_images_when_a_later_ratio_changes():
     _, drawn = keys.hash_keys(0, numbers(1000))
-    two = keys.split_places(drawn, keys.split_thresholds([0.8, 0.2]))
-    three = keys.split_places(drawn, keys.split_thresholds([0.8, 0.1, 0.1]))
+    two = keys.split_indices(drawn, keys.split_thresholds([0.8, 0.2]))
+    three = keys.split_indices(drawn, keys.split_thresholds([0.8, 0.1, 0.1]))
     assert [place == 0 for place in two] == [place == 0 for place in three]
 
 
-def test_a_ratio_next_to_nothing():
-    assert keys.split_places(
-        np.array([2**64 - 1], dtype=np.uint64), keys.split_thresholds([1 - 1e-20, 1e-20])
-    ) == [1]
+def test_a_tiny_ratio_still_gets_the_largest_key():
+    largest = np.array([2**64 - 1], dtype=np.uint64)
+    assert keys.split_indices(largest, keys.split_thresholds([1 - 1e-20, 1e-20])) == [1]

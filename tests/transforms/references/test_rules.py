@@ -13,8 +13,8 @@ from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardC
         (SplitRule.parse, "train=0.8,test=0.3", "add up to 1.1"),
         (SplitRule.parse, "train=80,test=20", "train=80 must be"),
         (SplitRule.parse, "train=x,test=1", "train=x must be"),
-        (SplitRule.parse, "train=0.5,train=0.5", "there twice"),
-        (SplitRule.parse, "train-a=1", "no name for a split"),
+        (SplitRule.parse, "train=0.5,train=0.5", "occurs twice"),
+        (SplitRule.parse, "train-a=1", "is not a name of a split"),
         (SplitRule.parse, "train", "write train=0.8"),
         (SplitRule.parse, "", "write train=0.8"),
         (GroupRule.parse, "column", "column:NAME"),
@@ -25,13 +25,13 @@ from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardC
         (ShardCounts.parse, "100000", "1 to 99999"),
     ],
 )
-def test_what_is_wrong_is_said(parse, text: str, says: str):
+def test_errors_name_the_option_and_what_to_write(parse, text: str, says: str):
     with pytest.raises(ValueError, match=says) as caught:
         parse(text)
     assert str(caught.value).startswith("--")
 
 
-def test_parsed():
+def test_rules_are_parsed():
     assert LabelRule.parse("column:cls").column == "cls"
     assert LabelRule.parse("auto").column == "label"
     assert LabelRule.parse("dirname").column is None

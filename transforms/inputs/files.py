@@ -1,0 +1,213 @@
+"""Files as inputs: folders, glob patterns, and single images.
+
+A folder or pattern may also name files that hold many references (archives, TFRecord files, texts).
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Iterator
+
+from imageshards.transforms import storage
+from imageshards.transforms.elements import BuildError
+from imageshards.transforms.images.validate import is_image_name
+from imageshards.transforms.inputs.archives import Archive
+from imageshards.transforms.inputs.kind import (
+    FileKind,
+    FileState,
+    InputKind,
+    ListingOptions,
+    RecordSample,
+    WorkUnit,
+)
+from imageshards.transforms.inputs.listed import Listed, ListedRows
+from imageshards.transforms.inputs.texts import TextFile
+from imageshards.transforms.inputs.tfrecords import TFRecordFile
+
+_WILDCARD = re.compile(r"[*?\[]")
+IN_PATTERNS: list[type[FileKind]] = [Archive, TFRecordFile]
+"""Kinds of files that a glob pattern names, and that are then read, not only passed over."""
+
+_File = tuple[str, int, int, int, bool]  # URI, root length, bytes, stamp, is in a hidden folder
+
+
+class Files(InputKind):
+    """Files that a store lists: images, and files that hold many references."""
+
+    @abstractmethod
+    def files(self, options: ListingOptions) -> Iterator[_File]:
+        """Yields the files, whatever their names."""
+
+    def holder(self, uri: str, is_hidden: bool, options: ListingOptions) -> type[FileKind] | None:
+        """The kind of a file that holds many references and is read; else None."""
+        if options.text_unit and (
+            options.include_all or (not is_hidden and TextFile.recognises(uri))
+        ):
+            return TextFile
+        return None
+
+    def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
+        """Lists the files in the order of the store."""
+        rows = ListedRows()
+        refused = bool(options.columns.all_required)
+        for uri, root_length, size, stamp, is_hidden in self.files(options):
+            is_hidden = is_hidden or uri[uri.rfind("/") + 1] == "."
+            if kind := self.holder(uri, is_hidden, options):
+                yield from kind(self.text, uri).list_file(root_length, size, stamp, options)
+            elif not options.text_unit and (
+                options.include_all or (is_image_name(uri) and not is_hidden)
+            ):
+                if refused:
+                    self.refuse_columns(options)
+                rows.add(uri, root_length, size, stamp)
+                if rows.is_full:
+                    yield rows.take()
+            else:
+                rows.passed_over += 1
+        if rows:
+            yield rows.take()
+
+
+class Folder(Files):
+    """A folder, with all folders below it."""
+
+    noun = "a folder"
+
+    def check(self, options: ListingOptions) -> None:
+        """Raises a BuildError if columns are required: folders do not have any."""
+        self.refuse_columns(options)
+
+    def files(self, options: ListingOptions) -> Iterator[_File]:
+        """Yields the files below the folder; links are followed."""
+        folder = self.uri.rstrip("/")
+        if storage.is_local(self.uri):
+            return _walk(self.uri, len(folder) + 1, options.output)
+        return _remote_files(f"{folder}/**", len(folder) + 1)
+
+    def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
+        """Yields the images, with their sizes and stamps."""
+        for listed in self.list_unit(WorkUnit(self), options):
+            refs = listed.refs
+            yield from zip(refs.uris, refs.sizes.tolist(), refs.stamps.tolist(), strict=True)
+
+
+class Pattern(Files):
+    """A glob pattern; `**` matches any number of folders."""
+
+    noun = "a pattern"
+
+    @classmethod
+    def recognises(cls, uri: str) -> bool:
+        """Whether a URI holds a wildcard."""
+        return _WILDCARD.search(uri) is not None
+
+    def holder(self, uri: str, is_hidden: bool, options: ListingOptions) -> type[FileKind] | None:
+        """The kind of a file, unless the pattern matches every name."""
+        if options.text_unit or is_hidden or not self.uri.rpartition("/")[2].strip("*"):
+            return super().holder(uri, is_hidden, options)
+        return _kind_in_patterns(uri)
+
+    def files(self, options: ListingOptions) -> Iterator[_File]:
+        """Yields the files that match, and those below folders that match."""
+        match = _WILDCARD.search(self.uri)
+        assert match
+        root_length = self.uri.rindex("/", 0, match.start()) + 1
+        if not storage.is_local(self.uri):
+            yield from _remote_files(self.uri, root_length)
+            return
+        for path in glob.iglob(self.uri, recursive=True, include_hidden=True):
+            if not os.path.isdir(path):
+                yield path, root_length, *storage.stat(path), _in_hidden(path, root_length)
+            elif "**" not in self.uri:  # it matches the files below a folder by itself
+                yield from _walk(path, root_length, options.output)
+
+    def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
+        """Yields images, and files that hold references, which are not opened."""
+        for path, size, stamp in self._candidates(options):
+            named = is_image_name(path) or _kind_in_patterns(path)
+            if options.include_all or (named and not path.rpartition("/")[2].startswith(".")):
+                yield path, size, stamp
+
+    def _candidates(self, options: ListingOptions) -> Iterator[FileState]:
+        if not storage.is_local(self.uri):
+            yield from (found for found in storage.match(self.uri) if not found[0].endswith("/"))
+            return
+        for path in glob.iglob(self.uri, recursive=True):
+            if not os.path.isdir(path):
+                yield path, *storage.stat(path)
+            elif "**" not in self.uri:  # it matches the files below a folder by itself
+                yield from Folder(self.text, path).fingerprint(options)
+
+    def sample(self) -> RecordSample | None:
+        """The first file by name, if all are TFRecord files."""
+        uris = [uri for uri, *_ in self.files(ListingOptions())]
+        if uris and all(_kind_in_patterns(uri) is TFRecordFile for uri in uris):
+            return TFRecordFile(self.text, min(uris)).sample()
+        return None
+
+
+def _kind_in_patterns(uri: str) -> type[FileKind] | None:
+    return next((kind for kind in IN_PATTERNS if kind.recognises(uri)), None)
+
+
+class SingleFile(InputKind):
+    """One image, whatever its name, or one URL."""
+
+    noun = "a file"
+
+    def check(self, options: ListingOptions) -> None:
+        """Raises a BuildError if columns are required: an image does not have any."""
+        self.refuse_columns(options)
+
+    def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
+        """Lists the image; a missing one becomes a reject when it is read."""
+        self.refuse_columns(options)
+        rows = ListedRows()
+        size, stamp = storage.stat(self.uri) if storage.is_local(self.uri) else (-1, 0)
+        rows.add(self.uri, self.uri.rindex("/") + 1, size, stamp)
+        yield rows.take()
+
+    def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
+        """Yields the file; web servers are not asked about theirs."""
+        yield self.uri, *((-1, 0) if storage.is_web(self.uri) else storage.stat(self.uri))
+
+
+def _in_hidden(uri: str, root_length: int) -> bool:
+    return any(part.startswith(".") for part in uri[root_length:].split("/")[:-1])
+
+
+def _walk(folder: str, root_length: int, output: str) -> Iterator[_File]:
+    # Links to folders are followed, since data sets are often trees of links, but not to a folder
+    # that contains the link.
+    stack: list[tuple[str, bool, frozenset[tuple[int, int]]]] = [(folder, False, frozenset())]
+    while stack:
+        here, is_hidden, ancestors = stack.pop()
+        try:
+            status = os.stat(here)
+            entries = os.scandir(here)
+        except OSError as error:
+            raise BuildError(f"{here}: cannot be listed: {error.strerror}") from error
+        identity = (status.st_dev, status.st_ino)
+        if identity in ancestors:
+            continue
+        inner = ancestors | {identity}
+        with entries:
+            for entry in entries:
+                try:
+                    if entry.is_dir():
+                        if entry.path != output:
+                            stack.append((entry.path, is_hidden or entry.name[0] == ".", inner))
+                        continue
+                    status = entry.stat()
+                    yield entry.path, root_length, status.st_size, status.st_mtime_ns, is_hidden
+                except OSError:  # a link to nothing or to itself: it becomes a reject when read
+                    yield entry.path, root_length, -1, 0, is_hidden
+
+
+def _remote_files(pattern: str, root_length: int) -> Iterator[_File]:
+    for uri, size, stamp in storage.match(pattern):
+        if not uri.endswith("/"):
+            yield uri, root_length, size, stamp, _in_hidden(uri, root_length)

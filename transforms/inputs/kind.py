@@ -1,0 +1,245 @@
+"""What an input kind does: it recognises, divides, lists, fingerprints and reads inputs.
+
+To add a kind, write a subclass of `InputKind`, and register it with `sources.register` or in
+`sources.KINDS`.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from imageshards.transforms import storage
+from imageshards.transforms.elements import BuildError, Codec, ImageRef
+from imageshards.transforms.inputs import ranges
+from imageshards.transforms.inputs.listed import Listed
+from imageshards.transforms.references.annotate import Columns
+from imageshards.transforms.storage import web
+
+if TYPE_CHECKING:
+    from imageshards.transforms.inputs.fetch import ImageReader
+
+IMAGE_KEY = "image/encoded"
+"""The feature of a tf.train.Example that is the image, unless another one is named."""
+
+TextUnit = Literal["line", "paragraph"]
+"""What one record of a text file is."""
+
+
+@dataclass(frozen=True)
+class RecordKeys:
+    """The meaning of the features of TFRecord inputs.
+
+    Attributes:
+      image: key of the encoded image.
+      label: key of the class, a text or a number; empty: `image/class/text`, or if a record does
+        not have that, `image/class/label`.
+      name: key of the name of the image; empty: its name is FILE/NUMBER.
+    """
+
+    image: str = IMAGE_KEY
+    label: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class ListingOptions:
+    """How inputs are listed.
+
+    Attributes:
+      columns: columns of manifests, or features of TFRecord files, to list with each reference.
+      uri_column: the column of manifests that holds the URIs.
+      include_all: take files whatever their name.
+      output: the folder of the data set, which is not listed; empty: none.
+      scratch: the folder in which compressed tars are unpacked.
+      record_keys: the meaning of the features of TFRecord files.
+      text_unit: what one record of a text file is, if inputs are texts; None: they are images.
+    """
+
+    columns: Columns = field(default_factory=Columns)
+    uri_column: str = "uri"
+    include_all: bool = False
+    output: str = ""
+    scratch: str = ""
+    record_keys: RecordKeys = field(default_factory=RecordKeys)
+    text_unit: TextUnit | None = None
+
+
+class Read(NamedTuple):
+    """The bytes of one image, and what was read with them.
+
+    Attributes:
+      image: the bytes.
+      features: key -> values of all features of the record that holds the image, or None.
+      stamp: of the file that is the image, when it was read (see `ImageRef.stamp`), or 0.
+    """
+
+    image: bytes
+    features: dict[str, list[Any]] | None = None
+    stamp: int = 0
+
+
+class RecordSample(NamedTuple):
+    """A TFRecord file, and key -> values of its first records."""
+
+    uri: str
+    records: Iterator[dict[str, list[Any]]]
+
+
+FileState = tuple[str, int, int | str]
+"""URI of a file, its size in bytes or -1, and what changes with its content."""
+
+
+@dataclass(frozen=True)
+class InputKind(ABC):
+    """One `--input`, of the kind that its class defines.
+
+    Attributes:
+      text: the input as the user wrote it, for messages.
+      uri: the input, normalized.
+      noun: the kind, with its article, for messages.
+      codecs: codecs of the byte ranges that only this kind reads.
+    """
+
+    text: str
+    uri: str
+    noun: ClassVar[str] = "an input"
+    codecs: ClassVar[tuple[Codec, ...]] = ()
+
+    @classmethod
+    def recognises(cls, uri: str) -> bool:
+        """Whether the name of a URI is that of an input of this kind."""
+        return False
+
+    def check(self, options: ListingOptions) -> None:  # noqa: B027 - most kinds check nothing
+        """Finds errors that do not need a complete listing, before a job begins.
+
+        Raises:
+          BuildError: the input cannot be listed with these options.
+        """
+
+    def units(self, options: ListingOptions) -> Iterator[WorkUnit]:
+        """Yields the units of work that together list the input: by default a single one."""
+        yield WorkUnit(self)
+
+    @abstractmethod
+    def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
+        """Lists one of the units that `units` yielded.
+
+        Raises:
+          BuildError: it cannot be listed.
+        """
+
+    def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
+        """Yields the files whose change may change the data set. Images are not read."""
+        yield self.uri, *storage.stat(self.uri)
+
+    def sample(self) -> RecordSample | None:
+        """The first TFRecord file by name, if the input names nothing but TFRecord files."""
+        return None
+
+    @classmethod
+    def read(cls, ref: ImageRef, limit: int, reader: ImageReader) -> Read:
+        """Reads the image of a reference that an input of this kind listed.
+
+        Args:
+          ref: the reference.
+          limit: the image may have so many bytes.
+          reader: how to read.
+
+        Raises:
+          ReadError: it cannot be read, and a retry would not help.
+        """
+        if ref.range:
+            return Read(ranges.read(ref.range, ref.stamp, limit))
+        if storage.is_web(ref.uri):
+            return Read(web.read(ref.uri, reader.manners, limit))
+        image, stamp = storage.read(ref.uri, limit, ref.stamp)
+        return Read(image, stamp=stamp)
+
+    def unreadable(self, error: OSError) -> BuildError:
+        """The error of an input that cannot be opened or read."""
+        return BuildError(f"{self.uri}: cannot be read: {error.strerror or 'no such file'}")
+
+    def refuse_columns(self, options: ListingOptions) -> None:
+        """Raises a BuildError if columns are required, for a kind that does not have any."""
+        if required := options.columns.all_required:
+            raise BuildError(
+                f"--input {self.text} is not a manifest and has no column {required[0]!r}: "
+                "columns come from CSV, JSONL or Parquet files"
+            )
+
+
+@dataclass(frozen=True)
+class WorkUnit:
+    """A part of an input that one worker lists.
+
+    Attributes:
+      input: the input.
+      part: which part, in terms of the input's kind (a range of names, of rows or of bytes);
+        empty: all of it.
+    """
+
+    input: InputKind
+    part: tuple[Any, ...] = ()
+
+
+class FileKind(InputKind):
+    """A kind whose inputs are single files that hold many references.
+
+    A glob pattern names files of such a kind too, if `sources.IN_PATTERNS` holds it.
+    """
+
+    @abstractmethod
+    def list_file(
+        self, root_length: int, size: int, stamp: int, options: ListingOptions
+    ) -> Iterator[Listed]:
+        """Lists the file.
+
+        Args:
+          root_length: characters of the URI before the path whose first folder may be a split.
+          size: of the file in bytes.
+          stamp: changes with its content, or 0 if unknown.
+          options: how to list.
+
+        Raises:
+          BuildError: it cannot be listed.
+        """
+
+    def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
+        """Lists the whole file; the paths below it are the paths in it."""
+        return self.list_file(len(self.uri) + 1, *storage.stat(self.uri), options)
+
+    def check_regular(self) -> None:
+        """Raises a BuildError if this is a local pipe or device: reading it might never end."""
+        local = storage.is_local(self.uri)
+        if local and os.path.exists(self.uri) and not os.path.isfile(self.uri):
+            raise BuildError(f"{self.uri}: not a regular file")
+
+
+def list_unit(unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
+    """Lists a unit of work.
+
+    Raises:
+      BuildError: it cannot be listed, or it is a whole input and holds no reference.
+    """
+    found = passed_over = 0
+    for listed in unit.input.list_unit(unit, options):
+        found += len(listed.refs)
+        passed_over += listed.passed_over
+        yield listed
+    if not found and not unit.part:
+        raise nothing_found(unit.input, options, passed_over)
+
+
+def nothing_found(source: InputKind, options: ListingOptions, passed_over: int = 0) -> BuildError:
+    """The error of an input without a reference, with the number of files that were passed over."""
+    hint = ""
+    if passed_over:
+        files_were = "1 file was" if passed_over == 1 else f"{passed_over:,} files were"
+        hint = f" ({files_were} passed over by name; --include_all takes all files)"
+    noun = "text" if options.text_unit else "image"
+    return BuildError(f"--input {source.text}: no {noun} found{hint}")

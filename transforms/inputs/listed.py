@@ -1,0 +1,136 @@
+"""What a lister yields: batches of references, and what it counted next to them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from imageshards.transforms.elements import Codec, Problem
+from imageshards.transforms.references.batch import RefBatch
+
+CHUNK_ROWS = 1 << 14
+"""Rows of one batch: an input of any length is listed within a fixed amount of memory."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Some references of an input, and what was found next to them.
+
+    Attributes:
+      refs: the references, as `RefBatch.listed` builds them; may be empty.
+      passed_over: files that were left out because their names are not those of images.
+      blank_lines: lines of a text file that hold nothing but white space.
+      unpacked: URI of the plain tar that was made of a compressed one; empty: none was made.
+    """
+
+    refs: RefBatch
+    passed_over: int = 0
+    blank_lines: int = 0
+    unpacked: str = ""
+
+
+class ListedRows:
+    """Collects references one by one, and hands them over as `Listed`.
+
+    Attributes:
+      passed_over: see `Listed`.
+      blank_lines: see `Listed`.
+      columns: name -> texts of a column that a label, a split or a group may come from; a lister
+        appends one text, or None, for each reference.
+
+    >>> rows = ListedRows()
+    >>> rows.add("/photos/cat/1.jpg", root_length=8, size=9000)
+    >>> rows.take().refs.uris
+    ['/photos/cat/1.jpg']
+    >>> len(rows)
+    0
+    """
+
+    def __init__(
+        self,
+        container: str = "",
+        codec: Codec = "stored",
+        unpacked: str = "",
+        columns: Iterable[str] = (),
+    ) -> None:
+        """Begins without a row.
+
+        Args:
+          container: URI of the file that all references are byte ranges of; empty: they are files.
+          codec: how to read these ranges.
+          unpacked: see `Listed`.
+          columns: names of the columns.
+        """
+        self._container = container
+        self._codec = codec
+        self._unpacked = unpacked
+        self._names = tuple(columns)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._uris: list[str] = []
+        self._roots = array("I")
+        self._sizes = array("q")
+        self._stamps = array("q")
+        self._offsets = array("q")
+        self._lengths = array("q")
+        self._problems: dict[int, Problem] = {}
+        self.columns: dict[str, list[str | None]] = {name: [] for name in self._names}
+        self.passed_over = 0
+        self.blank_lines = 0
+
+    def __len__(self) -> int:
+        return len(self._uris)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to hand over."""
+        return bool(self._uris or self.passed_over or self.blank_lines)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the references are to be handed over before the next one is added."""
+        return len(self._uris) >= CHUNK_ROWS
+
+    def add(
+        self,
+        uri: str,
+        root_length: int,
+        size: int = -1,
+        stamp: int = 0,
+        offset: int = 0,
+        length: int = 0,
+        problem: Problem | None = None,
+    ) -> None:
+        """Appends a reference.
+
+        Args:
+          uri: its identity.
+          root_length: characters of the URI before the path whose first folder may be a split.
+          size: of the image in bytes, or -1 if unknown.
+          stamp: changes with the content (local files: mtime in ns), or 0 if unknown.
+          offset: first byte of the range, where there is a container.
+          length: bytes of the range, where there is a container.
+          problem: why this cannot be an image of the data set, or None.
+        """
+        if problem:
+            self._problems[len(self._uris)] = problem
+        self._uris.append(uri)
+        self._roots.append(root_length)
+        self._sizes.append(size)
+        self._stamps.append(stamp)
+        if self._container:
+            self._offsets.append(offset)
+            self._lengths.append(length)
+
+    def take(self) -> Listed:
+        """Hands over all rows and counts, and begins again without any."""
+        refs = RefBatch.listed(self._uris, self._roots, self._sizes, self._stamps)
+        if self._container:
+            refs = refs.with_ranges(self._container, self._codec, self._offsets, self._lengths)
+        if self._problems:
+            refs = refs.with_problems(self._problems)
+        refs = refs.with_texts(self.columns)
+        found = Listed(refs, self.passed_over, self.blank_lines, self._unpacked)
+        self._clear()
+        return found
