@@ -288,7 +288,7 @@ def _inspect(args: argparse.Namespace) -> int:
 
 def _show_images(args: argparse.Namespace) -> None:
     from imageshards.reader.sheet import make_sheet, shows_colours
-    from imageshards.transforms.records.tfrecord import CorruptRecord
+    from imageshards.transforms.records.container import CorruptRecord
 
     if not args.contact_sheet and not shows_colours(sys.stdout, os.environ):
         return
@@ -312,10 +312,9 @@ def _show_images(args: argparse.Namespace) -> None:
 
 
 def _reshard(args: argparse.Namespace) -> int:
-    from imageshards.pipeline.report import report_html
     from imageshards.pipeline.reshard import reshard
 
-    done = reshard(args.source, args.output, args.num_shards, report_html)
+    done = reshard(args.source, args.output, args.num_shards)
     print(done.to_json() if args.json else done)
     return 0
 

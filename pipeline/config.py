@@ -20,6 +20,7 @@ from imageshards.transforms.inputs.fetch import IMAGE_KEY, ImageReader
 from imageshards.transforms.inputs.listing import TextUnit
 from imageshards.transforms.inputs.tfrecords import RecordKeys
 from imageshards.transforms.records.columns import FeatureColumn, channels_of, schema_of
+from imageshards.transforms.records.containers import CONTAINERS
 from imageshards.transforms.records.schemas import SCHEMAS, Schema
 from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.plan import Planner
@@ -42,6 +43,7 @@ CHOICES = {
     "pixel_range": ("0..1", "0..255"),
     "text_unit": ("line", "paragraph"),
     "compression": ("none", "gzip"),
+    "file_format": CONTAINERS.keys(),
 }
 # Option -> its largest value; the least is 1.
 _LIMITS = {
@@ -55,7 +57,7 @@ _TFDS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 # Options that earlier versions had not: at their defaults they are left out of a build's digest, so
 # that it is the same build as before.
-_ADDED = ("channels", "pixel_range", "text_unit", "compression")
+_ADDED = ("channels", "pixel_range", "text_unit", "compression", "file_format")
 
 # What of the options is about images.
 _OF_IMAGES = (
@@ -102,6 +104,7 @@ class Config:
       pixel_range: of raw float pixels, `0..1` or `0..255`.
       text_unit: what of a text file is a record, `line` or `paragraph`.
       compression: of the shards, `none` or `gzip`.
+      file_format: record container of the shards, a name in `CONTAINERS`.
       features_from: columns that become features: `COLUMN:TYPE` or `KEY=COLUMN:TYPE`; `auto` stands
         for the other features of TFRecord inputs, and is none until `run` has looked at them.
       check: `full` or `header`.
@@ -149,6 +152,7 @@ class Config:
     pixel_range: str = "0..1"
     text_unit: str = "line"
     compression: str = "none"
+    file_format: str = "tfrecord"
     features_from: tuple[str, ...] = (AUTO,)
     check: str = "full"
     convert: str = "auto"
@@ -285,7 +289,13 @@ class Config:
             raise UsageError(
                 f"--output {self.output}: Beam takes *, ? and [ for patterns: name another folder"
             )
+        if self.compression_of_shards not in [
+            variant.compression for variant in CONTAINERS[self.file_format].variants
+        ]:
+            raise UsageError(f"--file_format {self.file_format} has no --compression")
         if self.writer == "beam":
+            if not CONTAINERS[self.file_format].beam_writer:
+                raise UsageError(f"--writer beam does not write --file_format {self.file_format}")
             for split in self.beam_splits:
                 if self.shard_counts.of(split) is None:
                     raise UsageError(
@@ -354,6 +364,7 @@ class Config:
             with_labels=self.has_labels,
             base=self.base,
             compression=self.compression_of_shards,
+            file_format=self.file_format,
             noun=self.schema.noun,
             record_bytes=self._pixel_bytes,
         )
@@ -461,6 +472,7 @@ class Config:
             field.name: value
             for field in fields(self)
             if field.name not in _NOT_OF_THE_DATA
+            if field.name != "file_format" or self.file_format != "tfrecord"
             for value in [getattr(self, field.name)]
         }
 

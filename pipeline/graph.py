@@ -5,10 +5,12 @@ from __future__ import annotations
 import apache_beam as beam
 from apache_beam.pvalue import AsIter, AsSingleton
 
+from imageshards.pipeline.claim import claim
 from imageshards.pipeline.config import Config
-from imageshards.pipeline.finish import claim, finish
+from imageshards.pipeline.finish import finish
 from imageshards.transforms import storage
 from imageshards.transforms.dedupe import TakePixelsOnce
+from imageshards.transforms.elements import ShardId
 from imageshards.transforms.read import ReadReferences
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
@@ -87,12 +89,10 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, config: 
         | f"Examples_{split}" >> beam.Values()
         | f"Write_{split}"
         >> WriteSplit(
-            split,
-            config.shard_counts.of(split) or 1,
+            ShardId(split, 0, config.shard_counts.of(split) or 1, config.compression_of_shards),
             config.layout,
             config.schema,
             conversions,
-            config.compression_of_shards,
         )
         for split, part in zip(splits, examples, strict=True)
     ]

@@ -17,8 +17,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from imageshards.pipeline import graph
+from imageshards.pipeline.claim import check_output
 from imageshards.pipeline.config import AUTO, Config
-from imageshards.pipeline.finish import check_output
 from imageshards.pipeline.progress import Progress
 from imageshards.pipeline.report import by_count, human_bytes
 from imageshards.pipeline.submission import Submission, submission_of
@@ -28,8 +28,8 @@ from imageshards.transforms.images.convert import EXIF_KEPT
 from imageshards.transforms.inputs.sources import check_source, first_records, identify
 from imageshards.transforms.inputs.tfrecords import sample
 from imageshards.transforms.records.columns import columns_of
+from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.records.schemas import IMAGENET, SCHEMAS, SLIM
-from imageshards.transforms.records.tfrecord import parse_shard_name
 
 
 class JobError(Exception):

@@ -36,12 +36,13 @@ def to_text(name: bytes) -> str:
 
 @dataclass(frozen=True, order=True)
 class ShardId:
-    """One output file: shard `index` of `num_shards` of a split, compressed or not."""
+    """One output file: shard `index` of `num_shards` of a split, and its record container."""
 
     split: str
     index: int
     num_shards: int
     compression: Literal["", "gzip"] = ""
+    file_format: str = "tfrecord"
 
 
 DUPLICATE_PIXELS = "DuplicatePixels"

@@ -6,6 +6,7 @@ A schema is declared once, below, and everything else follows it: the encoder, f
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,6 +33,9 @@ SOURCES = {
     "width": "pixels",
 }
 """What can fill a feature, as the encoder has it -> what that is."""
+
+SHAPE_STRUCT = struct.Struct("<3i")
+"""The bytes of the source "shape": height, width and channels, little-endian int32."""
 
 COLUMN = "feature:"
 """Begins the sources that are columns of manifests, or features of TFRecord inputs."""

@@ -172,6 +172,7 @@ class Plan:
       digest: of all references in order, the classes and the shards.
       unpacked: plain tars that were made of compressed ones, to be deleted at the end.
       compression: of the shards.
+      file_format: name of the shards' record container.
     """
 
     splits: Mapping[str, SplitPlan]
@@ -184,12 +185,13 @@ class Plan:
     digest: str
     unpacked: frozenset[str] = frozenset()
     compression: Literal["", "gzip"] = ""
+    file_format: str = "tfrecord"
 
     @cached_property
     def shards(self) -> list[ShardId]:
         """Every shard, in order."""
         return [
-            ShardId(name, index, split.num_shards, self.compression)
+            ShardId(name, index, split.num_shards, self.compression, self.file_format)
             for name, split in self.splits.items()
             for index in range(split.num_shards)
         ]
@@ -222,6 +224,7 @@ class Planner:
       compression: of the shards.
       noun: what one reference stands for, in messages.
       record_bytes: of each record, where all have one size; else 0, and what comes in tells.
+      file_format: name of the shards' record container.
     """
 
     num_shards: ShardCounts
@@ -234,6 +237,7 @@ class Planner:
     compression: Literal["", "gzip"] = ""
     noun: str = "image"
     record_bytes: int = 0
+    file_format: str = "tfrecord"
 
     def plan(self, tally: Tally) -> Plan:
         """The plan of a build.
@@ -299,6 +303,7 @@ class Planner:
         return Plan(
             splits, classes.names, labels, tally.listed, tally.duplicates, tally.passed_over,
             tuple(notes), digest.hexdigest(), tally.unpacked, self.compression,
+            self.file_format,
         )  # fmt: skip
 
     def _split(self, name: str, images: int, tally: Tally, notes: list[str]) -> SplitPlan:
