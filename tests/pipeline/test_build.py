@@ -27,7 +27,7 @@ from imageshards.transforms.elements import BuildError, ImageRef, to_bytes
 from imageshards.transforms.images.validate import ImageInfo
 from imageshards.transforms.references import keys
 from imageshards.transforms.references.batch import RefBatch
-from imageshards.transforms.shards import write
+from imageshards.transforms.shards import read_ahead
 from imageshards.transforms.shards.encoder import Encoded
 from imageshards.transforms.shards.layout import Layout
 
@@ -373,15 +373,15 @@ def test_overwrite_replaces_another_build_and_resumes_its_own(
 def test_another_build_that_took_the_output_meanwhile_is_noticed(
     build: Build, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    report = finish.report_html
+    write_report = finish.write_report
 
-    def meanwhile(*arguments: object) -> str:
+    def meanwhile(*arguments: object) -> None:
         plan = tmp_path / "out/metadata/shards/plan.json"
         plan.write_text(json.dumps({**json.loads(plan.read_text()), "digest": "another"}))
-        return report(*arguments)
+        write_report(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(finish, "report_html", meanwhile)
-    with pytest.raises(JobError, match="another build has taken this output"):
+    monkeypatch.setattr(finish, "write_report", meanwhile)
+    with pytest.raises(JobError, match="another build has claimed this output"):
         build(photos, num_shards="2")
     assert not (tmp_path / "out/dataset_info.json").exists()
 
@@ -396,8 +396,8 @@ def test_unknown_places_are_rejects(build: Build, photos: Path, tmp_path: Path):
 def test_reads_in_flight_are_bounded_where_sizes_are_unknown(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(write, "IN_FLIGHT_BYTES", 10_000)
-    monkeypatch.setattr(write, "_FIRST_GUESS_BYTES", 1000)
+    monkeypatch.setattr(read_ahead, "IN_FLIGHT_BYTES", 10_000)
+    monkeypatch.setattr(read_ahead, "_FIRST_GUESS_BYTES", 1000)
     payload = bytes(2000)
     alive = most = 0
 
@@ -413,7 +413,7 @@ def test_reads_in_flight_are_bounded_where_sizes_are_unknown(
         ["train"] * count, [-1] * count, [1] * count, {},
     )  # fmt: skip
     with ThreadPoolExecutor(8) as executor:
-        for _ in write._encode_all(refs, encode, write.ReadAhead(executor, 64, images=1)):
+        for _ in read_ahead.encode_all(refs, encode, read_ahead.ReadAhead(executor, 64, 1)):
             alive -= 1
     assert 2 <= most <= 12
 

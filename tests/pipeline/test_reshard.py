@@ -14,7 +14,7 @@ from conftest import Build, Command
 from helpers import build_json, every_file, records, shards
 
 from imageshards import reader
-from imageshards.pipeline.finish import clear
+from imageshards.pipeline.claim import clear
 from imageshards.reader.advise import advised_shards
 from imageshards.reader.verify import verify
 from imageshards.transforms.references.keys import first_rank

@@ -20,7 +20,7 @@ from PIL import Image
 from imageshards import reader
 from imageshards.reader import files
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.records.tfrecord import CorruptRecord
+from imageshards.transforms.records.container import CorruptRecord
 
 
 @pytest.fixture
@@ -194,10 +194,10 @@ def test_files_that_cannot_be_walked_are_told_by_name(dataset: Path, tmp_path: P
     with pytest.raises(UsageError, match=r"'train': the files of a pattern .* \[:80%\]"):
         reader.open(folder / "*", "train")
     (folder / "packed").write_bytes(gzip.compress(shard))
-    with pytest.raises(BuildError, match=r"bare/packed: .*it is gzip.* \.gz"):
+    with pytest.raises(BuildError, match=r"bare/packed: .*the file is gzip.* \.gz"):
         reader.open(folder / "packed")
     (folder / "empty.tfrecord").touch()
-    with pytest.raises(UsageError, match=r"bare/empty.tfrecord: there is no record in it"):
+    with pytest.raises(UsageError, match=r"bare/empty.tfrecord: no records"):
         reader.open(folder / "empty.tfrecord")
 
 
@@ -241,7 +241,7 @@ def test_a_shard_that_changes_after_it_was_opened_is_told(
     found = reader.open(tmp_path / "out", decode=False)
     assert len(list(found)) == 120
     build(photos, **same, seed=2, overwrite=True)
-    files._unpacked.cache_clear()
+    files._decompressed.cache_clear()
     with pytest.raises(CorruptRecord, match="changed"):
         found[0]
     assert len(list(reader.open(tmp_path / "out"))) == 120

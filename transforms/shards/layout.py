@@ -116,7 +116,7 @@ def _class_names(facts: DatasetFacts) -> bytes:
 
 def _has_all_rejects(facts: DatasetFacts, content: bytes) -> bool:
     rejects = [json.loads(line) for line in content.splitlines()]
-    return len(rejects) == facts.build["counts"]["rejects"]
+    return bool(len(rejects) == facts.build["counts"]["rejects"])
 
 
 METADATA_FILES: dict[str, MetadataFile] = {
