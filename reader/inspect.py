@@ -30,7 +30,9 @@ def inspect(place: str, records: int = 3) -> str:
     Raises:
       BuildError: there is no such data set or file.
 
-    >>> print(inspect("dataset", records=1))  # doctest: +SKIP
+    >>> print(inspect("dataset", records=0))
+    /.../dataset
+      dataset: 40 records in 3 shards, ...
     """
     uri = storage.normalize(place) if place else ""
     if os.path.isfile(uri) or is_record_file(uri):

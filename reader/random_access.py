@@ -56,7 +56,10 @@ def open(
       BuildError: there is no such data set, or it is damaged.
       UsageError: an argument has an invalid value.
 
-    >>> image, label = open("dataset", "train")[7]  # doctest: +SKIP
+    >>> records = open("dataset", "train")
+    >>> image, label = records[7]
+    >>> image.dtype, records.classes[label] in ("class00", "class01")
+    (dtype('uint8'), True)
     """
     check_channels(channels, (3, 1, 0))
     source = find(place)

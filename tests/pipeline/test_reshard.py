@@ -137,16 +137,16 @@ def test_a_damaged_shard_is_not_passed_on(dataset: Path, tmp_path: Path, command
     path.write_bytes(data)
     code, _, err = command("reshard", dataset, tmp_path / "new", "--num_shards", 3)
     assert code == 2
-    assert f"{path}: its CRC32C is not that of its build" in err
+    assert f"{path}: its CRC32C is not the one in build.json" in err
     assert not (tmp_path / "new" / "dataset_info.json").exists()
 
 
 @pytest.mark.parametrize(
     ("num_shards", "message"),
     [
-        ("auto", "write numbers"),
+        ("auto", "give numbers"),
         ("0", "write a number from 1"),
-        ("500", "write fewer"),
+        ("500", "set a smaller --num_shards"),
         ("valid=3", "names the split 'valid'; the splits are train, test"),
     ],
 )
@@ -163,7 +163,7 @@ def test_wrong_numbers_are_one_line(
 def test_the_data_set_itself_is_no_output(dataset: Path, command: Command):
     code, _, err = command("reshard", dataset, dataset, "--num_shards", 3)
     assert code == 2
-    assert "is the data set itself" in err
+    assert "is the data set to reshard" in err
 
 
 def test_compressed_shards(build: Build, photos: Path, tmp_path: Path, command: Command):
