@@ -39,7 +39,7 @@ CHOICES = {
     "multi_frame": ("first", "all", "reject"),
     "dedupe": ("none", "pixels"),
     "writer": ("shard", "beam"),
-    "features": tuple(SCHEMAS),
+    "features": SCHEMAS.keys(),
     "pixel_range": ("0..1", "0..255"),
     "text_unit": ("line", "paragraph"),
     "compression": ("none", "gzip"),
