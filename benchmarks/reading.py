@@ -31,7 +31,6 @@ import tensorflow_datasets as tfds
 
 from benchmarks.scratch import scratch_folder
 from imageshards import reader
-from imageshards.pipeline.report import report_html
 from imageshards.pipeline.reshard import reshard
 from imageshards.reader.dataset import open_dataset
 
@@ -232,7 +231,7 @@ def resharding(folder: Path, rounds: int) -> None:
                 if name == "cp -r":
                     subprocess.run(["cp", "-r", folder, target], check=True)
                 else:
-                    reshard(str(folder), str(target), "24", report_html)
+                    reshard(str(folder), str(target), "24")
                 times.append(time.perf_counter() - begin)
                 shutil.rmtree(target)
     print(f"\n{size / 1e9:.2f} GB: medians of {rounds}")

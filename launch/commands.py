@@ -85,7 +85,7 @@ def _inspect(args: Namespace) -> int:
 
 def _show_images(args: Namespace) -> None:
     from imageshards.reader.sheet import make_sheet, shows_colours
-    from imageshards.transforms.records.tfrecord import CorruptRecord
+    from imageshards.transforms.records.container import CorruptRecord
 
     if not args.contact_sheet and not shows_colours(sys.stdout, os.environ):
         return
@@ -118,10 +118,9 @@ def _declare_reshard(parser: ArgumentParser) -> None:
 
 
 def _reshard(args: Namespace) -> int:
-    from imageshards.pipeline.report import report_html
     from imageshards.pipeline.reshard import reshard
 
-    done = reshard(args.source, args.output, args.num_shards, report_html)
+    done = reshard(args.source, args.output, args.num_shards)
     print(done.to_json() if args.json else done)
     return 0
 

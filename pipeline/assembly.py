@@ -118,6 +118,7 @@ class BuildSpec:
             with_labels=self.annotator.labels.kind != "none",
             base=self.base,
             compression=self.compression,
+            file_format=self.options.records.file_format,
             noun=self.schema.noun,
             record_bytes=self._pixel_bytes,
         )

@@ -8,8 +8,10 @@ import apache_beam as beam
 from apache_beam.pvalue import AsIter, AsSingleton
 
 from imageshards.pipeline.assembly import BuildSpec
-from imageshards.pipeline.finish import claim, finish
+from imageshards.pipeline.claim import claim
+from imageshards.pipeline.finish import finish
 from imageshards.transforms.dedupe import TakePixelsOnce
+from imageshards.transforms.elements import ShardId
 from imageshards.transforms.inputs.kind import InputKind
 from imageshards.transforms.read import ReadReferences
 from imageshards.transforms.references.batch import RefBatch
@@ -87,12 +89,10 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, spec: Bu
         | f"Examples_{split}" >> beam.Values()
         | f"Write_{split}"
         >> WriteSplit(
-            split,
-            spec.shard_counts.of(split) or 1,
+            ShardId(split, 0, spec.shard_counts.of(split) or 1, spec.compression),
             spec.layout,
             spec.schema,
             conversions,
-            spec.compression,
         )
         for split, part in zip(splits, examples, strict=True)
     ]

@@ -1,9 +1,7 @@
-"""Images that are in more than one split, found by digests of what is written.
+"""Finds images that are in more than one split, and writes leaks.jsonl.
 
-Pure but for reading and writing files.
-
-A model that is tested on what it was trained on looks better than it is. Every writer notes eight
-bytes a record; the finish looks for those that stand in shards of different splits.
+A model that is tested on images it was trained on seems better than it is. Both writers write an
+eight-byte digest of each record; equal digests in shards of different splits are leaks.
 """
 
 from __future__ import annotations
@@ -17,32 +15,33 @@ import numpy as np
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId, ShardReport
+from imageshards.transforms.records.container import parse_index
+from imageshards.transforms.records.containers import container_of, shard_name
 from imageshards.transforms.records.schemas import Schema
-from imageshards.transforms.records.tfrecord import parse_index, shard_name
 from imageshards.transforms.shards import read_back
 from imageshards.transforms.shards.layout import Layout
 
 LEAKS_LISTED = 1000
-"""Lines of leaks.jsonl; more are counted."""
-_PLACES_LISTED = 20
+"""At most this many lines are written to leaks.jsonl; all leaks are counted."""
+_RECORDS_LISTED = 20
 _RECORDS_AT_A_TIME = 1 << 22
 _TEXT_SHOWN = 80
 
-Place = tuple[ShardId, int]
+Position = tuple[ShardId, int]
 """A shard, and the number of a record in it."""
 
 
 def find_leaks(
     shards: Sequence[tuple[ShardId, int]], read: Callable[[ShardId], bytes]
-) -> Iterator[list[Place]]:
-    """Yields the places of every image that is in more than one split.
+) -> Iterator[list[Position]]:
+    """Yields the positions of each image that is in more than one split.
 
     Args:
-      shards: with their numbers of records.
-      read: the digests of a shard's records, one after the other.
+      shards: (shard, records in it), split by split.
+      read: returns the digests of a shard's records, eight bytes each.
     """
     records = sum(count for _, count in shards)
-    # Many records are looked at in parts, by ranges of their digests.
+    # Digests are compared in parts, by their remainder, so that memory stays bounded.
     parts = -(-records // _RECORDS_AT_A_TIME)
     for part in range(parts):
         yield from _find([shard for shard, _ in shards], read, part, parts)
@@ -50,7 +49,7 @@ def find_leaks(
 
 def _find(
     shards: Sequence[ShardId], read: Callable[[ShardId], bytes], part: int, parts: int
-) -> Iterator[list[Place]]:
+) -> Iterator[list[Position]]:
     splits = {name: number for number, name in enumerate({shard.split: None for shard in shards})}
     digests, owners, rows = [], [], []
     for number, shard in enumerate(shards):
@@ -63,24 +62,24 @@ def _find(
     order = np.argsort(keys, kind="stable")
     keys, owner, row = keys[order], owner[order], row[order]
     split = np.array([splits[shard.split] for shard in shards])[owner]
-    # A run of equal digests is a leak if it crosses splits, and shards come split by split.
+    # Equal digests are a leak if they are of different splits; shards are in the order of splits.
     crossing = np.flatnonzero((keys[1:] == keys[:-1]) & (split[1:] != split[:-1]))
     last = -1
     for at in crossing.tolist():
         if at < last:
-            continue  # in the run of the one before: it is in three splits
+            continue  # belongs to the previous leak, which is in three splits
         begin = int(np.searchsorted(keys, keys[at], side="left"))
         last = int(np.searchsorted(keys, keys[at], side="right"))
         yield [(shards[owner[i]], int(row[i])) for i in range(begin, last)]
 
 
 def write_leaks(layout: Layout, reports: Sequence[ShardReport], schema: Schema) -> int:
-    """Writes leaks.jsonl, a line for each image; returns how many there are.
+    """Writes leaks.jsonl, a line for each leaked image, and returns the number of leaks.
 
     Args:
-      layout: where.
-      reports: of all shards.
-      schema: of the records: what a leak is called, it may say.
+      layout: of the data set.
+      reports: of all shards, in order.
+      schema: of the records; names of images are read from the records if it has them.
     """
 
     def read(shard: ShardId) -> bytes:
@@ -88,26 +87,28 @@ def write_leaks(layout: Layout, reports: Sequence[ShardReport], schema: Schema) 
             return file.read()
 
     count = 0
-    listed: list[list[Place]] = []
+    listed: list[list[Position]] = []
     written = [(report.shard, report.records) for report in reports if report.records]
-    for count, places in enumerate(find_leaks(written, read), 1):
+    for count, positions in enumerate(find_leaks(written, read), 1):
         if count <= LEAKS_LISTED:
-            listed.append(_some(places))
-    names = _names(layout, {place for places in listed for place in places}, schema)
+            listed.append(_some(positions))
+    names = _names(layout, {position for positions in listed for position in positions}, schema)
     with storage.open_sink(layout.leaks, layout.state) as sink:
-        for places in listed:
-            line = [{"split": place[0].split, "filename": names[place]} for place in places]
+        for positions in listed:
+            line = [
+                {"split": position[0].split, "filename": names[position]} for position in positions
+            ]
             sink.write([(json.dumps({"images": line}) + "\n").encode()])
     return count
 
 
-def _names(layout: Layout, places: set[Place], schema: Schema) -> dict[Place, str]:
-    """What records are called; those of a schema that keeps no names by where they stand."""
+def _names(layout: Layout, positions: set[Position], schema: Schema) -> dict[Position, str]:
+    """Returns the names of records; their positions if the schema has no feature for names."""
     key = schema.key_of("filename") or schema.key_of("source")
     if not key:
-        return {(shard, row): f"record {row} of {shard_name(shard)}" for shard, row in places}
+        return {(shard, row): f"record {row} of {shard_name(shard)}" for shard, row in positions}
     names = {}
-    for shard, rows in groupby(sorted(places), key=itemgetter(0)):
+    for shard, rows in groupby(sorted(positions), key=itemgetter(0)):
         numbers = [row for _, row in rows]
         for row, record in zip(numbers, _records(layout, shard, numbers), strict=True):
             name = record.first(key, b"")
@@ -118,22 +119,22 @@ def _names(layout: Layout, places: set[Place], schema: Schema) -> dict[Place, st
 
 
 def _records(layout: Layout, shard: ShardId, rows: Sequence[int]) -> Iterator[read_back.Record]:
-    """Some records of a shard, by their numbers, in order."""
+    """Yields some records of a shard by their numbers, in order."""
     uri = layout.shard(shard)
-    if shard.compression:  # it has to be read from its beginning
+    if not container_of(shard).has_index:
         wanted = set(rows)
         yield from (r for row, r in enumerate(read_back.read_shard(uri)) if row in wanted)
         return
     with storage.open_read(layout.index(shard)) as file:
-        index = parse_index(file.read().decode())
+        index = parse_index(file.read())
     for row in rows:
-        yield read_back.read_record(uri, *index[row])
+        yield read_back.read_record(uri, *index[row].tolist())
 
 
-def _some(places: list[Place]) -> list[Place]:
-    """At most so many places, some of each split."""
-    of_split: dict[str, list[Place]] = {}
-    for place in places:
-        of_split.setdefault(place[0].split, []).append(place)
-    each = max(1, _PLACES_LISTED // len(of_split))
-    return [place for some in of_split.values() for place in some[:each]]
+def _some(positions: list[Position]) -> list[Position]:
+    """Returns at most `_RECORDS_LISTED` positions, some of each split."""
+    of_split: dict[str, list[Position]] = {}
+    for position in positions:
+        of_split.setdefault(position[0].split, []).append(position)
+    each = max(1, _RECORDS_LISTED // len(of_split))
+    return [position for some in of_split.values() for position in some[:each]]

@@ -1,16 +1,14 @@
-"""What `finish` writes beside the shards, as values. Pure: no clock, no folder, no runner.
+"""The contents of plan.json, build.json and dataset_info.json. Pure.
 
-Two builds of the same inputs and options have the same metadata, byte for byte.
+They are reproducible: no clock, no temporary path and nothing of the runner enters them.
 
-Format: dataset_info.json is that of tensorflow_datasets (core/proto/dataset_info.proto, as JSON).
+dataset_info.json is in the format of tensorflow_datasets (core/proto/dataset_info.proto as JSON).
 """
 
 from __future__ import annotations
 
-import json
 import platform
 import zlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata as packages
@@ -18,27 +16,23 @@ from typing import Any
 
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.options.build_options import FORMAT_VERSION
-from imageshards.transforms.elements import ShardReport
-from imageshards.transforms.records.tfrecord import GZIP_SUFFIX, shard_name
+from imageshards.transforms.elements import ShardId, ShardReport
+from imageshards.transforms.records.containers import container_of, shard_name
 from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.shards.stats import ShardStats
 
 _VERSIONED = ("apache-beam", "google-crc32c", "numpy", "pillow", "pyarrow", "simplejpeg")
-_VERSIONED_IF_THERE = ("pillow-heif",)
+_OPTIONAL = ("pillow-heif",)
 
 
 @cache
 def version() -> str:
-    """The version of imageshards."""
+    """Returns the version of imageshards."""
     return packages.version("imageshards")
 
 
-def to_json(value: Any) -> bytes:
-    """JSON as all files here are written."""
-    return (json.dumps(value, indent=1) + "\n").encode()
-
-
 def plan_json(plan: Plan, spec: BuildSpec) -> dict[str, Any]:
-    """Which build a folder belongs to: what a resumed run compares."""
+    """Returns the content of plan.json, which identifies the build that a folder belongs to."""
     return {
         "digest": plan.digest,
         "settings": spec.settings,
@@ -50,13 +44,6 @@ def plan_json(plan: Plan, spec: BuildSpec) -> dict[str, Any]:
     }
 
 
-def _sum(counts: Sequence[Mapping[Any, int]]) -> dict[Any, int]:
-    total: Counter[Any] = Counter()
-    for count in counts:
-        total.update(count)
-    return dict(sorted(total.items()))
-
-
 def build_json(
     plan: Plan,
     shards: Sequence[ShardReport],
@@ -64,26 +51,29 @@ def build_json(
     leaks: int,
     spec: BuildSpec,
 ) -> dict[str, Any]:
-    """Everything that is known of a build."""
-    records = sum(shard.records for shard in shards)
+    """Returns the content of build.json.
+
+    Args:
+      plan: of the build.
+      shards: a report of each shard, in order.
+      errors: type of error -> rejects.
+      leaks: number of images that are in more than one split.
+      spec: the build.
+    """
+    total = ShardStats(shards)
+    totals = total.values()
     splits = {}
     for name, split in plan.splits.items():
-        mine = [shard for shard in shards if shard.shard.split == name]
-        whole = [shard for shard in mine if shard.records]
+        stats = ShardStats(report for report in shards if report.shard.split == name)
+        values = stats.values()
+        for counts in ("labels", "long_sides"):  # JSON has text keys only
+            values[counts] = {str(key): count for key, count in values[counts].items()}
         splits[name] = {
             "images": split.images,
-            "records": sum(shard.records for shard in mine),
-            "bytes": sum(shard.bytes for shard in mine),
-            "shards": len(mine),
-            "labels": {str(k): v for k, v in _sum([shard.labels for shard in mine]).items()},
-            "formats": _sum([shard.formats for shard in mine]),
-            "converted": sum(shard.converted for shard in mine),
-            "conversions": _sum([shard.conversions for shard in mine]),
-            "long_sides": {
-                str(k): v for k, v in _sum([shard.long_sides for shard in mine]).items()
-            },
-            "smallest": min((s.smallest for s in whole), key=_pixels, default=(0, 0)),
-            "largest": max((s.largest for s in whole), key=_pixels, default=(0, 0)),
+            "records": stats.records,
+            "bytes": stats.bytes,
+            "shards": stats.shards,
+            **values,
         }
     return {
         "imageshards": version(),
@@ -93,63 +83,60 @@ def build_json(
         "versions": {
             "python": platform.python_version(),
             **{name: packages.version(name) for name in _VERSIONED},
-            **{name: found for name in _VERSIONED_IF_THERE if (found := _version_if_there(name))},
+            **{name: found for name in _OPTIONAL if (found := _version_of(name))},
             **({"zlib": zlib.ZLIB_RUNTIME_VERSION} if plan.compression else {}),
         },
         "counts": {
             "inputs": plan.listed,
-            "records": records,
+            "records": total.records,
             "rejects": sum(errors.values()),
-            "converted": sum(shard.converted for shard in shards),
+            "converted": totals["converted"],
             "duplicates": plan.duplicates,
             "leaks": leaks,
             "passed_over": plan.passed_over,
-            "bytes": sum(shard.bytes for shard in shards),
+            "bytes": total.bytes,
         },
         "rejects": dict(sorted(errors.items())),
-        "conversions": _sum([shard.conversions for shard in shards]),
+        "conversions": totals["conversions"],
         "notes": list(plan.notes),
         "classes": list(plan.classes),
         "splits": splits,
         "shards": [
-            {
-                "name": shard_name(shard.shard),
-                "records": shard.records,
-                "bytes": shard.bytes,
-                "crc32c": f"{shard.crc32c:08x}",
-            }
-            for shard in shards
+            shard_row(report.shard, report.records, report.bytes, report.crc32c)
+            for report in shards
         ],
     }
 
 
-def _version_if_there(name: str) -> str:
+def shard_row(shard: ShardId, records: int, size: int, crc32c: int) -> dict[str, Any]:
+    """Returns the row of a shard in build.json; `size` is in bytes."""
+    name = shard_name(shard)
+    return {"name": name, "records": records, "bytes": size, "crc32c": f"{crc32c:08x}"}
+
+
+def _version_of(name: str) -> str:
     try:
         return packages.version(name)
     except packages.PackageNotFoundError:
         return ""
 
 
-def _pixels(size: tuple[int, int]) -> tuple[int, int, int]:
-    return size[0] * size[1], *size
-
-
 def dataset_info_json(plan: Plan, shards: Sequence[ShardReport], spec: BuildSpec) -> dict[str, Any]:
-    """What `tfds.builder_from_directory` needs; int64 are strings, as in protobuf's JSON."""
+    """Returns the content of dataset_info.json; int64 are strings, as in protobuf's JSON."""
     seed = spec.options.output.seed
     counts = f"{sum(shard.records for shard in shards):,} {spec.schema.noun}s"
-    ending = "{FILEFORMAT}" + (GZIP_SUFFIX if plan.compression else "")
+    container = container_of(plan.shards[0])
     return {
         "name": spec.dataset_name,
         "version": "1.0.0",
         "description": f"{counts}, shuffled with seed {seed} by imageshards {version()}.",
-        "fileFormat": "tfrecord",
+        "fileFormat": container.tfds_format,
         "splits": [
             {
                 "name": name,
                 "numBytes": str(sum(s.bytes for s in shards if s.shard.split == name)),
                 "shardLengths": [str(s.records) for s in shards if s.shard.split == name],
-                "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}." + ending,
+                "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}" + container.tfds_suffix,
             }
             for name in plan.splits
         ],

@@ -1,4 +1,4 @@
-"""metadata/report.html: a page to look at. One file, no network."""
+"""Renders metadata/report.html: one HTML page with samples and statistics, without network use."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.records.schemas import Schema
-from imageshards.transforms.records.tfrecord import parse_shard_name
 from imageshards.transforms.shards import read_back
-from imageshards.transforms.shards.layout import Layout
+from imageshards.transforms.shards.layout import DatasetFacts, Layout, first_lines
 from imageshards.transforms.shards.stats import SIZE_CLASSES
 
-SAMPLES = 24
-LINES_SHOWN = 20
+_SAMPLES = 24
 _THUMBNAIL_PIXELS = 128
 _CLASSES_SHOWN = 24
 _TEXT_SHOWN = 300
@@ -67,23 +66,29 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 20px; margi
 """
 
 
-def report_html(
-    build: Mapping[str, Any],
+def write_report(layout: Layout, facts: DatasetFacts) -> None:
+    """Writes the report of a data set whose shards, rejects.jsonl and leaks.jsonl are written.
+
+    The samples are the first records of each split: they are a random sample, since the records
+    are shuffled.
+
+    Args:
+      layout: of the data set.
+      facts: build.json and the schema.
+    """
+    rejected = first_lines(layout.rejects)
+    leaked = first_lines(layout.leaks) if facts.build["counts"]["leaks"] else []
+    page = _page(layout, facts.build, facts.schema, rejected, leaked)
+    layout.write(layout.report, page.encode())
+
+
+def _page(
     layout: Layout,
+    build: Mapping[str, Any],
     schema: Schema,
     rejected: Sequence[Mapping[str, str]],
     leaked: Sequence[Mapping[str, Any]],
 ) -> str:
-    """The page of a build.
-
-    Args:
-      build: the contents of build.json.
-      layout: where the shards lie; the samples are the first records of each split, which the
-        shuffle has made a random draw.
-      schema: of the records.
-      rejected: the first lines of rejects.jsonl.
-      leaked: the first lines of leaks.jsonl, if it is there.
-    """
     body = [_head(build)]
     if leaked:
         body.append(_leaks(build, leaked, schema.noun))
@@ -102,7 +107,11 @@ def report_html(
 
 
 def human_bytes(size: float) -> str:
-    """`110.2 MB`."""
+    """Returns a size in bytes with a unit.
+
+    >>> human_bytes(110_200_000)
+    '110.2 MB'
+    """
     for unit in ("bytes", "kB", "MB", "GB", "TB"):
         if size < 1000 or unit == "TB":
             break
@@ -124,7 +133,7 @@ def _head(build: Mapping[str, Any]) -> str:
     facts.append(("duplicates", f"{counts['duplicates']:,}", False))
     if counts["leaks"]:
         facts.append(("in two splits", f"{counts['leaks']:,}", True))
-    facts.append(("passed over", f"{counts['passed_over']:,}", False))
+    facts.append(("skipped files", f"{counts['passed_over']:,}", False))
     cards = "".join(
         f'<div class="fact{" bad" * bad}"><b>{value}</b><span class=soft>{name}</span></div>'
         for name, value, bad in facts
@@ -132,8 +141,9 @@ def _head(build: Mapping[str, Any]) -> str:
     notes = "".join(f"<p class=soft>{escape(note)}</p>" for note in build["notes"])
     notes = f"<div class=notes>{notes}</div>"
     return (
-        f"<h1>{escape(build['name'])}</h1><p class=soft>A data set of TFRecord files, shuffled with"
-        f" seed {build['options']['seed']}, made by imageshards {escape(build['imageshards'])}.</p>"
+        f"<h1>{escape(build['name'])}</h1><p class=soft>A data set of record files, shuffled with"
+        f" seed {build['options']['seed']}, built by imageshards {escape(build['imageshards'])}."
+        "</p>"
         f"<div class=facts>{cards}</div>{notes}"
     )
 
@@ -177,7 +187,7 @@ def _split(
     return (
         f"<section><h2>{escape(name)}</h2><p class=soft>{split['records']:,} records "
         f"({share:.1%}), {human_bytes(split['bytes'])}, {formats}</p>"
-        f"<h3>A random draw</h3>{sheet}"
+        f"<h3>A random sample</h3>{sheet}"
         f"<div class=two>{''.join(charts)}</div>"
         f"<h3>Shards, bytes ({len(shards):,} of {spread}{each}, "
         f"{_span([shard['bytes'] for shard in shards])})</h3>{_shard_bars(shards)}</section>"
@@ -192,14 +202,14 @@ def _span(sizes: list[int]) -> str:
 def _sheet(
     shards: list[dict[str, Any]], layout: Layout, schema: Schema, classes: Sequence[str]
 ) -> str:
-    """The first records of some shards, to look at."""
+    """Returns the first records of a split's shards as HTML."""
     every = (
         record
         for shard in shards
         if shard["records"]
         for record in read_back.read_shard(f"{layout.root}/{shard['name']}")
     )
-    records = islice(every, SAMPLES)
+    records = islice(every, _SAMPLES)
     if schema.holds != "text":
         return f"<div class=sheet>{''.join(_figures(records, schema, classes))}</div>"
     key = schema.key_of("text")
@@ -225,7 +235,7 @@ def _figures(
 
 
 def _open(record: read_back.Record, schema: Schema) -> Image.Image:
-    """The image of a record."""
+    """Returns the image of a record."""
     content = schema.content
     data = record.first(content.key, b"") if content else b""
     if not content or not content.array:
@@ -240,7 +250,7 @@ def _open(record: read_back.Record, schema: Schema) -> Image.Image:
 
 def _thumbnail(record: read_back.Record, schema: Schema) -> str:
     out = io.BytesIO()
-    # A build with --check=header may hold what does not decode; the page shows it as grey.
+    # With --check=header a record may not decode; the page shows a grey square.
     try:
         with _open(record, schema) as image:
             image.draft("RGB", (_THUMBNAIL_PIXELS, _THUMBNAIL_PIXELS))
@@ -301,7 +311,7 @@ def _size(size: Iterable[int]) -> str:
 
 
 def _shard_bars(shards: list[dict[str, Any]]) -> str:
-    # At most one bar a pixel: beyond, every n-th shard stands for its neighbours.
+    # At most 512 bars: of more shards, every n-th is shown.
     step = -(-len(shards) // 512)
     shown = shards[::step]
     most = max(shard["bytes"] for shard in shards) or 1
@@ -326,30 +336,31 @@ def _leaks(build: Mapping[str, Any], leaked: Sequence[Mapping[str, Any]], noun: 
         )
         for line in leaked
     )
-    remedy = " <code>--dedupe pixels</code> takes each once." if noun == "image" else ""
+    remedy = " <code>--dedupe pixels</code> keeps one of each." if noun == "image" else ""
     return (
-        f"<section><h2>Leaks</h2><p class=soft>The same {noun} is in more than one split: "
-        f"{build['counts']['leaks']:,} times. Each is a line of <code>leaks.jsonl</code>."
+        f"<section><h2>Leaks</h2><p class=soft>{build['counts']['leaks']:,} {noun}s are in more "
+        "than one split. Each is a line of <code>metadata/leaks.jsonl</code>."
         f"{remedy}</p><ul>{items}</ul></section>"
     )
 
 
 def _conversions(build: Mapping[str, Any]) -> str:
     return (
-        f"<section><h2>Conversions</h2><p class=soft>{build['counts']['converted']:,} images are "
-        "not the files as they were. What was done, by kind; one image may have several.</p>"
+        f"<section><h2>Conversions</h2><p class=soft>{build['counts']['converted']:,} images were "
+        "converted. Images by kind of conversion; one image may have several.</p>"
         f"{_rows(by_count(build['conversions']))}</section>"
     )
 
 
 def by_count(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The most frequent first; equals by name."""
+    """Returns (name, count), the largest count first, equal counts by name."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _rejects(build: Mapping[str, Any], rejected: Sequence[Mapping[str, str]], noun: str) -> str:
     if not build["rejects"]:
-        return f"<section><h2>Rejects</h2><p class=soft>None: every {noun} is in.</p></section>"
+        none = f"None: every {noun} is in the data set."
+        return f"<section><h2>Rejects</h2><p class=soft>{none}</p></section>"
     ordered = by_count(build["rejects"])
     items = "".join(
         f"<li><code>{escape(line['uri'])}</code> <span class=soft>{escape(line['error'])}: "
@@ -357,9 +368,10 @@ def _rejects(build: Mapping[str, Any], rejected: Sequence[Mapping[str, str]], no
         for line in rejected
     )
     return (
-        "<section><h2>Rejects</h2><p class=soft>Each is a line of <code>rejects.jsonl</code>, with "
-        f"its URI and the reason.</p>{_rows(ordered, bad=True)}"
-        f"<h3>The first of them</h3><ul>{items}</ul></section>"
+        "<section><h2>Rejects</h2><p class=soft>Each is a line of "
+        "<code>metadata/rejects.jsonl</code>, with its URI and the reason."
+        f"</p>{_rows(ordered, bad=True)}"
+        f"<h3>The first rejects</h3><ul>{items}</ul></section>"
     )
 
 
@@ -370,7 +382,7 @@ def _options(build: Mapping[str, Any]) -> str:
         f"<dt>{escape(str(name))}</dt><dd><code>{escape(_value(value))}</code></dd>"
         for name, value in pairs
     )
-    return f"<section><h2>How it was made</h2><dl>{items}</dl></section>"
+    return f"<section><h2>Options and versions</h2><dl>{items}</dl></section>"
 
 
 def _value(value: object) -> str:

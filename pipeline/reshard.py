@@ -1,51 +1,52 @@
-"""Another number of shards for a data set: framed records are moved, and nothing is decoded.
+"""Writes a data set again with other numbers of shards. Records are copied, not decoded.
 
-The order of the records and their bytes stay; shards of a split differ by at most one record.
+The records keep their order and their bytes; shards of a split differ by at most one record.
 `dataset_info.json` is written last, as in a build.
 """
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
-from typing import Any
 
 import google_crc32c
 
+from imageshards.pipeline.claim import dataset_files_in
+from imageshards.pipeline.metadata import shard_row
+from imageshards.pipeline.report import write_report
 from imageshards.reader.dataset import Dataset, Shard, open_dataset
 from imageshards.reader.files import RecordFile, Source, find
 from imageshards.reader.splits import Span, take
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ShardId, UsageError
-from imageshards.transforms.records.schemas import Schema
-from imageshards.transforms.records.tfrecord import SHARD_LIKE, Gzip, index_line, shard_name
+from imageshards.transforms.records.containers import container_of, is_shard_like, shard_name
 from imageshards.transforms.references.keys import first_rank
 from imageshards.transforms.references.rules import ShardCounts
-from imageshards.transforms.shards.layout import Layout
+from imageshards.transforms.shards.layout import (
+    METADATA_FILES,
+    DatasetFacts,
+    Layout,
+    read_json,
+    to_json,
+)
 
 _CHUNK_BYTES = 4 << 20
-_LINES_SHOWN = 20
-
-Report = Callable[
-    [Mapping[str, Any], Layout, Schema, list[dict[str, Any]], list[dict[str, Any]]], str
-]
-"""Makes report.html of build.json, the layout, the schema, some rejects and some leaks."""
 
 
 @dataclass(frozen=True)
 class Resharded:
-    """What `reshard` did.
+    """The result of `reshard`.
 
     Attributes:
       output: the new folder.
-      source: the old one.
+      source: the old folder.
       records: in all splits.
       bytes: of all new shards.
       shards: split -> (number before, number now).
-      seconds: wall time; 0 if everything was there already.
+      seconds: wall time; 0 if the new data set was complete already.
     """
 
     output: str
@@ -56,47 +57,48 @@ class Resharded:
     seconds: float
 
     def to_json(self) -> str:
-        """One line for machines."""
+        """Returns one line of JSON."""
         return json.dumps({**asdict(self), "seconds": round(self.seconds, 3)})
 
     def __str__(self) -> str:
         shards = ", ".join(f"{name} {old:,} -> {new:,}" for name, (old, new) in self.shards.items())
-        took = f"in {self.seconds:.1f} s" if self.seconds else "nothing to do, it was there already"
+        took = f"in {self.seconds:.1f} s" if self.seconds else "nothing to do: complete already"
         return (
-            f"{self.output}\n  {self.records:,} records, {self.bytes / 1e6:,.1f} MB, of "
+            f"{self.output}\n  {self.records:,} records, {self.bytes / 1e6:,.1f} MB, from "
             f"{self.source}\n  shards: {shards}\n  {took}"
         )
 
 
-def reshard(folder: str, output: str, num_shards: str, report: Report) -> Resharded:
-    """Writes a data set anew with other numbers of shards.
+def reshard(folder: str, output: str, num_shards: str) -> Resharded:
+    """Writes a data set again with other numbers of shards.
 
     Args:
       folder: a complete data set that imageshards built.
-      output: the folder of the new one.
-      num_shards: `16`, or `train=8,test=2`, which leaves other splits as they are.
-      report: makes report.html.
+      output: the folder of the new data set.
+      num_shards: `16`, or `train=8,test=2`, which keeps the numbers of other splits.
 
     Raises:
-      UsageError: the numbers of shards are none, or none for this data set.
-      BuildError: there is no such data set, it is damaged, or something is in the way.
+      UsageError: the numbers of shards are invalid, or do not fit this data set.
+      BuildError: there is no such data set, it is damaged, or the output holds another one.
+
+    >>> reshard("dataset", "dataset-8", "train=8").shards
+    {'train': (2, 8), 'test': (1, 1)}
     """
     begin = perf_counter()
     dataset = open_dataset(folder)
     counts = _counts(dataset, num_shards)
     if not output:
-        raise UsageError("the folder of the new data set is empty: name one")
+        raise UsageError("the output folder is empty: name a folder for the new data set")
     layout = Layout(storage.normalize(output))
     if layout.root == dataset.layout.root:
-        raise UsageError(f"{layout.root} is the data set itself: name another folder")
+        raise UsageError(f"{layout.root} is the data set to reshard: name another output folder")
     shards = {name: (len(dataset.lengths[name]), count) for name, count in counts.items()}
     try:
         complete = _claim(dataset, layout, counts)
-        rows = [] if complete else _move(dataset, layout, counts)
         if not complete:
-            _write_metadata(dataset, layout, rows, num_shards, report)
+            _write_metadata(dataset, layout, _write_shards(dataset, layout, counts), num_shards)
     except OSError as error:
-        raise BuildError(f"{layout.root}: cannot be written: {error.strerror or error}") from error
+        raise BuildError(f"{layout.root} cannot be written: {error.strerror or error}") from error
     done = open_dataset(layout.root)
     return Resharded(
         layout.root, dataset.layout.root, done.counts["records"], done.counts["bytes"], shards,
@@ -105,13 +107,14 @@ def reshard(folder: str, output: str, num_shards: str, report: Report) -> Reshar
 
 
 def _counts(dataset: Dataset, num_shards: str) -> dict[str, int]:
+    """Returns split -> number of new shards."""
     try:
         wish = ShardCounts.parse(num_shards)
     except ValueError as error:
         raise UsageError(str(error)) from error
     if wish.default is None and not wish.named:
         raise UsageError(
-            f"--num_shards {num_shards}: write numbers (imageshards advise finds some)"
+            f"--num_shards {num_shards}: give numbers; imageshards advise suggests some"
         )
     for name in wish.named:
         if name not in dataset.lengths:
@@ -124,36 +127,36 @@ def _counts(dataset: Dataset, num_shards: str) -> dict[str, int]:
         counts[name] = wish.of(name) or len(lengths)
         if counts[name] > sum(lengths):
             raise UsageError(
-                f"split {name!r} has {sum(lengths):,} records for {counts[name]:,} shards: write "
-                "fewer --num_shards"
+                f"split {name!r} has {sum(lengths):,} records for {counts[name]:,} shards: set a "
+                "smaller --num_shards"
             )
     return counts
 
 
-def _claim(dataset: Dataset, layout: Layout, counts: dict[str, int]) -> bool:
-    """Takes the folder; True if the same was done there before."""
+def _new_shards(dataset: Dataset, counts: Mapping[str, int]) -> list[ShardId]:
+    """Returns the new shards, in order."""
+    old = dataset.shards[0].id
+    return [
+        replace(old, split=split, index=index, num_shards=count)
+        for split, count in counts.items()
+        for index in range(count)
+    ]
+
+
+def _claim(dataset: Dataset, layout: Layout, counts: Mapping[str, int]) -> bool:
+    """Claims the output folder; returns whether an earlier run has completed it."""
     if storage.is_local(layout.root) and (problem := storage.folder_problem(layout.root)):
         raise BuildError(f"{layout.root}: {problem}")
     mine = {
         "from": dataset.layout.root,
         "shards": [[s.uri.rpartition("/")[2], s.crc32c] for s in dataset.shards],
-        "num_shards": counts,
+        "num_shards": dict(counts),
     }
-    text = (json.dumps(mine) + "\n").encode()
-    found = [
-        name
-        for name in storage.names_in(layout.root)
-        if SHARD_LIKE.fullmatch(name) or name in ("dataset_info.json", "features.json")
-    ]
+    found = dataset_files_in(layout)
     planned = storage.exists(layout.plan)
-    if _read(layout.reshard) == text and not planned:
-        compression = dataset.shards[0].id.compression
-        ours = {
-            shard_name(ShardId(split, index, count, compression))
-            for split, count in counts.items()
-            for index in range(count)
-        }
-        found = [name for name in found if SHARD_LIKE.fullmatch(name) and name not in ours]
+    if read_json(layout.uri("reshard")) == mine and not planned:
+        ours = set(map(shard_name, _new_shards(dataset, counts)))
+        found = [name for name in found if is_shard_like(name) and name not in ours]
         if not found:
             return storage.exists(layout.dataset_info)
     if found or planned:
@@ -161,37 +164,27 @@ def _claim(dataset: Dataset, layout: Layout, counts: dict[str, int]) -> bool:
         raise BuildError(f"{layout.root} {what}; name another folder, or empty this one")
     layout.make_folders()
     storage.sweep(layout.state)
-    layout.write(layout.reshard, text)
+    layout.write(layout.uri("reshard"), (json.dumps(mine) + "\n").encode())
     return False
 
 
-def _read(uri: str) -> bytes:
-    try:
-        with storage.open_read(uri) as file:
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return b""
-
-
-def _move(dataset: Dataset, layout: Layout, counts: dict[str, int]) -> list[Shard]:
+def _write_shards(dataset: Dataset, layout: Layout, counts: Mapping[str, int]) -> list[Shard]:
     source = find(dataset.layout.root)
-    checks = {
-        place: _FileCheck(source.files[place], shard) for place, shard in enumerate(dataset.shards)
-    }
-    rows = []
-    compression = dataset.shards[0].id.compression
-    for name, count in counts.items():
-        spans = source.spans(name)
-        records = sum(span.records for span in spans)
-        for index in range(count):
-            begin, end = (first_rank(place, count, records) for place in (index, index + 1))
-            shard = ShardId(name, index, count, compression)
-            rows.append(_write_shard(layout, shard, source, take(spans, begin, end), checks))
-    return rows
+    checks = [_FileCheck(*pair) for pair in zip(source.files, dataset.shards, strict=True)]
+    spans = {name: source.spans(name) for name in counts}
+    written = []
+    for shard in _new_shards(dataset, counts):
+        records = sum(span.records for span in spans[shard.split])
+        begin, end = (
+            first_rank(index, shard.num_shards, records) for index in (shard.index, shard.index + 1)
+        )
+        mine = take(spans[shard.split], begin, end)
+        written.append(_write_shard(layout, shard, source, mine, checks))
+    return written
 
 
 class _FileCheck:
-    """Compares what is read of a file, in order, with the CRC32C that its build noted."""
+    """Compares a file that is read in order with the CRC32C in build.json."""
 
     def __init__(self, file: RecordFile, shard: Shard) -> None:
         self._file = file
@@ -199,15 +192,19 @@ class _FileCheck:
         self._crc32c = self._size = 0
 
     def add(self, data: bytes) -> None:
-        """Some more of it."""
+        """Adds the next part of the file.
+
+        Raises:
+          BuildError: the file is complete, and its CRC32C differs.
+        """
         if self._file.compression:
-            return  # gzip has CRCs of its own
+            return  # decompression checks gzip's own CRC
         self._crc32c = google_crc32c.extend(self._crc32c, data)
         self._size += len(data)
         if self._size == self._shard.bytes and self._crc32c != self._shard.crc32c:
             raise BuildError(
-                f"{self._file.uri}: its CRC32C is not that of its build: imageshards verify tells "
-                "what is wrong with it"
+                f"{self._file.uri}: its CRC32C is not the one in build.json: run imageshards "
+                "verify to see what is damaged"
             )
 
 
@@ -216,31 +213,25 @@ def _write_shard(
     shard: ShardId,
     source: Source,
     spans: list[Span],
-    checks: Mapping[int, _FileCheck],
+    checks: list[_FileCheck],
 ) -> Shard:
     uri = layout.shard(shard)
-    gzip = Gzip() if shard.compression else None
-    index: list[str] = []
-    offset = 0
     with storage.open_sink(uri, layout.state) as sink:
+        writer = container_of(shard).writer(sink)
         for span in spans:
             file = source.files[span.file]
             for begin, end in _chunks(file, span):
-                data = file.framed(begin, end)
-                checks[span.file].add(data)
-                sink.write(gzip.add([data]) if gzip else [data])
-                for size in file.index[begin:end, 1].tolist():
-                    index.append(index_line(offset, size))
-                    offset += size
-        if gzip:
-            sink.write(gzip.end())
-    if not gzip:
-        layout.write(layout.index(shard), "".join(index).encode())
+                stored = file.stored(begin, end)
+                checks[span.file].add(stored)
+                writer.copy(stored, file.index[begin:end, 1].tolist())
+        index = writer.close()
+    if index is not None:
+        layout.write(layout.index(shard), index)
     return Shard(shard, uri, sum(span.records for span in spans), sink.size, sink.crc32c)
 
 
 def _chunks(file: RecordFile, span: Span) -> Iterator[tuple[int, int]]:
-    """Consecutive records of some megabytes, as (begin, end)."""
+    """Yields (begin, end) of consecutive records of about 4 MB."""
     begin = span.begin
     size = 0
     for row in range(span.begin, span.end):
@@ -252,47 +243,26 @@ def _chunks(file: RecordFile, span: Span) -> Iterator[tuple[int, int]]:
         yield begin, span.end
 
 
-def _write_metadata(
-    dataset: Dataset, layout: Layout, rows: list[Shard], num_shards: str, report: Report
-) -> None:
+def _write_metadata(dataset: Dataset, layout: Layout, shards: list[Shard], num_shards: str) -> None:
     old = dataset.layout
-    build = json.loads(json.dumps(dataset.build))
+    build = copy.deepcopy(dataset.build)
     build["resharded"] = {"from": old.root, "num_shards": build["options"]["num_shards"]}
     build["options"]["num_shards"] = num_shards
-    build["counts"]["bytes"] = sum(row.bytes for row in rows)
-    build["shards"] = [
-        {
-            "name": shard_name(row.id),
-            "records": row.records,
-            "bytes": row.bytes,
-            "crc32c": f"{row.crc32c:08x}",
-        }
-        for row in rows
-    ]
-    info = json.loads(json.dumps(dataset.info))
+    build["counts"]["bytes"] = sum(shard.bytes for shard in shards)
+    build["shards"] = [shard_row(s.id, s.records, s.bytes, s.crc32c) for s in shards]
+    info = copy.deepcopy(dataset.info)
     for split in info["splits"]:
-        mine = [row for row in rows if row.id.split == split["name"]]
-        split["numBytes"] = str(sum(row.bytes for row in mine))
-        split["shardLengths"] = [str(row.records) for row in mine]
-        build["splits"][split["name"]]["bytes"] = sum(row.bytes for row in mine)
-        build["splits"][split["name"]]["shards"] = len(mine)
-    names = [name for name in storage.names_in(old.root) if name.endswith(".labels.txt")]
-    for name in ("features.json", *names):
-        layout.write(storage.join(layout.root, name), _read(storage.join(old.root, name)))
-    for there, here in ((old.rejects, layout.rejects), (old.leaks, layout.leaks)):
-        if storage.exists(there):
-            layout.write(here, _read(there))
-    layout.write(layout.build, _json(build))
-    page = report(
-        build, layout, dataset.schema, _first_lines(layout.rejects), _first_lines(layout.leaks)
-    )
-    layout.write(layout.report, page.encode())
-    layout.write(layout.dataset_info, _json(info))
-
-
-def _first_lines(uri: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in islice(_read(uri).splitlines(), _LINES_SHOWN)]
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=1) + "\n").encode()
+        mine = [shard for shard in shards if shard.id.split == split["name"]]
+        size = sum(shard.bytes for shard in mine)
+        split["numBytes"] = str(size)
+        split["shardLengths"] = [str(shard.records) for shard in mine]
+        build["splits"][split["name"]] |= {"bytes": size, "shards": len(mine)}
+    facts = DatasetFacts(build, dataset.schema)
+    layout.write(layout.build, to_json(build))
+    layout.write_derived(facts)
+    for name, file in METADATA_FILES.items():
+        if file.resharded and storage.exists(old.uri(name)):
+            with storage.open_read(old.uri(name)) as copied:
+                layout.write(layout.uri(name), copied.read())
+    write_report(layout, facts)
+    layout.write(layout.dataset_info, to_json(info))

@@ -23,7 +23,7 @@ from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.inputs.kind import InputKind
-from imageshards.transforms.records.tfrecord import parse_shard_name
+from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.shards.layout import Layout
 
 _INVALID = "Pipeline has validations errors: "

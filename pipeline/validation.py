@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
+from imageshards.transforms.records.containers import CONTAINERS
 
 if TYPE_CHECKING:
     from imageshards.pipeline.assembly import BuildSpec
@@ -20,7 +21,10 @@ def check_combinations(spec: BuildSpec) -> None:
     Raises:
       UsageError: two options exclude each other, or one requires another.
     """
-    for check in (_schema, _pixels, _texts, _images, _labels_and_splits, _columns, _output):
+    checks = (
+        _schema, _pixels, _texts, _images, _labels_and_splits, _columns, _container, _output,
+    )  # fmt: skip
+    for check in checks:
         for problem in check(spec):
             raise UsageError(problem)
 
@@ -106,6 +110,15 @@ def _columns(spec: BuildSpec) -> Iterator[str]:
     columns = spec.options.records.features_from
     if AUTO in columns and len(columns) > 1:
         yield "invalid --features_from: auto cannot be combined with columns"
+
+
+def _container(spec: BuildSpec) -> Iterator[str]:
+    name = spec.options.records.file_format
+    container = CONTAINERS[name]
+    if spec.compression not in [variant.compression for variant in container.variants]:
+        yield f"--file_format {name} has no --compression {spec.compression}"
+    if spec.options.execution.writer == "beam" and not container.beam_writer:
+        yield f"--writer beam does not write --file_format {name}"
 
 
 def _output(spec: BuildSpec) -> Iterator[str]:

@@ -13,6 +13,6 @@ from imageshards.reader.load import load
 from imageshards.reader.random_access import Records, open
 from imageshards.reader.splits import folds
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.records.tfrecord import CorruptRecord
+from imageshards.transforms.records.container import CorruptRecord
 
 __all__ = ["BuildError", "CorruptRecord", "Records", "UsageError", "folds", "load", "open"]

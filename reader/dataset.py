@@ -1,4 +1,4 @@
-"""An existing data set, as its metadata describes it."""
+"""A complete data set, as its metadata describes it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ShardId
 from imageshards.transforms.records.columns import schema_of
+from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.records.schemas import Schema
-from imageshards.transforms.records.tfrecord import parse_shard_name
 from imageshards.transforms.shards.layout import Layout
 
 _COUNTS = ("inputs", "records", "rejects", "duplicates", "passed_over", "bytes")
@@ -20,7 +20,15 @@ _COUNTS = ("inputs", "records", "rejects", "duplicates", "passed_over", "bytes")
 
 @dataclass(frozen=True)
 class Shard:
-    """A row of build.json: the file, its records, bytes and CRC32C."""
+    """A shard as build.json describes it.
+
+    Attributes:
+      id: which shard.
+      uri: its file.
+      records: number of records.
+      bytes: size of the file.
+      crc32c: of the whole file.
+    """
 
     id: ShardId
     uri: str
@@ -31,7 +39,13 @@ class Shard:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A complete data set; open one with `open_dataset`."""
+    """A complete data set; made by `open_dataset`.
+
+    Attributes:
+      layout: the paths of its files.
+      build: the content of build.json.
+      info: the content of dataset_info.json.
+    """
 
     layout: Layout
     build: dict[str, Any]
@@ -49,23 +63,23 @@ class Dataset:
 
     @property
     def counts(self) -> dict[str, int]:
-        """records, rejects, duplicates, inputs, passed_over and bytes."""
+        """inputs, records, rejects, duplicates, passed_over (skipped files) and bytes."""
         counts = self.build["counts"]
         return {key: counts[key] for key in _COUNTS}
 
     @property
     def lengths(self) -> dict[str, list[int]]:
-        """Split -> records of each shard, as dataset_info.json has them."""
+        """Split -> number of records in each shard, according to dataset_info.json."""
         return {s["name"]: [int(n) for n in s["shardLengths"]] for s in self.info["splits"]}
 
     @cached_property
     def shards(self) -> list[Shard]:
-        """Every shard, in order."""
+        """All shards, in order."""
         shards = []
         for row in self.build["shards"]:
             shard = parse_shard_name(row["name"])
             if shard is None:
-                raise BuildError(f"{self.layout.build}: {row['name']!r} is no name of a shard")
+                raise BuildError(f"{self.layout.build}: {row['name']!r} is not a shard name")
             uri = self.layout.shard(shard)
             crc = int(row["crc32c"], 16)
             shards.append(Shard(shard, uri, row["records"], row["bytes"], crc))
@@ -75,11 +89,14 @@ class Dataset:
 def open_dataset(folder: str) -> Dataset:
     """Opens a data set that imageshards built.
 
+    Args:
+      folder: its folder, local or remote.
+
     Raises:
-      BuildError: there is none, it is not complete, or its metadata is damaged.
+      BuildError: there is no data set, it is not complete, or its metadata is damaged.
     """
     if not folder:
-        raise BuildError("the folder of the data set is empty: name one")
+        raise BuildError("no data set is named: name its folder")
     layout = Layout(storage.normalize(folder))
     if storage.is_local(layout.root) and not os.path.isdir(layout.root):
         what = "is a file" if os.path.lexists(layout.root) else "does not exist"
@@ -88,8 +105,8 @@ def open_dataset(folder: str) -> Dataset:
         if storage.exists(layout.plan):
             if storage.exists(layout.rejects):
                 raise BuildError(
-                    f"{layout.root}: the data set is not complete: its build failed, most likely "
-                    f"for what {layout.rejects} tells"
+                    f"{layout.root}: the data set is not complete: its build failed; see "
+                    f"{layout.rejects}"
                 )
             raise BuildError(
                 f"{layout.root}: the data set is not complete; run its build command again"
@@ -101,7 +118,7 @@ def open_dataset(folder: str) -> Dataset:
             with storage.open_read(uri) as file:
                 documents.append(json.load(file))
         except FileNotFoundError as error:
-            raise BuildError(f"{uri} is missing: was this built by imageshards?") from error
+            raise BuildError(f"{uri} is missing: name a data set that imageshards built") from error
         except ValueError as error:
             raise BuildError(f"{uri} is damaged: {error}") from error
     try:

@@ -1,4 +1,4 @@
-"""What is in a data set or a shard, as a text for the terminal."""
+"""Describes a data set or a record file as text for the terminal."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 from imageshards.reader.dataset import Dataset, open_dataset
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, counted
+from imageshards.transforms.records.container import CorruptRecord
+from imageshards.transforms.records.containers import is_record_file
 from imageshards.transforms.records.example import CorruptExample
 from imageshards.transforms.records.schemas import Feature
-from imageshards.transforms.records.tfrecord import GZIP_SUFFIX, SUFFIX, CorruptRecord
 from imageshards.transforms.shards import read_back
 
 _CLASSES_SHOWN = 12
@@ -20,17 +21,21 @@ _TEXT_SHOWN = 60
 
 
 def inspect(place: str, records: int = 3) -> str:
-    """Describes a data set, or any TFRecord file of Examples.
+    """Returns a description of a data set, or of any record file of Examples.
 
     Args:
-      place: the folder of a data set, or a file.
-      records: how many of the first records to show.
+      place: the folder of a data set, or a record file.
+      records: number of records to show, from the first on.
 
     Raises:
-      BuildError: there is neither.
+      BuildError: there is no such data set or file.
+
+    >>> print(inspect("dataset", records=0))
+    /.../dataset
+      dataset: 40 records in 3 shards, ...
     """
     uri = storage.normalize(place) if place else ""
-    if os.path.isfile(uri) or uri.endswith((SUFFIX, SUFFIX + GZIP_SUFFIX)):
+    if os.path.isfile(uri) or is_record_file(uri):
         lines = _shard_lines(uri, records)
     else:
         lines = _dataset_lines(open_dataset(place), records)
@@ -45,7 +50,7 @@ def _dataset_lines(dataset: Dataset, records: int) -> Iterator[str]:
         f"  {build['name']}: {counted(counts['records'], 'record')} in "
         f"{counted(len(dataset.shards), 'shard')}, {counts['bytes'] / 1e6:,.1f} MB; "
         f"{counted(counts['rejects'], 'reject')}, {counted(counts['duplicates'], 'duplicate')}, "
-        f"{counted(counts['passed_over'], 'file')} passed over"
+        f"{counted(counts['passed_over'], 'file')} skipped"
     )
     yield ""
     for name, split in build["splits"].items():
@@ -77,7 +82,7 @@ def _array_text(feature: Feature) -> str:
     if not feature.array:
         return ""
     shape = feature.array.shape
-    return f" of {feature.array.dtype} " + (str(list(shape)) if shape else "as shape says")
+    return f" of {feature.array.dtype} " + (str(list(shape)) if shape else "in the feature shape")
 
 
 def _class_lines(dataset: Dataset) -> Iterator[str]:
@@ -93,14 +98,14 @@ def _class_lines(dataset: Dataset) -> Iterator[str]:
 def _shard_lines(uri: str, records: int) -> Iterator[str]:
     size = storage.size(uri)
     if size < 0:
-        raise BuildError(f"{uri}: there is no such file")
+        raise BuildError(f"{uri}: no such file")
     count = 0
     try:
         for _ in read_back.read_shard(uri):
             count += 1
     except (CorruptRecord, CorruptExample) as error:
         if not count:
-            raise BuildError(f"{uri}: no TFRecord file of Examples: {error}") from error
+            raise BuildError(f"{uri}: not a record file of Examples: {error}") from error
         yield f"{uri}: {count:,} sound records, then: {error}"
     else:
         yield f"{uri}: {counted(count, 'record')}, {size / 1e6:,.1f} MB"

@@ -111,7 +111,7 @@ def make_blocks(
     if window is None:
         window = min(max(_WINDOW_BYTES // mean, _MIN_WINDOW), _MAX_WINDOW)
     per_block = max(1, min(window // _BLOCKS_PER_WINDOW, _BLOCK_BYTES // mean))
-    if any(files[span.file].compression for span in spans):
+    if not all(files[span.file].container.random_access for span in spans):
         # To begin in the middle of a compressed file takes unpacking all that is before.
         per_block = max(span.records for span in spans)
     rows = []

@@ -1,7 +1,7 @@
-"""open(...): records by their number, without TensorFlow.
+"""Random access to records by their number, without TensorFlow.
 
-What comes is a sequence of (image, label): what NumPy and JAX want, a data source of Grain, and a
-map-style data set of PyTorch, all at once. `reader.torch` has the iterable one.
+`open` returns a sequence of (image, label). NumPy and JAX can use it directly; it is a data source
+for Grain and a map-style data set for PyTorch. `reader.torch` has the iterable-style one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from imageshards.reader.parse import array_with_channels, decode_image, decode_n
 from imageshards.reader.splits import Span, share_of, take
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.records import example
+from imageshards.transforms.records.container import CorruptRecord
 from imageshards.transforms.records.example import CorruptExample
 from imageshards.transforms.records.schemas import Schema
-from imageshards.transforms.records.tfrecord import CorruptRecord, unframe
 
 _CHUNK_BYTES = 1 << 20
 
@@ -38,20 +38,28 @@ def open(
     label_key: str | None = None,
     check: bool = True,
 ) -> Records:
-    """The records of a split, by number. TensorFlow is not imported.
+    """Opens the records of a split for random access. Does not import TensorFlow.
 
     Args:
-      place: the folder of a data set that imageshards built, or a pattern of TFRecord files.
-      split: as `load` has it.
-      decode: False leaves encoded images as bytes, and pixels with the channels that they have.
-      channels: of decoded images and of pixels: 3 or 1, or 0 for what each has.
-      image_key: as `load` has it.
-      label_key: as `load` has it.
-      check: compare the CRC of every record that is read.
+      place: the folder of a data set that imageshards built, or a glob pattern of record files.
+      split: the split, as in `load`; None: the only one.
+      decode: whether to decode encoded images, and to convert pixels to `channels`.
+      channels: of decoded images and of pixels: 3, 1, or 0 to keep each image's own.
+      image_key: the feature that is the image, as in `load`.
+      label_key: the feature that is the label, as in `load`.
+      check: whether to compare the checksum of each record that is read.
+
+    Returns:
+      A sequence of (image, label).
 
     Raises:
       BuildError: there is no such data set, or it is damaged.
-      UsageError: an argument has a bad value.
+      UsageError: an argument has an invalid value.
+
+    >>> records = open("dataset", "train")
+    >>> image, label = records[7]
+    >>> image.dtype, records.classes[label] in ("class00", "class01")
+    (dtype('uint8'), True)
     """
     check_channels(channels, (3, 1, 0))
     source = find(place)
@@ -60,13 +68,14 @@ def open(
 
 
 class Records(Sequence[Any]):
-    """A sequence of (image, label), or of images where there are no labels; made by `open`.
+    """A sequence of (image, label), or of images if there are no labels. Made by `open`.
 
-    An image is uint8 [height, width, channels], or what its schema says; a text is bytes. Records
-    can be pickled, sliced, and read by many threads and processes at a time.
+    An image is a uint8 array [height, width, channels], or of the schema's dtype; a text is bytes.
+    A label is an int. Records can be pickled and sliced, and several threads and processes can read
+    them at a time.
 
     Attributes:
-      classes: names in label order, where they are known.
+      classes: names in label order; empty if unknown.
     """
 
     def __init__(
@@ -104,29 +113,30 @@ class Records(Sequence[Any]):
     @overload
     def __getitem__(self, index: slice) -> Records: ...
     def __getitem__(self, index: int | slice) -> Any:
-        """A record, or some consecutive ones as a sequence of their own.
+        """Returns a record, or `Records` of consecutive ones.
 
         Raises:
-          CorruptRecord: its CRC is wrong, or it is no tf.train.Example; says where.
+          CorruptRecord: the record is damaged or not a tf.train.Example.
+          IndexError: there is no such record.
         """
         if isinstance(index, slice):
             begin, end, step = index.indices(len(self))
             if step != 1:
-                raise UsageError(f"records[::{step}]: slices are of consecutive records")
+                raise UsageError(f"records[::{step}]: slices must be consecutive; omit the step")
             return self._with(take(self._spans, begin, end))
         return self._element(*self._raw(index))
 
     def __iter__(self) -> Iterator[Any]:
-        """All in order, a few megabytes at a time."""
+        """Yields all records in order, reading about a megabyte at a time."""
         for data, where in self._in_order(self._spans):
             yield self._element(data, where)
 
     def serialized(self, index: int) -> bytes:
-        """The bytes of a record: a serialized tf.train.Example."""
+        """Returns the bytes of a record: a serialized tf.train.Example."""
         return self._raw(index)[0]
 
     def features(self, index: int) -> dict[str, Any]:
-        """All that is in a record: key -> int, float, bytes, list or array; nothing is decoded."""
+        """Returns all features: key -> int, float, bytes, list or array. Images are not decoded."""
         data, where = self._raw(index)
         if self._source.described:
             return self._parsed(data, where, self._source.schema)
@@ -137,19 +147,20 @@ class Records(Sequence[Any]):
         return {key: value[0] if len(value) == 1 else value for key, value in values.items()}
 
     def share(self, num_hosts: int, host: int) -> Records:
-        """What one of some hosts, or worker processes, reads: disjoint, and complete."""
+        """Returns the records for one of `num_hosts` hosts; together they read each record once."""
         num_hosts, host = whole("num_hosts", num_hosts, 1), whole("host", host)
         return self._with(share_of(self._spans, num_hosts, host))
 
     def shuffled(self, seed: int = 0, epoch: int = 0, window: int | None = None) -> Iterator[Any]:
-        """All in another order, which is a function of seed and epoch.
+        """Yields all records in an order that is a function of seed and epoch.
+
+        Files are read in blocks of consecutive records.
 
         Args:
-          seed: of the order, 0 or more.
-          epoch: of the order, 0 or more.
-          window: records to shuffle together, which are held in memory; None: 128 MB of them, from
-            16 to 65,536. Files are read a block at a time, not a record, and of compressed files
-            at least a whole one is shuffled together.
+          seed: 0 or more.
+          epoch: 0 or more.
+          window: number of records that are held in memory and shuffled together; None: 128 MB of
+            records, from 16 to 65,536. Of compressed files, it is at least one whole file.
         """
         seed, epoch = whole("seed", seed), whole("epoch", epoch)
         if window is not None:
@@ -183,9 +194,10 @@ class Records(Sequence[Any]):
         return next(self._in_order([Span(span.file, row, row + 1)]))
 
     def _in_order(self, spans: Sequence[Span]) -> Iterator[tuple[bytes, tuple[int, int]]]:
-        """Yields the data of every record, and (file, record)."""
+        """Yields the data of each record, and (position of its file, number in the file)."""
         for span in spans:
             file = self._source.files[span.file]
+            container = file.container
             sizes = file.index[:, 1]
             begin = span.begin
             while begin < span.end:
@@ -194,16 +206,16 @@ class Records(Sequence[Any]):
                 while end < span.end and size + sizes[end] <= _CHUNK_BYTES:
                     size += int(sizes[end])
                     end += 1
-                chunk = memoryview(file.framed(begin, end))
+                chunk = memoryview(file.stored(begin, end))
                 at = 0
                 for row in range(begin, end):
-                    framed = chunk[at : at + int(sizes[row])]
+                    stored = chunk[at : at + int(sizes[row])]
                     try:
-                        data = unframe(framed, check=self._check)
+                        data = container.data_of(stored, check=self._check)
                     except CorruptRecord as error:
                         raise CorruptRecord(self._message((span.file, row), error)) from error
                     yield data, (span.file, row)
-                    at += len(framed)
+                    at += len(stored)
                 begin = end
 
     def _message(self, where: tuple[int, int], error: Exception) -> str:
@@ -222,10 +234,10 @@ class Records(Sequence[Any]):
         if self._decode and self._schema.holds == "encoded":
             try:
                 content = decode_image(content, self._channels)
-            except Exception as error:  # broken files make Pillow raise errors of every type
+            except Exception as error:  # Pillow raises many types of errors for damaged images
                 raise CorruptRecord(self._message(where, error)) from error
         if self._decode and self._schema.holds == "pixels":
             content = array_with_channels(content, self._channels)
         if isinstance(content, np.ndarray) and not content.flags.writeable:
-            content = content.copy()  # PyTorch wants to own what it gets
+            content = content.copy()  # PyTorch requires writable arrays
         return (content, values[self._label_key]) if self._label_key else content

@@ -24,8 +24,8 @@ from imageshards.reader.order import Blocks, whole
 from imageshards.reader.parse import decode, decode_image_tensor, parse_spec, with_channels
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
+from imageshards.transforms.records.container import CorruptRecord
 from imageshards.transforms.records.schemas import Schema
-from imageshards.transforms.records.tfrecord import CorruptRecord
 
 _READ_BUFFER_BYTES = 1 << 18
 _STRING = tf.TensorSpec([], tf.string)

@@ -1,4 +1,4 @@
-"""Checks every record of a data set: CRC, parse, decode; counts against the metadata."""
+"""Verifies a data set: reads, parses and decodes its records, and compares the metadata."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import BinaryIO, cast
@@ -17,16 +17,11 @@ from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId, counted
 from imageshards.transforms.images import validate
 from imageshards.transforms.records import example
+from imageshards.transforms.records.container import CorruptRecord, parse_index
+from imageshards.transforms.records.containers import container_of, is_shard_like
 from imageshards.transforms.records.schemas import Schema
-from imageshards.transforms.records.tfds import features_json
-from imageshards.transforms.records.tfrecord import (
-    FRAME_BYTES,
-    SHARD_LIKE,
-    CorruptRecord,
-    parse_index,
-    read_records,
-)
 from imageshards.transforms.shards import read_back
+from imageshards.transforms.shards.layout import DatasetFacts
 from imageshards.transforms.shards.read_back import Record
 
 _PROBLEMS_SHOWN = 20
@@ -35,18 +30,18 @@ _IN_FLIGHT = 32
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `verify` found; the data set is sound if there are no problems.
+    """The result of `verify`. The data set is sound if there are no problems.
 
     Attributes:
       output: the folder of the data set.
-      shards: files.
-      records: that were looked at, and are sound.
-      bytes: of all shards that are there.
+      shards: number of shards.
+      records: number of records that were checked and are sound.
+      bytes: of all existing shards.
       seconds: wall time.
-      problems: a line each.
-      rejects: images that its build left out.
-      report: the page to look at.
-      sample: how many records were asked for; 0: all.
+      problems: one line each.
+      rejects: number of images that were rejected when it was built.
+      report: path of report.html.
+      sample: number of records that were to be checked; 0: all.
     """
 
     output: str
@@ -60,7 +55,7 @@ class Verdict:
     sample: int = 0
 
     def to_json(self) -> str:
-        """One line for machines."""
+        """Returns one line of JSON."""
         return json.dumps({**asdict(self), "seconds": round(self.seconds, 3)})
 
     def __str__(self) -> str:
@@ -68,27 +63,30 @@ class Verdict:
             found = counted(len(self.problems), "problem")
             return (
                 f"{self.output}: {found}; {counted(self.records, 'sound record')} "
-                "(delete a damaged file, and its build command writes it anew)"
+                "(delete the damaged files and run the build command again to rewrite them)"
             )
-        looked_at = "a sample" if self.sample else "every one"
+        checked = "a sample" if self.sample else "all of them"
         return (
-            f"{self.output}: all good; {counted(self.records, 'record')} in "
+            f"{self.output}: no problems; {counted(self.records, 'record')} in "
             f"{counted(self.shards, 'shard')}, {self.bytes / 1e6:,.1f} MB, "
-            f"{looked_at} read, parsed and decoded in {self.seconds:.1f} s"
+            f"{checked} read, parsed and decoded in {self.seconds:.1f} s"
         )
 
 
 def verify(folder: str, sample: int = 0) -> Verdict:
-    """Reads a data set and compares it with what its metadata says.
+    """Reads a data set and compares it with its metadata.
 
     Args:
-      folder: of the data set.
-      sample: read that many records, evenly from all shards, by the index; 0: all of them. Sizes
-        of shards and all metadata are compared in any case. A compressed shard has no index: it
-        is read to its end, and that many of its records are decoded.
+      folder: the data set.
+      sample: number of records to check, spread evenly over all shards; 0: all. The sizes of shards
+        and all metadata files are compared in any case. Shards without random access are read to
+        their end.
 
     Raises:
       BuildError: there is no complete data set.
+
+    >>> verify("dataset").problems
+    ()
     """
     begin = time.perf_counter()
     dataset = open_dataset(folder)
@@ -100,7 +98,7 @@ def verify(folder: str, sample: int = 0) -> Verdict:
             count = 0
             try:
                 numbers = chosen.get(shard.id, []) if sample else range(shard.records)
-                if sample and not shard.id.compression:
+                if sample and container_of(shard.id).has_index:
                     found = _sample_problems(dataset, shard, numbers, executor)
                 else:
                     found = _shard_problems(dataset, shard, numbers, executor)
@@ -128,46 +126,40 @@ def _layout_problems(dataset: Dataset) -> Iterator[str]:
     layout = dataset.layout
     known = {os.path.basename(shard.uri) for shard in dataset.shards}
     for name in storage.names_in(layout.root):
-        if SHARD_LIKE.fullmatch(name) and name not in known:
-            yield f"{layout.root}/{name}: not of this data set, but readers' globs will match it"
+        if is_shard_like(name) and name not in known:
+            yield f"{layout.root}/{name}: not of this data set, but readers' patterns match it"
     lengths: dict[str, list[int]] = {}
     for shard in dataset.shards:
         lengths.setdefault(shard.id.split, []).append(shard.records)
     if dataset.lengths != lengths:
-        yield f"{layout.dataset_info}: its shardLengths are not those of {layout.build}"
+        yield f"{layout.dataset_info}: its shardLengths do not match {layout.build}"
     counts = dataset.counts
     if counts["records"] + counts["rejects"] + counts["duplicates"] != counts["inputs"]:
-        yield f"{layout.build}: records + rejects + duplicates are not the inputs"
+        yield f"{layout.build}: records + rejects + duplicates do not add up to the inputs"
     if counts["records"] != sum(shard.records for shard in dataset.shards):
-        yield f"{layout.build}: its records are not the sum of those of its shards"
-    features = features_json(dataset.schema, len(dataset.classes))
-    expected: dict[str, Callable[[bytes], bool]] = {
-        layout.features: lambda text: bool(json.loads(text) == features),
-        layout.rejects: lambda text: (
-            len([json.loads(line) for line in text.splitlines()]) == counts["rejects"]
-        ),
-    }
-    if key := dataset.schema.key_of("label"):
-        names = "".join(f"{name}\n" for name in dataset.classes)
-        expected[layout.labels(key)] = lambda text: text.decode() == names
-    for uri, holds in expected.items():
+        yield f"{layout.build}: its records are not the sum of its shards' records"
+    facts = DatasetFacts(dataset.build, dataset.schema)
+    for metadata_file, uri in layout.files_of(facts):
+        if not metadata_file.make and not metadata_file.check:
+            continue
         try:
             with storage.open_read(uri) as file:
-                sound = holds(file.read())
+                fits = metadata_file.fits(facts, file.read())
         except FileNotFoundError:
             yield f"{uri}: missing"
         except ValueError as error:
             yield f"{uri}: damaged: {error}"
         else:
-            if not sound:
-                yield f"{uri}: does not say what {layout.build} says"
+            if not fits:
+                yield f"{uri}: does not match {layout.build}"
 
 
 def _shard_problems(
     dataset: Dataset, shard: Shard, numbers: Sequence[int], executor: ThreadPoolExecutor
 ) -> Iterator[str | None]:
-    """Reads a shard; yields None for each sound record of those numbers, a text for a problem."""
+    """Reads a shard; yields None for each sound record among `numbers`, a text for a problem."""
     chosen = numbers if isinstance(numbers, range) else set(numbers)
+    container = container_of(shard.id)
     index: list[tuple[int, int]] = []
     waiting: deque[tuple[int, Future[str | None]]] = deque()
 
@@ -180,26 +172,26 @@ def _shard_problems(
     with storage.open_read(shard.uri) as raw:
         file = read_back.CountingFile(cast(BinaryIO, raw))
         try:
-            for offset, data in read_records(read_back.uncompressed(file, shard.uri)):
-                index.append((offset, len(data) + FRAME_BYTES))
+            for offset, size, data in container.read(cast(BinaryIO, file)):
+                index.append((offset, size))
                 if (number := len(index) - 1) in chosen:
                     waiting.append((number, executor.submit(_check, dataset, data)))
                 yield from settle(_IN_FLIGHT)
         except CorruptRecord as error:
             yield from settle(0)
-            yield f"{error}; what follows was not read"
+            yield f"{error}; the records after it were not read"
             return
         yield from settle(0)
     if len(index) != shard.records:
-        yield f"{len(index):,} records, and not the {shard.records:,} of build.json"
+        yield f"{len(index):,} records, but {shard.records:,} in build.json"
     if file.size != shard.bytes or file.crc32c != shard.crc32c:
-        yield "its size or CRC32C is not that of build.json"
-    if not shard.id.compression and _read_index(dataset, shard) != index:
+        yield "its size or CRC32C is not the one in build.json"
+    if container.has_index and _read_index(dataset, shard) != index:
         yield f"its index {dataset.layout.index(shard.id)} does not match"
 
 
 def _sample(dataset: Dataset, sample: int) -> dict[ShardId, list[int]]:
-    """Shard -> numbers of the records to look at, in order."""
+    """Returns shard -> numbers of the records to check, in order."""
     total = sum(shard.records for shard in dataset.shards)
     count = min(sample, total)
     wanted = iter([number * total // count for number in range(count)])
@@ -216,11 +208,11 @@ def _sample(dataset: Dataset, sample: int) -> dict[ShardId, list[int]]:
 def _sample_problems(
     dataset: Dataset, shard: Shard, numbers: Sequence[int], executor: ThreadPoolExecutor
 ) -> Iterator[str | None]:
-    """As `_shard_problems`, of some records."""
+    """As `_shard_problems`, but reads only the records in `numbers`, by the index."""
     if (size := storage.size(shard.uri)) < 0:
         raise FileNotFoundError(shard.uri)
     if size != shard.bytes:
-        yield "its size is not that of build.json"
+        yield "its size is not the one in build.json"
     index = _read_index(dataset, shard) or []
     if len(index) != shard.records:
         yield f"its index {dataset.layout.index(shard.id)} does not match"
@@ -229,8 +221,8 @@ def _sample_problems(
     def check(number: int) -> str | None:
         try:
             record = read_back.read_record(shard.uri, *index[number])
-        except (CorruptRecord, example.CorruptExample, StopIteration) as error:
-            return f"record {number}: {error or 'is not there'}"
+        except (CorruptRecord, example.CorruptExample) as error:
+            return f"record {number}: {error}"
         problem = _problem_of(dataset, record)
         return f"record {number}: {problem}" if problem else None
 
@@ -238,15 +230,16 @@ def _sample_problems(
 
 
 def _read_index(dataset: Dataset, shard: Shard) -> list[tuple[int, int]] | None:
+    """Returns (offset, stored size) of every record; None if the index is missing or damaged."""
     try:
         with storage.open_read(dataset.layout.index(shard.id)) as file:
-            return parse_index(file.read().decode())
+            return list(map(tuple, parse_index(file.read()).tolist()))
     except (FileNotFoundError, ValueError):
         return None
 
 
 def _check(dataset: Dataset, data: bytes) -> str | None:
-    """What is wrong with a record, or None."""
+    """Returns what is wrong with a record, or None."""
     try:
         record = Record(0, 0, example.decode(data))
     except example.CorruptExample as error:
@@ -258,7 +251,7 @@ def _problem_of(dataset: Dataset, record: Record) -> str | None:
     schema = dataset.schema
     missing = [f.key for f in schema.features if f.key not in record.values]
     if missing:
-        return f"lacks {', '.join(missing)}"
+        return f"does not have {', '.join(missing)}"
     if problem := _content_problem(record, schema):
         return problem
     label_key = schema.key_of("label")
@@ -266,16 +259,18 @@ def _problem_of(dataset: Dataset, record: Record) -> str | None:
         label = record.first(label_key)
         if not 0 <= label < len(dataset.classes):
             return f"label {label} of {len(dataset.classes)} classes"
-        # Where there are synsets, texts may say more.
+        # With synsets, the class text may be longer than the name.
         if text_key := schema.key_of("synset") or schema.key_of("class_text"):
             text = record.first(text_key, b"").decode("utf-8", "replace")
             if text != dataset.classes[label]:
-                return f"says {text!r}, but class {label} is {dataset.classes[label]!r}"
+                return (
+                    f"its class is called {text!r}, but class {label} is {dataset.classes[label]!r}"
+                )
     return None
 
 
 def _content_problem(record: Record, schema: Schema) -> str | None:
-    """What is wrong with the image, the pixels or the text of a record, or None."""
+    """Returns what is wrong with the image, the pixels or the text of a record, or None."""
     data = record.first(schema.key_of(schema.holds), b"")
     if schema.holds == "text":
         try:
@@ -291,9 +286,9 @@ def _content_problem(record: Record, schema: Schema) -> str | None:
         return None
     try:
         info = validate.inspect(data, "full")
-        said = read_back.info_of(record, schema)
+        declared = read_back.info_of(record, schema)
     except validate.ImageError as error:
         return f"does not decode: {error}"
-    if said != info:
-        return f"says {said}, but is {info}"
+    if declared != info:
+        return f"declares {declared}, but its image is {info}"
     return None

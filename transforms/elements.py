@@ -40,12 +40,13 @@ def to_text(name: bytes) -> str:
 
 @dataclass(frozen=True, order=True)
 class ShardId:
-    """One output file: shard `index` (from 0) of `num_shards` of a split."""
+    """One output file: shard `index` (from 0) of `num_shards` of a split, and its container."""
 
     split: str
     index: int
     num_shards: int
     compression: Literal["", "gzip"] = ""
+    file_format: str = "tfrecord"
 
 
 DUPLICATE_PIXELS = "DuplicatePixels"

@@ -111,6 +111,6 @@ def assign_shards(group: Group, plan: Plan) -> Iterator[tuple[ShardId, tuple[int
         first = split.first_ranks[bucket]
         for index, start, stop in cut(first, len(refs), split.num_shards, split.images):
             yield (
-                ShardId(name, index, split.num_shards, plan.compression),
+                ShardId(name, index, split.num_shards, plan.compression, plan.file_format),
                 (bucket, refs[start:stop]),
             )

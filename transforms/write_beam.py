@@ -1,8 +1,7 @@
-"""PTransform `EncodeExamples` (`--writer=beam`): an image is the unit of work.
+"""PTransforms `EncodeExamples` and `WriteSplit` (`--writer=beam`): an image is the unit of work.
 
-For heavy work per image on few shards. `WriteToTFRecord` groups the whole payload by shard, so
-this needs a runner whose shuffle spills to disk, and which record lands in which shard is
-Beam's choice.
+For heavy work per image on few shards. `WriteToTFRecord` groups all records by shard, so this needs
+a runner whose shuffle spills to disk. Beam chooses which record is written to which shard.
 """
 
 from __future__ import annotations
@@ -21,11 +20,13 @@ from imageshards.transforms.elements import (
     ImageRef,
     Reject,
     RejectReport,
+    ShardId,
     ShardReport,
 )
 from imageshards.transforms.inputs import ranges
+from imageshards.transforms.records.container import CorruptRecord
+from imageshards.transforms.records.containers import container_of, parse_shard_name
 from imageshards.transforms.records.schemas import Schema
-from imageshards.transforms.records.tfrecord import CorruptRecord, parse_shard_name, suffix_of
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards import read_back
@@ -37,11 +38,14 @@ from imageshards.transforms.storage.gcs_auth import SCHEME
 
 @dataclass
 class EncodeExamples(beam.PTransform):  # type: ignore[misc]
-    """(split, references) -> (split, serialized Example); rejects: Reject; conversions: kinds.
+    """Encodes images in parallel: (split, RefBatch) -> (split, serialized Example).
+
+    Further outputs are `rejects`: (split, Reject), and `conversions`: (split, kinds of conversions)
+    of each converted image.
 
     Attributes:
       encoder: reference -> record.
-      plan: side input, a singleton.
+      plan: side input, the one Plan.
     """
 
     encoder: ImageEncoder
@@ -51,7 +55,7 @@ class EncodeExamples(beam.PTransform):  # type: ignore[misc]
         super().__init__()
 
     def expand(self, refs: beam.PCollection[tuple[str, RefBatch]]) -> beam.pvalue.DoOutputsTuple:
-        """Takes batches of references of one split each."""
+        """Takes (split, references of that split)."""
         return (
             refs
             | "Refs" >> beam.FlatMap(_refs)  # (split, reference)
@@ -70,9 +74,10 @@ def _refs(element: tuple[str, RefBatch]) -> Iterator[tuple[str, ImageRef]]:
 
 
 class _Encode(beam.DoFn):  # type: ignore[misc]
+    """Encodes images. Metrics: the distributions `encode_ms` and `image_bytes` (of the record)."""
+
     def __init__(self, encoder: ImageEncoder) -> None:
         self._encoder = encoder
-        self._images = Metrics.counter("imageshards", "images_encoded")
         self._milliseconds = Metrics.distribution("imageshards", "encode_ms")
         self._bytes = Metrics.distribution("imageshards", "image_bytes")
 
@@ -93,7 +98,6 @@ class _Encode(beam.DoFn):  # type: ignore[misc]
         data = b"".join(encoded.parts)
         self._milliseconds.update(round((time.perf_counter() - begin) * 1000))
         self._bytes.update(len(data))
-        self._images.inc()
         if encoded.conversions:
             yield beam.pvalue.TaggedOutput("conversions", (split, encoded.conversions))
         yield split, data
@@ -101,42 +105,38 @@ class _Encode(beam.DoFn):  # type: ignore[misc]
 
 @dataclass
 class WriteSplit(beam.PTransform):  # type: ignore[misc]
-    """Examples of one split -> its files, by `apache_beam.io.WriteToTFRecord`.
+    """Writes the Examples of one split with `apache_beam.io.WriteToTFRecord`.
 
     Attributes:
-      split: which.
-      num_shards: files.
-      layout: where.
-      schema: of the records, to read the files again.
-      conversions: side input, ((split, kinds), records), which the files do not tell. Which shard
-        has them is not known: the report of the first counts those of the whole split.
-      compression: of the files, "gzip" or empty.
+      shard: the split's first shard.
+      layout: of the data set.
+      schema: of the records, to read the files back.
+      conversions: side input, ((split, kinds), records). The shards of converted images are not
+        known: the report of the split's first shard counts them all.
     """
 
-    split: str
-    num_shards: int
+    shard: ShardId
     layout: Layout
     schema: Schema
     conversions: beam.pvalue.AsIter
-    compression: str = ""
 
     def __post_init__(self) -> None:
         super().__init__()
 
     def expand(self, examples: beam.PCollection[bytes]) -> beam.PCollection[ShardReport]:
-        """Returns the reports of the files, read back from them."""
+        """Returns the shards' reports, read back from the files."""
         if self.layout.root.startswith(SCHEME):
-            # A local build has loaded Beam without its filesystem of Cloud Storage.
+            # A local build has loaded Beam without its filesystem for Cloud Storage.
             from apache_beam.io.gcp import gcsfilesystem  # noqa: F401
         return (
             examples
             | "WriteToTFRecord"
             >> WriteToTFRecord(
-                f"{self.layout.root}/{self.split}",
-                file_name_suffix=suffix_of(self.compression),
-                num_shards=self.num_shards,
+                f"{self.layout.root}/{self.shard.split}",
+                file_name_suffix=container_of(self.shard).suffix,
+                num_shards=self.shard.num_shards,
                 compression_type=CompressionTypes.GZIP
-                if self.compression
+                if self.shard.compression
                 else CompressionTypes.UNCOMPRESSED,
             )  # file name
             | "Distribute" >> beam.Reshuffle()
@@ -154,7 +154,7 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
     ) -> Iterator[ShardReport]:
         shard = parse_shard_name(file_name.rpartition("/")[2])
         if shard is None:
-            raise ValueError(f"{file_name}: not the name of a shard")
+            raise ValueError(f"{file_name}: not a shard name")
         of_split = [
             (kinds, records)
             for (split, kinds), records in conversions
@@ -164,20 +164,20 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
             report, index, digests = read_back.scan_shard(file_name, shard, self._schema, of_split)
         except CorruptRecord as error:
             raise BuildError(f"{file_name}: {error}") from error
-        if not shard.compression:
-            self._layout.write(self._layout.index(shard), index.encode())
+        if container_of(shard).has_index:
+            self._layout.write(self._layout.index(shard), index)
         self._layout.write(self._layout.digests(shard), digests)
         yield report
 
 
 class WriteRejects(beam.DoFn):  # type: ignore[misc]
-    """(split, [Reject, ...]) -> the report of the part of rejects.jsonl that holds them."""
+    """Writes a split's part of rejects.jsonl: (split, [Reject, ...]) -> RejectReport."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
     def process(self, element: tuple[str, Iterable[Reject]]) -> Iterator[RejectReport]:
-        """Sorts them: their order is the runner's."""
+        """Sorts the rejects, since the runner chooses their order."""
         split, rejects = element
         ordered = sorted(rejects, key=lambda reject: (reject.uri, reject.problem.reason))
         report = write_rejects(self._layout, split, split, ordered)

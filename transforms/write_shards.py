@@ -15,12 +15,13 @@ from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.layout import Layout
-from imageshards.transforms.shards.workers import InProcess, ShardJob, WorkerPool, choose_workers
-from imageshards.transforms.shards.write import ShardResult
+from imageshards.transforms.shards.state import ShardResult
+from imageshards.transforms.shards.workers import InProcess, WorkerPool, choose_workers
+from imageshards.transforms.shards.write import ShardJob
 
 
 class Written(NamedTuple):
-    """What both writers hand to the finish."""
+    """The output of both writers: a report of each shard, and of each part of rejects.jsonl."""
 
     reports: beam.PCollection[ShardReport]
     rejects: beam.PCollection[RejectReport]
@@ -28,15 +29,15 @@ class Written(NamedTuple):
 
 @dataclass
 class WriteShards(beam.PTransform):  # type: ignore[misc]
-    """Each shard's references -> its file, written by one owner.
+    """Writes shards, each by one worker: (ShardId, (bucket, RefBatch)) -> `Written`.
 
     Attributes:
-      layout: where.
+      layout: of the data set.
       encoder: reference -> record.
-      settings: digest of all options that decide bytes.
-      plan: side input, a singleton.
-      workers: processes that write, of this transform's own; None: as many as pay for their start.
-        1 for a runner that has workers itself.
+      settings: digest of the options that decide bytes.
+      plan: side input, the one Plan.
+      workers: processes that this transform starts to write; None: as many as save time. 1 for a
+        runner that has several workers itself.
     """
 
     layout: Layout
@@ -49,7 +50,7 @@ class WriteShards(beam.PTransform):  # type: ignore[misc]
         super().__init__()
 
     def expand(self, slices: beam.PCollection[tuple[ShardId, tuple[int, RefBatch]]]) -> Written:
-        """Takes slices of shards, in any order."""
+        """Takes the slices of each shard, in any order."""
         written = (
             slices  # (shard, (bucket, references))
             | "GroupByShard" >> beam.GroupByKey()  # (shard, [(bucket, references), ...])
@@ -114,7 +115,11 @@ class _Write(beam.DoFn):  # type: ignore[misc]
 
 
 class ShardCounters:
-    """Metrics of finished shards: attempts, not commits, on some runners."""
+    """Counts finished shards as Beam metrics.
+
+    In the namespace `imageshards`: `images_written`, `bytes_written`, `shards_resumed`, and
+    `rejects/ERROR` for each type of error. Some runners also count failed attempts.
+    """
 
     def __init__(self) -> None:
         self._images = Metrics.counter("imageshards", "images_written")
@@ -122,7 +127,7 @@ class ShardCounters:
         self._resumed = Metrics.counter("imageshards", "shards_resumed")
 
     def add(self, result: ShardResult) -> None:
-        """Counts a shard."""
+        """Counts a finished shard."""
         if result.resumed:
             self._resumed.inc()
         else:

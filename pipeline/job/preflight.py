@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imageshards.pipeline.assembly import BuildSpec
-from imageshards.pipeline.finish import check_output
+from imageshards.pipeline.claim import check_output
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.transforms import storage

@@ -16,7 +16,7 @@ from typing import Any
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId
-from imageshards.transforms.records.tfrecord import SUFFIX, parse_shard_name
+from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.references.keys import first_rank
 from imageshards.transforms.shards.layout import Layout
 
@@ -64,8 +64,8 @@ def observe(layout: Layout, since_ns: int) -> State | None:
         if done:
             shards += 1
             images += images_of(done)
-        elif name.endswith(storage.TEMP_SUFFIX) and f"{SUFFIX}." in name:
-            shard = parse_shard_name(name[: name.rindex(SUFFIX) + len(SUFFIX)])
+        elif name.endswith(storage.TEMP_SUFFIX):
+            shard = parse_shard_name(name.removesuffix(storage.TEMP_SUFFIX).rpartition(".")[0])
             if shard and (whole := splits.get(shard.split, {}).get("bytes")):
                 written = storage.size(storage.join(layout.state, name))
                 share = written * shard.num_shards / whole

@@ -25,6 +25,12 @@ def _schemas() -> Iterable[str]:
     return SCHEMAS
 
 
+def _containers() -> Iterable[str]:
+    from imageshards.transforms.records.containers import CONTAINERS  # --help does not need them
+
+    return CONTAINERS
+
+
 def _label_rule(texts: Sequence[str]) -> str:
     return [AUTO, *(text for text in texts if not is_beam_label(text))][-1]
 
@@ -270,7 +276,7 @@ class Records(Group):
         parse=_features_from,
     )
     file_format: str = option(
-        "tfrecord", "Format of the files of records", metavar="NAME", choices=("tfrecord",)
+        "tfrecord", "Format of the files of records", metavar="NAME", choices=_containers
     )
 
 

@@ -28,7 +28,7 @@ from imageshards.transforms.elements import BuildError, ImageRef, to_bytes
 from imageshards.transforms.images.validate import ImageInfo
 from imageshards.transforms.references import keys
 from imageshards.transforms.references.batch import RefBatch, binary_column
-from imageshards.transforms.shards import write
+from imageshards.transforms.shards import read_ahead
 from imageshards.transforms.shards.encoder import Encoded
 from imageshards.transforms.shards.layout import Layout
 
@@ -71,7 +71,7 @@ def test_another_seed_gives_another_order(build: Build, photos: Path, tmp_path: 
     assert names(tmp_path / "a") != names(tmp_path / "b")
 
 
-def test_a_golden_data_set(build: Build, tmp_path: Path):
+def test_the_bytes_of_a_data_set_are_those_of_every_version(build: Build, tmp_path: Path):
     """The bytes of a data set are a promise: this digest changes with a breaking change only."""
     folder = tmp_path / "here"
     for label in ("ant", "bee"):
@@ -188,7 +188,7 @@ def test_too_many_rejects_fail_and_leave_no_data_set(build: Build, tmp_path: Pat
     assert len(rejects(tmp_path / "out")) == 8
 
 
-def test_all_images_bad(build: Build, tmp_path: Path):
+def test_a_split_without_a_good_image_fails_the_job(build: Build, tmp_path: Path):
     (tmp_path / "in/c").mkdir(parents=True)
     for number in range(4):
         (tmp_path / f"in/c/{number}.jpg").write_bytes(b"no image")
@@ -215,7 +215,9 @@ def test_the_same_command_again_does_nothing(build: Build, photos: Path, tmp_pat
     assert {path: path.stat().st_mtime_ns for path in shards(tmp_path / "out")} == before
 
 
-def test_what_is_missing_is_made_again(build: Build, photos: Path, tmp_path: Path):
+def test_missing_files_are_written_again_with_the_same_bytes(
+    build: Build, photos: Path, tmp_path: Path
+):
     build(photos, num_shards="4")
     before = contents(tmp_path / "out")
     (tmp_path / "out/train-00001-of-00004.tfrecord").unlink()
@@ -229,7 +231,7 @@ def test_what_is_missing_is_made_again(build: Build, photos: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["folder", "manifest"])
-def test_a_changed_image_is_written_anew(build: Build, tmp_path: Path, kind: str):
+def test_the_shard_of_a_changed_image_is_rewritten(build: Build, tmp_path: Path, kind: str):
     paths = write_images(tmp_path / "in", 2, 10)
     source = tmp_path / "in"
     if kind == "manifest":
@@ -256,7 +258,7 @@ def test_another_build_in_the_way_is_refused(build: Build, photos: Path, tmp_pat
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
 
 
-def test_files_of_others_are_named_and_spared(build: Build, photos: Path, tmp_path: Path):
+def test_files_of_others_are_named_and_kept(build: Build, photos: Path, tmp_path: Path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "notes.txt").write_text("mine")
@@ -307,7 +309,7 @@ def test_the_index_finds_every_record(build: Build, photos: Path, tmp_path: Path
                 assert int.from_bytes(data[offset : offset + 8], "little") == size - 16
 
 
-def test_without_labels(build: Build, photos: Path, tmp_path: Path):
+def test_a_data_set_without_labels_has_no_label_feature(build: Build, photos: Path, tmp_path: Path):
     build(photos, num_shards="1", labels="none")
     assert "image/class/label" not in records(tmp_path / "out")[0].values
     assert not list((tmp_path / "out").glob("*.labels.txt"))
@@ -315,7 +317,7 @@ def test_without_labels(build: Build, photos: Path, tmp_path: Path):
     assert "image/class/label" not in features["featuresDict"]["features"]
 
 
-def test_mixed_inputs(build: Build, photos: Path, tmp_path: Path):
+def test_inputs_of_several_kinds_are_combined(build: Build, photos: Path, tmp_path: Path):
     one = next(photos.rglob("*.jpg"))
     manifest = tmp_path / "m.csv"
     manifest.write_text(f"uri,label\n{photos}/class01/0001.jpg,class01\n")
@@ -324,7 +326,7 @@ def test_mixed_inputs(build: Build, photos: Path, tmp_path: Path):
     assert [entry for entry in build_json(tmp_path / "out")["classes"] if entry == "class01"]
 
 
-def test_odd_names(build: Build, tmp_path: Path):
+def test_any_file_name_is_read_and_recorded(build: Build, tmp_path: Path):
     folder = tmp_path / "in" / "c"
     folder.mkdir(parents=True)
     odd = [
@@ -344,7 +346,7 @@ def test_odd_names(build: Build, tmp_path: Path):
     assert found == {os.fsencode(folder / name) for name in odd}
 
 
-def test_overwrite_deletes_what_is_of_the_build_and_nothing_else(
+def test_overwrite_deletes_the_files_of_the_build_and_no_others(
     build: Build, photos: Path, tmp_path: Path
 ):
     build(photos, num_shards="4")
@@ -371,23 +373,23 @@ def test_overwrite_replaces_another_build_and_resumes_its_own(
     assert build(photos, num_shards="5", overwrite=True).resumed == 5
 
 
-def test_another_build_that_took_the_output_meanwhile_is_noticed(
+def test_another_build_that_claims_the_output_meanwhile_is_noticed(
     build: Build, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    report = finish.report_html
+    write_report = finish.write_report
 
-    def meanwhile(*arguments: object) -> str:
+    def meanwhile(*arguments: object) -> None:
         plan = tmp_path / "out/metadata/shards/plan.json"
         plan.write_text(json.dumps({**json.loads(plan.read_text()), "digest": "another"}))
-        return report(*arguments)
+        write_report(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(finish, "report_html", meanwhile)
-    with pytest.raises(JobError, match="another build has taken this output"):
+    monkeypatch.setattr(finish, "write_report", meanwhile)
+    with pytest.raises(JobError, match="another build has claimed this output"):
         build(photos, num_shards="2")
     assert not (tmp_path / "out/dataset_info.json").exists()
 
 
-def test_unknown_places_are_rejects(build: Build, photos: Path, tmp_path: Path):
+def test_uris_of_an_unknown_scheme_are_rejects(build: Build, photos: Path, tmp_path: Path):
     manifest = tmp_path / "m.txt"
     manifest.write_text(f"{photos}/class00/0001.jpg\nfoo://x/a.jpg\n")
     build(manifest, max_reject_fraction=0.5)
@@ -397,8 +399,8 @@ def test_unknown_places_are_rejects(build: Build, photos: Path, tmp_path: Path):
 def test_reads_in_flight_are_bounded_where_sizes_are_unknown(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(write, "IN_FLIGHT_BYTES", 10_000)
-    monkeypatch.setattr(write, "_FIRST_GUESS_BYTES", 1000)
+    monkeypatch.setattr(read_ahead, "IN_FLIGHT_BYTES", 10_000)
+    monkeypatch.setattr(read_ahead, "_FIRST_GUESS_BYTES", 1000)
     payload = bytes(2000)
     alive = most = 0
 
@@ -416,7 +418,7 @@ def test_reads_in_flight_are_bounded_where_sizes_are_unknown(
         pa.array(["train"] * count),
     )
     with ThreadPoolExecutor(8) as executor:
-        for _ in write._encode_all(refs, encode, write.ReadAhead(executor, 64, images=1)):
+        for _ in read_ahead.encode_all(refs, encode, read_ahead.ReadAhead(executor, 64, 1)):
             alive -= 1
     assert 2 <= most <= 12
 

@@ -21,7 +21,7 @@ from imageshards.transforms.references.keys import BUCKETS
 from imageshards.transforms.references.order import partition, sort_group
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import ShardCounts
-from imageshards.transforms.shards.workers import ShardJob
+from imageshards.transforms.shards.write import ShardJob
 from imageshards.transforms.shuffle import assign_shards
 
 

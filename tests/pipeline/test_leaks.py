@@ -53,7 +53,7 @@ def torn_apart(out: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("writer", ["shard", "beam"])
-def test_a_leak_is_told(build: Build, twice: Path, tmp_path: Path, writer: str):
+def test_a_leak_is_reported(build: Build, twice: Path, tmp_path: Path, writer: str):
     out = tmp_path / "out"
     summary = build(twice, splits=SPLITS, num_shards="3", base_uri=str(twice), writer=writer)
     leaked = torn_apart(out)
@@ -66,19 +66,19 @@ def test_a_leak_is_told(build: Build, twice: Path, tmp_path: Path, writer: str):
     assert "<h2>Leaks</h2>" in (out / "metadata/report.html").read_text()
 
 
-def test_no_leak_is_told_where_there_is_none(build: Build, photos: Path, tmp_path: Path):
+def test_no_leak_is_reported_if_there_is_none(build: Build, photos: Path, tmp_path: Path):
     summary = build(photos, splits=SPLITS, num_shards="3", base_uri=str(photos))
     assert summary.leaks == 0
     assert "LEAK" not in str(summary)
     assert (tmp_path / "out/metadata/leaks.jsonl").read_text() == ""
 
 
-def test_within_a_split_it_is_no_leak(build: Build, twice: Path, tmp_path: Path):
+def test_equal_images_within_a_split_are_no_leak(build: Build, twice: Path, tmp_path: Path):
     assert build(twice, num_shards="3").leaks == 0
     assert not (tmp_path / "out/metadata/leaks.jsonl").exists()
 
 
-def test_equal_pixels_are_taken_once(build: Build, twice: Path, tmp_path: Path):
+def test_dedupe_keeps_one_of_each_set_of_equal_images(build: Build, twice: Path, tmp_path: Path):
     first = (twice / "class01/0000.jpg").read_bytes()
     (twice / "class01/as.png").write_bytes(recoded(first, "PNG"))
     (twice / "class01/as.bmp").write_bytes(recoded(first, "BMP"))
@@ -114,7 +114,7 @@ def test_pixels_are_compared_before_they_are_resized(build: Build, tmp_path: Pat
     assert (summary.records, summary.rejects) == (2, 1)
 
 
-def test_what_differs_in_more_than_colours_is_not_equal(build: Build, tmp_path: Path):
+def test_images_that_differ_in_more_than_colours_are_not_equal(build: Build, tmp_path: Path):
     folder = tmp_path / "in"
     folder.mkdir()
     rng = np.random.default_rng(0)
@@ -130,7 +130,7 @@ def test_what_differs_in_more_than_colours_is_not_equal(build: Build, tmp_path: 
     assert len(names(tmp_path / "out")) == 9
 
 
-def test_what_is_kept_is_not_refused(build: Build, tmp_path: Path):
+def test_the_image_that_is_kept_is_not_rejected(build: Build, tmp_path: Path):
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(6):
@@ -142,7 +142,7 @@ def test_what_is_kept_is_not_refused(build: Build, tmp_path: Path):
     assert {line["error"] for line in rejects(tmp_path / "out")} == {"Unsupported"}
 
 
-def test_bitmaps_with_wide_margins_are_no_leak(build: Build, tmp_path: Path):
+def test_different_bitmaps_with_equal_margins_are_no_leak(build: Build, tmp_path: Path):
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(12):
@@ -152,7 +152,7 @@ def test_bitmaps_with_wide_margins_are_no_leak(build: Build, tmp_path: Path):
     assert build(folder, num_shards="1", splits=SPLITS).leaks == 0
 
 
-def test_a_changed_image_is_no_other_build(build: Build, twice: Path):
+def test_a_changed_image_does_not_make_another_build(build: Build, twice: Path):
     options = {"num_shards": "2", "dedupe": "pixels", "base_uri": str(twice)}
     first = build(twice, **options)
     (twice / "copies/0003.jpg").write_bytes(image_bytes(777))
@@ -160,7 +160,9 @@ def test_a_changed_image_is_no_other_build(build: Build, twice: Path):
     assert summary.records == first.records + 1
 
 
-def test_which_one_is_kept_does_not_depend_on_arrival(build: Build, twice: Path, tmp_path: Path):
+def test_the_image_that_is_kept_does_not_depend_on_the_order_of_arrival(
+    build: Build, twice: Path, tmp_path: Path
+):
     found = []
     folders = [twice / "copies", twice / "class00", twice / "class01"]
     for number, order in enumerate((folders, folders[::-1])):
@@ -179,12 +181,12 @@ def test_an_image_named_twice_stays_a_duplicate(build: Build, photos: Path):
     assert (summary.records, summary.duplicates, summary.rejects) == (20, 1, 0)
 
 
-def test_dedupe_takes_a_known_word(command: Command, photos: Path):
+def test_an_unknown_dedupe_is_refused(command: Command, photos: Path):
     code, _, errors = command("build", f"--input={photos}", "--output=x", "--dedupe=bytes")
     assert (code, errors) == (2, "imageshards: invalid --dedupe 'bytes': expected none or pixels\n")
 
 
-def test_digests_are_of_what_is_coded():
+def test_digests_ignore_the_metadata_of_jpegs():
     data = image_bytes(1, size=(640, 480))
     assert image_digest(with_comment(data)) == image_digest(data)
     large = recoded(image_bytes(2, size=(900, 700)), "BMP")
@@ -199,7 +201,7 @@ def test_digests_are_of_what_is_coded():
 @given(
     st.lists(st.lists(st.integers(0, 40), max_size=30), min_size=2, max_size=9), st.integers(1, 20)
 )
-def test_leaks_are_found_in_any_parts(values: list[list[int]], at_a_time: int):
+def test_leaks_are_found_in_any_number_of_parts(values: list[list[int]], at_a_time: int):
     shards = [ShardId("abc"[number % 3], number // 3, 3) for number in range(len(values))]
     order = sorted(range(len(values)), key=lambda n: (shards[n].split, shards[n].index))
     shards = [shards[n] for n in order]

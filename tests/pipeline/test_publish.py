@@ -14,7 +14,7 @@ from helpers import every_file, write_images
 
 from imageshards.pipeline import publish as module
 from imageshards.pipeline.options.build_options import BuildOptions
-from imageshards.pipeline.publish import publish, read_pointer, state_of, versions
+from imageshards.pipeline.publish import publish, state_of, versions
 from imageshards.pipeline.run import run
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
@@ -89,9 +89,7 @@ def test_a_reader_never_sees_half_a_pointer(base: Path):
     assert names(base)[-1] == "latest", "and nothing is left beside it"
 
 
-def test_a_publish_that_breaks_off_leaves_the_old_pointer(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_interrupted_publish_keeps_the_old_pointer(base: Path, monkeypatch: pytest.MonkeyPatch):
     publish(str(base / "2026-11-01"), keep_versions=1)
     replace = os.replace
 
@@ -103,7 +101,7 @@ def test_a_publish_that_breaks_off_leaves_the_old_pointer(
     monkeypatch.setattr(os, "replace", broken)
     with pytest.raises(BuildError, match="disk full"):
         publish(str(base / "2026-11-02"), keep_versions=1)
-    assert read_pointer(str(base / "latest"))["version"] == "2026-11-01"  # type: ignore[index]
+    assert json.loads((base / "latest").read_text())["version"] == "2026-11-01"
     assert (base / "2026-11-01/dataset_info.json").exists(), "deleted before the switch"
 
 
@@ -111,7 +109,7 @@ def test_an_earlier_version_does_not_move_the_pointer_back(base: Path):
     publish(str(base / "2026-11-03"))
     done = publish(str(base / "2026-11-02"))
     assert done.latest == "2026-11-03"
-    assert "later than this one" in str(done)
+    assert "which is a later version" in str(done)
     assert versions(str(base)) == ["2026-11-02", "2026-11-03"]
     assert publish(str(base / "2026-11-02"), rollback=True).latest == "2026-11-02"
 
@@ -141,7 +139,7 @@ def test_old_versions_are_deleted_and_nothing_else(base: Path, tmp_path: Path):
     assert publish(str(base / "2026-11-05"), keep_versions=2).deleted == ()
 
 
-def test_what_is_pointed_to_and_what_is_later_stays(base: Path):
+def test_the_latest_version_and_later_ones_are_kept(base: Path):
     for day in range(1, 6):
         publish(str(base / f"2026-11-0{day}"))
     done = publish(str(base / "2026-11-02"), rollback=True, keep_versions=1)
@@ -149,12 +147,12 @@ def test_what_is_pointed_to_and_what_is_later_stays(base: Path):
     assert versions(str(base)) == ["2026-11-02", "2026-11-03", "2026-11-04", "2026-11-05"]
 
 
-def test_a_build_that_is_not_published_stays(base: Path):
+def test_an_unpublished_build_is_kept(base: Path):
     publish(str(base / "2026-11-05"), keep_versions=1)
     assert names(base) == [*(f"2026-11-0{day}" for day in range(1, 6)), "latest"]
 
 
-def test_a_killed_deletion_is_gone_on_with(base: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_deletion_is_continued(base: Path, monkeypatch: pytest.MonkeyPatch):
     publish(str(base / "2026-11-01"))
 
     def killed(uris: object) -> None:
@@ -168,17 +166,17 @@ def test_a_killed_deletion_is_gone_on_with(base: Path, monkeypatch: pytest.Monke
     assert not (base / "2026-11-01").exists()
 
 
-def test_a_pointer_whose_version_is_gone_is_switched(base: Path):
+def test_a_pointer_to_a_missing_version_is_replaced(base: Path):
     for day in (1, 2, 3, 5):
         publish(str(base / f"2026-11-0{day}"))
     shutil.rmtree(base / "2026-11-05")
     done = publish(str(base / "2026-11-03"), keep_versions=1)
     assert (done.latest, done.deleted) == ("2026-11-03", ("2026-11-01", "2026-11-02"))
-    assert read_pointer(str(base / "latest"))["version"] == "2026-11-03"  # type: ignore[index]
+    assert json.loads((base / "latest").read_text())["version"] == "2026-11-03"
     assert (base / "2026-11-03/dataset_info.json").exists()
 
 
-def test_what_is_being_published_is_not_deleted(base: Path):
+def test_the_version_being_published_is_not_deleted(base: Path):
     for day in (3, 4, 5):
         publish(str(base / f"2026-11-0{day}"))
     done = publish(str(base / "2026-11-01"), keep_versions=2)
@@ -189,7 +187,7 @@ def test_what_is_being_published_is_not_deleted(base: Path):
     assert state_of(str(base / "2026-11-02"), "", "x")[0] == "done"
 
 
-def test_other_data_sets_in_the_folder_stay(images: Path, tmp_path: Path):
+def test_other_data_sets_in_the_folder_are_kept(images: Path, tmp_path: Path):
     for name in ("cats", "dogs"):
         for number in (1, 2):
             built(images, tmp_path / f"{name}-{number}")
@@ -203,7 +201,7 @@ def test_other_data_sets_in_the_folder_stay(images: Path, tmp_path: Path):
     assert publish_one("dogs-2", "latest-dogs") == ("dogs-1",)
     assert (tmp_path / "cats-1/dataset_info.json").exists()
     before = every_file(tmp_path)
-    with pytest.raises(BuildError, match=r"latest-dogs names dogs-2 of the data set dogs_2, and"):
+    with pytest.raises(BuildError, match=r"latest-dogs names dogs-2 of the data set dogs_2, but"):
         publish_one("cats-2", "latest-dogs")
     assert every_file(tmp_path) == before
     assert publish_one("cats-2", "latest-cats") == ("cats-1",)
@@ -213,7 +211,7 @@ def test_other_data_sets_in_the_folder_stay(images: Path, tmp_path: Path):
     assert state_of(str(tmp_path / "dogs-3"), "f", "dogs_3") == ("new", "dogs-3")
 
 
-def test_a_version_that_another_pointer_names_stays(base: Path):
+def test_a_version_that_another_pointer_names_is_kept(base: Path):
     stable = str(base / "stable")
     for day in (1, 2):
         publish(str(base / f"2026-11-0{day}"))
@@ -225,7 +223,9 @@ def test_a_version_that_another_pointer_names_stays(base: Path):
     assert publish(str(base / "2026-11-05"), keep_versions=2).deleted == ("2026-11-01",)
 
 
-def test_a_publish_that_broke_off_is_to_be_done_again(base: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_version_whose_publish_was_interrupted_counts_as_new(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+):
     publish(str(base / "2026-11-01"), fingerprint="f")
 
     def broken(*_: object) -> bool:
@@ -241,11 +241,11 @@ def test_a_publish_that_broke_off_is_to_be_done_again(base: Path, monkeypatch: p
     assert state_of(str(base / "2026-11-02"), "g", "x") == ("done", "2026-11-02")
 
 
-def test_of_publishers_at_a_time_the_latest_wins(base: Path):
+def test_the_latest_of_concurrently_published_versions_wins(base: Path):
     days = [str(base / f"2026-11-0{day}") for day in (4, 1, 5, 2, 3)]
     with ThreadPoolExecutor(5) as threads:
         list(threads.map(lambda day: publish(day, keep_versions=1), days))
-    assert read_pointer(str(base / "latest"))["version"] == "2026-11-05"  # type: ignore[index]
+    assert json.loads((base / "latest").read_text())["version"] == "2026-11-05"
     assert (base / "2026-11-05/dataset_info.json").exists()
 
 
@@ -267,7 +267,7 @@ def test_a_version_that_was_deleted_while_it_waited_is_not_published(
     assert not (base / "2026-11-01").exists()
 
 
-def test_without_locks_a_pointer_that_was_switched_meanwhile_is_read_again(
+def test_without_locks_a_pointer_that_was_replaced_meanwhile_is_read_again(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def no_locks(*_: object) -> None:
@@ -282,17 +282,19 @@ def test_without_locks_a_pointer_that_was_switched_meanwhile_is_read_again(
     monkeypatch.setattr(fcntl, "flock", no_locks)
     monkeypatch.setattr(storage, "replace", meanwhile)
     assert publish(str(base / "2026-11-01"), keep_versions=1).latest == "2026-11-02"
-    assert read_pointer(str(base / "latest"))["version"] == "2026-11-02"  # type: ignore[index]
+    assert json.loads((base / "latest").read_text())["version"] == "2026-11-02"
 
 
-def test_a_pointer_that_others_switch_all_the_time(base: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_pointer_that_others_keep_replacing_is_an_error(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(storage, "replace", lambda *_: False)
     with pytest.raises(BuildError, match="run the command again"):
         publish(str(base / "2026-11-01"))
     assert state_of(str(base / "2026-11-01"), "", "x")[0] == "new"
 
 
-def test_what_is_being_built_anew_is_neither_counted_nor_deleted(
+def test_a_version_being_rebuilt_is_neither_counted_nor_deleted(
     base: Path, images: Path, command: Command
 ):
     for day in (1, 2, 3):
@@ -306,7 +308,7 @@ def test_what_is_being_built_anew_is_neither_counted_nor_deleted(
     assert publish(str(base / "2026-11-05"), keep_versions=2).deleted == ("2026-11-03",)
 
 
-def test_numbers_in_names_are_numbers(base: Path):
+def test_numbers_in_names_are_compared_as_numbers(base: Path):
     (base / "2026-11-01").rename(base / "v9")
     (base / "2026-11-02").rename(base / "v10")
     publish(str(base / "v9"))
@@ -314,7 +316,7 @@ def test_numbers_in_names_are_numbers(base: Path):
     assert versions(str(base)) == ["v9", "v10"]
 
 
-def test_states(base: Path):
+def test_the_state_of_a_version_follows_from_its_fingerprint(base: Path):
     day = [str(base / f"2026-11-0{number}") for number in range(6)]
     assert state_of(day[1], "f", "x") == ("new", "2026-11-01")
     publish(day[1], fingerprint="f")
@@ -329,7 +331,7 @@ def test_states(base: Path):
     assert state_of(day[5], "g", "x") == ("unchanged", "2026-11-04")
 
 
-def test_a_version_that_was_built_anew_is_not_published(base: Path, images: Path, command: Command):
+def test_a_rebuilt_version_is_not_published(base: Path, images: Path, command: Command):
     output = base / "2026-11-01"
     publish(str(output), fingerprint="f")
     anew = ["--input", images, "--output", output, "--seed=1", "--overwrite"]
@@ -338,7 +340,7 @@ def test_a_version_that_was_built_anew_is_not_published(base: Path, images: Path
 
 
 @pytest.mark.parametrize("broken", ["missing", "incomplete", "damaged"])
-def test_what_is_not_complete_is_not_published(base: Path, broken: str):
+def test_an_incomplete_data_set_is_not_published(base: Path, broken: str):
     publish(str(base / "2026-11-01"))
     output = base / "2026-11-02"
     if broken == "missing":
@@ -353,7 +355,7 @@ def test_what_is_not_complete_is_not_published(base: Path, broken: str):
     assert every_file(base) == before
 
 
-def test_a_file_of_another_kind_is_no_pointer(base: Path):
+def test_a_file_of_another_kind_is_refused_as_pointer(base: Path):
     (base / "latest").write_text("2026-11-01\n")
     with pytest.raises(BuildError, match="not a pointer file"):
         publish(str(base / "2026-11-01"))

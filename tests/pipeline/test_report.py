@@ -11,7 +11,7 @@ from imageshards.transforms import storage
 from imageshards.transforms.shards.layout import Layout
 
 
-def test_one_file_without_the_network(build: Build, photos: Path, tmp_path: Path):
+def test_the_report_is_one_file_that_loads_nothing(build: Build, photos: Path, tmp_path: Path):
     bad = tmp_path / "<b>&.jpg"
     bad.write_bytes(b"no image")
     options = {"splits": "train=0.6,test=0.4", "base_uri": str(photos), "seed": 1}
@@ -24,7 +24,7 @@ def test_one_file_without_the_network(build: Build, photos: Path, tmp_path: Path
         assert part in page
 
 
-def test_names_cannot_break_the_page(build: Build, tmp_path: Path, photos: Path):
+def test_names_of_images_are_escaped_in_the_report(build: Build, tmp_path: Path, photos: Path):
     folder = tmp_path / "in" / "<script>"
     folder.mkdir(parents=True)
     for number, path in enumerate(list(photos.rglob("*.jpg"))[:3]):
@@ -36,7 +36,7 @@ def test_names_cannot_break_the_page(build: Build, tmp_path: Path, photos: Path)
     assert "&lt;script&gt;" in page
 
 
-def test_progress_is_seen_from_the_files(tmp_path: Path):
+def test_progress_is_computed_from_the_files(tmp_path: Path):
     layout = Layout(str(tmp_path))
     assert observe(layout, 0) is None
     layout.make_folders()

@@ -14,7 +14,7 @@ from conftest import Build, Command
 from helpers import build_json, every_file, records, shards
 
 from imageshards import reader
-from imageshards.pipeline.finish import clear
+from imageshards.pipeline.claim import clear
 from imageshards.reader.advise import advised_shards
 from imageshards.reader.verify import verify
 from imageshards.transforms.references.keys import first_rank
@@ -63,7 +63,7 @@ def test_records_keep_their_order_and_bytes(
     )
 
 
-def test_the_same_again_does_nothing_and_another_is_refused(
+def test_resharding_again_does_nothing_and_other_numbers_are_refused(
     dataset: Path, tmp_path: Path, command: Command
 ):
     new = tmp_path / "new"
@@ -82,7 +82,7 @@ def test_the_same_again_does_nothing_and_another_is_refused(
     assert "holds files of another build" in err
 
 
-def test_a_build_in_its_place_is_not_taken_for_it(
+def test_a_build_in_the_output_is_refused(
     dataset: Path, photos: Path, tmp_path: Path, build: Build, command: Command
 ):
     new = tmp_path / "new"
@@ -103,7 +103,7 @@ def test_a_build_in_its_place_is_not_taken_for_it(
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_all_of_it_is_deleted_by_overwrite(
+def test_overwrite_deletes_a_resharded_data_set(
     build: Build, photos: Path, tmp_path: Path, command: Command, compression: str
 ):
     new = tmp_path / "new"
@@ -114,7 +114,7 @@ def test_all_of_it_is_deleted_by_overwrite(
     assert every_file(new) == {str(new / "metadata/mine.csv"): b"not of reshard"}
 
 
-def test_one_that_broke_off_is_finished_by_the_same_command(
+def test_an_interrupted_reshard_is_completed_by_the_same_command(
     dataset: Path, tmp_path: Path, command: Command
 ):
     whole, new = tmp_path / "whole", tmp_path / "new"
@@ -130,27 +130,27 @@ def test_one_that_broke_off_is_finished_by_the_same_command(
     assert not verify(str(new)).problems
 
 
-def test_a_damaged_shard_is_not_passed_on(dataset: Path, tmp_path: Path, command: Command):
+def test_a_damaged_shard_is_not_copied(dataset: Path, tmp_path: Path, command: Command):
     path = shards(dataset, "train")[1]
     data = bytearray(path.read_bytes())
     data[300] ^= 1
     path.write_bytes(data)
     code, _, err = command("reshard", dataset, tmp_path / "new", "--num_shards", 3)
     assert code == 2
-    assert f"{path}: its CRC32C is not that of its build" in err
+    assert f"{path}: its CRC32C is not the one in build.json" in err
     assert not (tmp_path / "new" / "dataset_info.json").exists()
 
 
 @pytest.mark.parametrize(
     ("num_shards", "message"),
     [
-        ("auto", "write numbers"),
+        ("auto", "give numbers"),
         ("0", "write a number from 1"),
-        ("500", "write fewer"),
+        ("500", "set a smaller --num_shards"),
         ("valid=3", "names the split 'valid'; the splits are train, test"),
     ],
 )
-def test_wrong_numbers_are_one_line(
+def test_invalid_numbers_of_shards_are_one_line(
     dataset: Path, tmp_path: Path, command: Command, num_shards: str, message: str
 ):
     code, _, err = command("reshard", dataset, tmp_path / "new", "--num_shards", num_shards)
@@ -160,13 +160,15 @@ def test_wrong_numbers_are_one_line(
     assert not (tmp_path / "new").exists()
 
 
-def test_the_data_set_itself_is_no_output(dataset: Path, command: Command):
+def test_the_data_set_itself_is_refused_as_output(dataset: Path, command: Command):
     code, _, err = command("reshard", dataset, dataset, "--num_shards", 3)
     assert code == 2
-    assert "is the data set itself" in err
+    assert "is the data set to reshard" in err
 
 
-def test_compressed_shards(build: Build, photos: Path, tmp_path: Path, command: Command):
+def test_compressed_shards_are_resharded(
+    build: Build, photos: Path, tmp_path: Path, command: Command
+):
     build(photos, num_shards="4", features="pixels", resize="8x8", compression="gzip")
     new = tmp_path / "new"
     code, _, err = command("reshard", tmp_path / "out", new, "--num_shards", 3)
@@ -195,7 +197,7 @@ def test_compressed_shards(build: Build, photos: Path, tmp_path: Path, command: 
         (1797, 400_000, 1, 1),
     ],
 )
-def test_advised_shards(records: int, size: int, hosts: int, expected: int):
+def test_the_advised_number_of_shards(records: int, size: int, hosts: int, expected: int):
     assert advised_shards(records, size, hosts)[0] == expected
 
 

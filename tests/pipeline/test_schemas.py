@@ -198,7 +198,9 @@ def test_batches_of_one_shape_are_decoded_at_once(build: Build, folder: Path, tm
             parse.decode(parsed, name)
 
 
-def test_ranges_and_channels(build: Build, folder: Path, tmp_path: Path):
+def test_pixels_have_the_range_and_channels_of_the_options(
+    build: Build, folder: Path, tmp_path: Path
+):
     build(folder, **options_of("raw"), pixel_range="0..255", channels=1, output=tmp_path / "a")
     build(folder, **options_of("pixels"), channels=1, output=tmp_path / "b")
     build(folder, **options_of("shape"), channels=3, output=tmp_path / "c")
@@ -320,7 +322,7 @@ def test_pixels_are_those_that_png_would_hold(tmp_path: Path):
 
 
 @pytest.mark.parametrize("resize", ["24x16", "crop:24x16"])
-def test_images_that_do_not_reach_the_size_are_told(build: Build, tmp_path: Path, resize: str):
+def test_images_that_do_not_reach_the_size_are_rejected(build: Build, tmp_path: Path, resize: str):
     write_images(tmp_path / "in", 1, 3)
     (tmp_path / "in/class00/small.png").write_bytes(image_bytes(7, "PNG", (12, 8)))
     with pytest.raises(JobError, match=r"1 WrongSize, such as .*small.png \(12 x 8 .*--enlarge"):
@@ -398,7 +400,7 @@ def test_imagenet_holds_jpegs_alone(build: Build, folder: Path, tmp_path: Path):
     assert formats == {"JPEG": 22}
 
 
-def test_records_become_pixels_without_what_is_told_of_their_images(
+def test_records_become_pixels_without_the_features_of_their_images(
     build: Build, folder: Path, tmp_path: Path
 ):
     build(folder, num_shards="1", output=tmp_path / "slim")
@@ -418,7 +420,9 @@ def test_columns_go_with_every_schema(build: Build, tmp_path: Path):
 
 
 @pytest.mark.parametrize("writer", ["shard", "beam"])
-def test_gzip(build: Build, folder: Path, tmp_path: Path, writer: str):
+def test_compressed_shards_are_read_by_tensorflow(
+    build: Build, folder: Path, tmp_path: Path, writer: str
+):
     same = {
         **options_of("pixels"), "writer": writer, "splits": "train=0.6,test=0.4",
         "base_uri": str(folder),
@@ -454,7 +458,7 @@ def test_gzip(build: Build, folder: Path, tmp_path: Path, writer: str):
     assert "gzip: " in verify(str(out)).problems[0]
 
 
-def test_gzip_is_made_again_and_taken_up(build: Build, folder: Path, tmp_path: Path):
+def test_compressed_shards_are_reproducible_and_resumed(build: Build, folder: Path, tmp_path: Path):
     same = {**options_of("raw"), "compression": "gzip", "name": "x", "base_uri": str(folder)}
     build(folder, **same)
     build(folder, **same, output=tmp_path / "b", beam=["--runner=FnApiRunner",
@@ -502,7 +506,7 @@ def test_gzip_is_made_again_and_taken_up(build: Build, folder: Path, tmp_path: P
         ),
     ],
 )
-def test_options_that_make_no_sense(options: dict[str, Any], message: str):
+def test_contradicting_options_are_refused(options: dict[str, Any], message: str):
     with pytest.raises(UsageError) as caught:
         BuildSpec(BuildOptions.of(input=("in",), output="out", **options))
     assert message in str(caught.value)
@@ -549,7 +553,7 @@ def test_what_features_prints_parses(
                 np.testing.assert_array_equal(value.numpy(), mine[key].numpy())
 
 
-def test_what_is_no_schema_is_told(command: Command, tmp_path: Path):
+def test_an_unknown_schema_is_an_error(command: Command, tmp_path: Path):
     code, _, errors = command("features", tmp_path)
     assert code == 2
     assert "neither a data set nor a schema; there are slim, imagenet" in errors
@@ -558,7 +562,9 @@ def test_what_is_no_schema_is_told(command: Command, tmp_path: Path):
         parse.schema_of(str(tmp_path))
 
 
-def test_auto_goes_by_the_pixels(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_automatic_number_of_shards_follows_from_the_pixels(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     write_images(tmp_path / "in", 1, 10)
     monkeypatch.setattr(plan, "TARGET_SHARD_BYTES", 200_000)
     summary = build(tmp_path / "in", features="raw", resize="24x16", num_shards="auto")
@@ -570,7 +576,7 @@ def test_auto_goes_by_the_pixels(build: Build, tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("writer", ["shard", "beam"])
-def test_the_page_on_adding_a_schema(
+def test_the_schema_of_the_page_on_adding_one_works(
     build: Build, command: Command, folder: Path, tmp_path: Path, writer: str,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
@@ -601,7 +607,7 @@ PIXEL_VALUES = st.tuples(
 
 
 @given(PIXEL_VALUES, st.sampled_from(["float32", "uint8", "shape"]), st.integers(0, 1000))
-def test_any_pixels_come_back(drawn: tuple[int, int, int, int], kind: str, label: int):
+def test_any_pixels_are_read_back(drawn: tuple[int, int, int, int], kind: str, label: int):
     *size, seed = drawn
     dtype = "uint8" if kind == "shape" else kind
     pixels = np.random.default_rng(seed).integers(0, 256, size).astype(dtype)

@@ -20,7 +20,7 @@ from PIL import Image
 from imageshards import reader
 from imageshards.reader import files
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.records.tfrecord import CorruptRecord
+from imageshards.transforms.records.container import CorruptRecord
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def labels(found) -> list[int]:
     return [label for _, label in found]
 
 
-def test_records_by_number(dataset: Path, photos: Path):
+def test_records_are_read_by_number(dataset: Path, photos: Path):
     found = reader.open(dataset, "train")
     order = names(dataset, "train")
     assert len(found) == len(order) > 80
@@ -52,7 +52,7 @@ def test_records_by_number(dataset: Path, photos: Path):
     )  # fmt: skip
 
 
-def test_iteration_slices_and_sub_splits(dataset: Path):
+def test_iteration_slices_and_sub_splits_give_the_same_records(dataset: Path):
     found = reader.open(dataset, "train")
     whole = [record.first("image/class/label") for record in records(dataset, "train")]
     assert labels(found) == whole
@@ -89,7 +89,7 @@ def test_shuffled_is_a_function_of_seed_and_epoch(dataset: Path):
     assert list(found[3:3].shuffled()) == []
 
 
-def test_wrong_arguments_are_one_line(dataset: Path):
+def test_invalid_arguments_are_one_line(dataset: Path):
     found = reader.open(dataset, "train")
     for options in ({"seed": -1}, {"epoch": -1}, {"seed": 0.5}, {"window": 0}):
         with pytest.raises(UsageError, match="take a whole number"):
@@ -104,13 +104,13 @@ def test_wrong_arguments_are_one_line(dataset: Path):
         found[5:5].share(2, 0)
 
 
-def test_a_folder_may_have_the_letters_of_a_pattern(dataset: Path, tmp_path: Path):
+def test_a_folder_name_can_contain_the_letters_of_a_pattern(dataset: Path, tmp_path: Path):
     whole = labels(reader.open(dataset, "train"))
     dataset.rename(tmp_path / "a[1]*.tfrecord")
     assert labels(reader.open(tmp_path / "a[1]*.tfrecord", "train")) == whole
 
 
-def test_it_can_be_sent_to_another_process(dataset: Path):
+def test_records_can_be_pickled(dataset: Path):
     found = reader.open(dataset, "train")
     again = pickle.loads(pickle.dumps(found))
     assert labels(again) == labels(found)
@@ -176,7 +176,7 @@ def test_the_tfrecord_package_reads_our_files_by_our_index(dataset: Path, tmp_pa
         assert index.read_text().count("\n") == len(records(dataset, path.stem[:11]))
 
 
-def test_files_without_an_index_are_walked(dataset: Path, tmp_path: Path):
+def test_files_without_an_index_are_read(dataset: Path, tmp_path: Path):
     folder = tmp_path / "bare"
     folder.mkdir()
     for path in shards(dataset, "train"):
@@ -186,7 +186,7 @@ def test_files_without_an_index_are_walked(dataset: Path, tmp_path: Path):
     assert labels(reader.open(folder / "*.tfrecord", "[:50%]")) == labels(found[: len(found) // 2])
 
 
-def test_files_that_cannot_be_walked_are_told_by_name(dataset: Path, tmp_path: Path):
+def test_errors_of_files_without_an_index_name_the_file(dataset: Path, tmp_path: Path):
     folder = tmp_path / "bare"
     folder.mkdir()
     shard = shards(dataset, "train")[0].read_bytes()
@@ -194,15 +194,15 @@ def test_files_that_cannot_be_walked_are_told_by_name(dataset: Path, tmp_path: P
     with pytest.raises(UsageError, match=r"'train': the files of a pattern .* \[:80%\]"):
         reader.open(folder / "*", "train")
     (folder / "packed").write_bytes(gzip.compress(shard))
-    with pytest.raises(BuildError, match=r"bare/packed: .*it is gzip.* \.gz"):
+    with pytest.raises(BuildError, match=r"bare/packed: .*the file is gzip.* \.gz"):
         reader.open(folder / "packed")
     (folder / "empty.tfrecord").touch()
-    with pytest.raises(UsageError, match=r"bare/empty.tfrecord: there is no record in it"):
+    with pytest.raises(UsageError, match=r"bare/empty.tfrecord: no records"):
         reader.open(folder / "empty.tfrecord")
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_shards_that_are_written_again_are_read_again(
+def test_rewritten_shards_are_read_again(
     build: Build, photos: Path, tmp_path: Path, compression: str
 ):
     for seed in (1, 2):
@@ -233,7 +233,7 @@ def test_shards_that_are_written_again_are_read_again(
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_a_shard_that_changes_after_it_was_opened_is_told(
+def test_a_shard_that_changes_after_it_was_opened_is_an_error(
     build: Build, photos: Path, tmp_path: Path, compression: str
 ):
     same = {"num_shards": "1", "features": "pixels", "resize": "12x8", "compression": compression}
@@ -241,7 +241,7 @@ def test_a_shard_that_changes_after_it_was_opened_is_told(
     found = reader.open(tmp_path / "out", decode=False)
     assert len(list(found)) == 120
     build(photos, **same, seed=2, overwrite=True)
-    files._unpacked.cache_clear()
+    files._decompressed.cache_clear()
     with pytest.raises(CorruptRecord, match="changed"):
         found[0]
     assert len(list(reader.open(tmp_path / "out"))) == 120
@@ -270,7 +270,9 @@ def test_a_corrupt_record_is_one_error_with_file_and_offset(dataset: Path):
     assert len(list(unchecked)) == len(found)
 
 
-def test_files_of_a_data_set_are_what_it_says(build: Build, photos: Path, tmp_path: Path):
+def test_files_of_a_data_set_are_described_by_its_metadata(
+    build: Build, photos: Path, tmp_path: Path
+):
     build(photos, num_shards="3", features="pixels", resize="8x8")
     whole = reader.open(tmp_path / "out")
     some = reader.open(tmp_path / "out/train-*")
@@ -283,7 +285,7 @@ def test_files_of_a_data_set_are_what_it_says(build: Build, photos: Path, tmp_pa
     assert images.shape == (4, 8, 8, 3)
 
 
-def test_all_that_is_in_a_record_of_others(tmp_path: Path):
+def test_all_features_of_other_records_are_returned(tmp_path: Path):
     path = tmp_path / "x.tfrecord"
     text = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"owl"]))
     sizes = tf.train.Feature(int64_list=tf.train.Int64List(value=[3, 4]))
@@ -303,7 +305,7 @@ def broken_png() -> bytes:
     return first + b"IDAT" + second + b"\xe1s\xe2\x0b" + rest
 
 
-def test_an_image_that_does_not_decode_is_told(tmp_path: Path):
+def test_an_image_that_does_not_decode_is_an_error(tmp_path: Path):
     path = tmp_path / "x.tfrecord"
     with tf.io.TFRecordWriter(str(path)) as writer:
         for data in (b"\xff\xd8nothing", b"nothing", broken_png()):
@@ -318,7 +320,7 @@ def test_an_image_that_does_not_decode_is_told(tmp_path: Path):
             found[number]
 
 
-def test_an_index_of_other_files_is_told(dataset: Path):
+def test_an_index_that_does_not_fit_is_an_error(dataset: Path):
     path = shards(dataset, "train")[0]
     index = dataset / "metadata/index" / f"{path.stem}.idx"
     lines = index.read_text().splitlines()

@@ -23,13 +23,13 @@ def dataset(tmp_path: Path, photos: Path, command: Command) -> Path:
 @pytest.mark.parametrize(
     ("sample", "looked_at"), [(0, 120), (1, 1), (7, 7), (120, 120), (999, 120)]
 )
-def test_as_many_as_asked_for(dataset: Path, sample: int, looked_at: int):
+def test_a_sample_has_the_requested_size(dataset: Path, sample: int, looked_at: int):
     verdict = verify(str(dataset), sample)
     assert (verdict.records, verdict.problems) == (looked_at, ())
     assert "all good" in str(verdict)
 
 
-def test_damage_is_found_where_it_is_looked_at(dataset: Path):
+def test_damage_is_found_in_sampled_records_only(dataset: Path):
     for path in shards(dataset):
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
@@ -51,7 +51,7 @@ def test_sizes_and_metadata_are_always_compared(dataset: Path):
     assert "rejects.jsonl" in problems
 
 
-def test_an_index_that_does_not_match(dataset: Path):
+def test_an_index_that_does_not_match_is_a_problem(dataset: Path):
     index = next((dataset / "metadata/index").iterdir())
     index.write_text("".join(f"{line}\n" for line in index.read_text().splitlines()[1:]))
     assert "does not match" in verify(str(dataset), 1).problems[0]
@@ -68,12 +68,12 @@ def compressed(tmp_path: Path, photos: Path, command: Command) -> Path:
 
 
 @pytest.mark.parametrize(("sample", "looked_at"), [(1, 1), (7, 7), (999, 120)])
-def test_a_sample_of_compressed_shards(compressed: Path, sample: int, looked_at: int):
+def test_compressed_shards_are_sampled(compressed: Path, sample: int, looked_at: int):
     verdict = verify(str(compressed), sample)
     assert (verdict.records, verdict.problems) == (looked_at, ())
 
 
-def test_damage_to_compressed_shards(compressed: Path):
+def test_damage_to_compressed_shards_is_found(compressed: Path):
     one, two, three, four = sorted(compressed.glob("*.gz"))
     three.unlink()
     two.write_bytes(gzip.compress(gzip.decompress(two.read_bytes())[:-100]))
@@ -87,7 +87,7 @@ def test_damage_to_compressed_shards(compressed: Path):
     assert not any(four.name in problem for problem in problems)
 
 
-def test_a_record_of_a_compressed_shard_that_is_no_image(compressed: Path):
+def test_a_record_of_a_compressed_shard_must_decode(compressed: Path):
     path = min(compressed.glob("*.gz"))
     length = struct.unpack_from("<Q", gzip.decompress(path.read_bytes()))[0]
     rest = gzip.decompress(path.read_bytes())[length + FRAME_BYTES :]

@@ -1,4 +1,4 @@
-"""What the options of a build say of its features: schema, columns, shape of the pixels. Pure."""
+"""The features that a build's options set: schema, columns, shape of the pixels. Pure."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _LARGEST_FLOAT = 3.4028234663852886e38
 
 @dataclass(frozen=True)
 class FeatureColumn:
-    """One column that becomes a feature.
+    """A column that becomes a feature.
 
     Attributes:
       key: of the feature.
-      column: of the manifest.
+      column: of the manifest, or key of a feature of a TFRecord input.
       type: `int` (int64), `float` (float32) and `bytes` are single values, which every image must
-        have; the lists are of any length, empty where there is no value.
+        have; lists have any length, and are empty if there is no value.
     """
 
     key: str
@@ -44,36 +44,43 @@ class FeatureColumn:
 
     @classmethod
     def parse(cls, text: str) -> FeatureColumn:
-        """From `COLUMN`, `COLUMN:TYPE` or `KEY=COLUMN:TYPE`; without a type it is `bytes`."""
+        """Parses `COLUMN`, `COLUMN:TYPE` or `KEY=COLUMN:TYPE`; the default type is `bytes`.
+
+        Raises:
+          ValueError: the text is neither.
+
+        >>> FeatureColumn.parse("image/object/bbox/xmin=left:float_list")
+        FeatureColumn(key='image/object/bbox/xmin', column='left', type='float_list')
+        """
         rest, colon, kind = text.rpartition(":")
         if not colon:
             rest, kind = text, "bytes"
         key, equals, column = rest.partition("=")
         if kind not in get_args(Type) or not key or (equals and not column):
             raise ValueError(
-                f"--features_from {text!r}: write COLUMN:TYPE or KEY=COLUMN:TYPE, TYPE one of "
+                f"--features_from {text!r}: write COLUMN:TYPE or KEY=COLUMN:TYPE, with TYPE one of "
                 f"{', '.join(get_args(Type))}"
             )
         if not _KEY.fullmatch(key):
             raise ValueError(
-                f"--features_from {text!r}: {key!r} is no key of a feature: letters, digits, "
-                "_ . - and / only (KEY=COLUMN gives the column another)"
+                f"--features_from {text!r}: {key!r} is not a valid key: use letters, digits, "
+                "_ . - and / only (KEY=COLUMN sets another key)"
             )
         return cls(key, column or key, kind)  # type: ignore[arg-type]
 
     @property
     def source(self) -> str:
-        """Its name in a batch of references and among the values of a record."""
+        """Its name in batches of references, and the source of its feature."""
         return COLUMN + self.key
 
     @property
     def is_list(self) -> bool:
-        """Whether an image may have any number of values."""
+        """Whether a record can have any number of values."""
         return self.type.endswith("_list")
 
     @property
     def feature(self) -> Feature:
-        """The feature as a schema has it."""
+        """The feature in a schema."""
         tfds: Literal["Text", "List", "Scalar"] = "List" if self.is_list else "Scalar"
         return Feature(
             self.key, _KINDS[self.type], self.source, "Text" if self.type == "bytes" else tfds,
@@ -81,13 +88,13 @@ class FeatureColumn:
         )  # fmt: skip
 
     def values(self, raw: Sequence[Any]) -> tuple[list[Any], dict[int, str]]:
-        """Values as the manifest has them -> values of the feature.
+        """Converts the values of a manifest to values of the feature.
 
         Args:
-          raw: texts (of CSV), or what JSON and Parquet have.
+          raw: one value per row: a text (CSV), or of any type (JSON, Parquet).
 
         Returns:
-          A value a row (None where there is none), and row -> what is wrong with it.
+          One value per row, None if it cannot be converted; and row -> what is wrong.
         """
         values: list[Any] = []
         wrong: dict[int, str] = {}
@@ -105,13 +112,13 @@ class FeatureColumn:
         return values, wrong
 
     def of_record(self, values: Sequence[Any] | None) -> Any:
-        """The value of the feature in a record of a TFRecord file.
+        """Converts the values in a record of a TFRecord input to the value of the feature.
 
         Args:
-          values: as the record has them; None or empty where it has none.
+          values: the record's; None or empty if it has none.
 
         Raises:
-          ValueError: the record has no such value; says why.
+          ValueError: they cannot be converted; the message says why.
         """
         values = list(values or ())
         parse = _PARSERS[_KINDS[self.type]]
@@ -135,13 +142,13 @@ class FeatureColumn:
 
 
 def schema_of(options: Mapping[str, Any]) -> Schema:
-    """The schema of a build: its features, those of columns too, and the shape of its pixels.
+    """Returns the schema of a build, with the features of columns and the shape of the pixels.
 
     Args:
-      options: of a `Config`, or as build.json has them.
+      options: of a `Config`, or in build.json.
 
     Raises:
-      ValueError: they make no schema; says what to write instead.
+      ValueError: the options contradict each other; the message says what to write.
       KeyError: there is no schema of that name.
     """
     schema = SCHEMAS[options["features"]]
@@ -158,15 +165,15 @@ def schema_of(options: Mapping[str, Any]) -> Schema:
     return schema.without_labels() if options["labels"] == "none" else schema
 
 
-def _check_open(there: Feature | None, column: FeatureColumn) -> None:
-    """Refuses a column for a key that is taken, unless it is one that columns are to fill."""
-    if not there or not there.is_open:
+def _check_open(existing: Feature | None, column: FeatureColumn) -> None:
+    """Raises ValueError unless a column may set the values of an existing feature."""
+    if not existing or not existing.is_open:
         raise ValueError(
-            f"--features_from: there is a feature {column.key!r} already: write "
+            f"--features_from: the feature {column.key!r} exists already: write "
             f"KEY={column.column}:{column.type} with another key"
         )
-    if (there.kind, there.tfds) != (column.feature.kind, column.feature.tfds):
-        right = "float_list" if there.kind == "float" else "int_list"
+    if (existing.kind, existing.tfds) != (column.feature.kind, column.feature.tfds):
+        right = "float_list" if existing.kind == "float" else "int_list"
         raise ValueError(
             f"--features_from: the feature {column.key!r} is of type {right}: write "
             f"{column.key}={column.column}:{right}"
@@ -174,16 +181,16 @@ def _check_open(there: Feature | None, column: FeatureColumn) -> None:
 
 
 def channels_of(options: Mapping[str, Any]) -> int:
-    """Channels of pixels that are written: 1 or 3, or 0 for what each image has."""
-    told = int(options.get("channels") or 0)
-    return told or (3 if SCHEMAS[options["features"]].fixed else 0)
+    """Returns the channels of pixels to write: 1, 3, or 0 to keep those of each image."""
+    channels = int(options.get("channels") or 0)
+    return channels or (3 if SCHEMAS[options["features"]].fixed else 0)
 
 
 def _shape(options: Mapping[str, Any]) -> tuple[int, int, int]:
     resize = Resize.parse(options["resize"]) if options["resize"] else None
     if resize is None or resize.mode in ("short", "long"):
         raise ValueError(
-            f"--features {options['features']} needs one size for all images: write --resize "
+            f"--features {options['features']} needs one size for all images: set --resize to "
             "32x32, crop:32x32 or pad:32x32"
         )
     return resize.height, resize.width, channels_of(options)
@@ -192,11 +199,15 @@ def _shape(options: Mapping[str, Any]) -> tuple[int, int, int]:
 def columns_of(
     rows: Iterable[Mapping[str, Sequence[Any]]], lists: Collection[str] = ()
 ) -> list[str]:
-    """The columns, as `FeatureColumn.parse` takes them, that hold all features of some records.
+    """Returns the columns for all features of some records, as texts for `FeatureColumn.parse`.
 
     Args:
-      rows: key -> values of each record. A key that has one value in each is a single value.
-      lists: keys that are lists whatever they have.
+      rows: key -> values, for each record. A key with one value in every record becomes a single
+        value, any other one a list.
+      lists: keys that become lists in any case.
+
+    >>> columns_of([{"size": [3]}, {"size": [4], "tags": [b"owl", b"night"]}])
+    ['size:int', 'tags:bytes_list']
     """
     kinds: dict[str, Kind] = {}
     single: Counter[str] = Counter()
@@ -220,7 +231,7 @@ def _kind(value: Any) -> Kind:
 
 
 def _is_nothing(value: Any) -> bool:
-    # NaN is how tables say "nothing".
+    # Tables have NaN for missing values.
     return value is None or value != value or (isinstance(value, str) and not value.strip())
 
 

@@ -1,9 +1,9 @@
-"""The wire format of tf.train.Example, without TensorFlow. Pure.
+"""Encodes and decodes tf.train.Example without TensorFlow. Pure.
 
-TensorFlow costs a process 3-4 s and 400 MB to import, and a Python proto message copies the
-image twice. The encoder writes the wire format of tensorflow/core/example/example.proto
-directly, map keys in order, so that its bytes are those of
-`tf.train.Example(...).SerializeToString(deterministic=True)`; large values stay apart, uncopied.
+Importing TensorFlow takes 3-4 s and 400 MB per process, and a protobuf message in Python copies
+the image twice. `encode` writes the wire format of tensorflow/core/example/example.proto directly,
+with sorted map keys and without copying large values. The bytes are equal to those of
+`tf.train.Example(...).SerializeToString(deterministic=True)`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _LIST_TAGS: dict[Kind, bytes] = {"bytes": b"\x0a", "float": b"\x12", "int64": b"
 _FIELD_1 = b"\x0a"
 _FIELD_2 = b"\x12"
 
-# A value of at least this many bytes is not copied into its surroundings: below, a copy is
-# cheaper than one more buffer in writev.
+# Values of at least this many bytes are parts of their own. Copying smaller ones is cheaper than
+# another buffer in writev.
 _APART_BYTES = 4096
 
 
 def _varint(value: int) -> bytes:
     if value < 0:
-        value += 1 << 64  # int64 as protobuf writes it: ten bytes of two's complement
+        value += 1 << 64  # protobuf encodes negative int64 as ten bytes of two's complement
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -46,7 +46,7 @@ def _key(key: str) -> bytes:
 
 
 def _entry_head(key: str, kind: Kind, list_bytes: int) -> bytes:
-    """All of a map entry that stands before its list's content of list_bytes bytes."""
+    """Returns the bytes of a map entry before its list's content, which has `list_bytes` bytes."""
     feature = _LIST_TAGS[kind] + _varint(list_bytes)
     named = _key(key) + _FIELD_2 + _varint(len(feature) + list_bytes) + feature
     return _FIELD_1 + _varint(len(named) + list_bytes) + named
@@ -68,20 +68,23 @@ def _entry(key: str, kind: Kind, value: Value) -> bytes:
     return _entry_head(key, kind, len(content)) + content
 
 
-# Labels, class names, formats, heights and widths come again and again; file names do not.
+# Labels, class names, formats, heights and widths repeat in many records; file names do not.
 _cached_entry = lru_cache(maxsize=1 << 14)(_entry)
 
 
 def encode(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
-    """The serialized Example of the values, as the parts of which it consists.
+    """Returns a serialized Example as a list of parts to concatenate.
 
     Args:
-      schema: which keys, and of which kind.
+      schema: the features.
       values: source -> value, for every feature of the schema.
 
     Returns:
-      Parts whose concatenation is the message. A large bytes value is a part of its own, the
-      very object that was given.
+      The parts. A large bytes value is a part of its own: the same object, not a copy.
+
+    >>> from imageshards.transforms.records.schemas import TEXT
+    >>> decode(b"".join(encode(TEXT, {"text": b"owl", "source": b"birds.txt", "label": 2})))
+    {'label': [2], 'source': [b'birds.txt'], 'text': [b'owl']}
     """
     parts: list[bytes] = []
     small: list[bytes] = []
@@ -115,7 +118,7 @@ _HASHABLE = (int, bytes)
 
 @cache
 def _message_class() -> Any:
-    # The same message as TensorFlow's, declared here so that reading needs no TensorFlow.
+    # The same message as in example.proto, declared here to decode it without TensorFlow.
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     field_type = descriptor_pb2.FieldDescriptorProto
@@ -170,10 +173,10 @@ def decode(data: bytes) -> dict[str, list[Any]]:
     """Parses a serialized tf.train.Example.
 
     Returns:
-      key -> list of its values: bytes, int or float.
+      key -> list of values: bytes, int or float.
 
     Raises:
-      CorruptExample: data is no such message.
+      CorruptExample: the data is not such a message.
     """
     from google.protobuf.message import DecodeError
 

@@ -1,11 +1,12 @@
-"""Feature schemas: which keys a record has, of which types, what fills and what reads them. Pure.
+"""Feature schemas: the keys of a record, their types and where their values come from. Pure.
 
-A schema is declared once, below, and everything else follows it: the encoder, features.json,
-`verify`, `imageshards features` and `imageshards.reader.parse`.
+Each schema is declared once, below. The encoder, features.json, `verify`, `imageshards features`
+and `imageshards.reader.parse` follow the declaration.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,35 +16,38 @@ Kind = Literal["bytes", "int64", "float"]
 Value = bytes | int | float | Sequence[bytes] | Sequence[int] | Sequence[float]
 
 SOURCES = {
-    "bbox_labels": "number of the class, once a box; or a column of --features_from",
-    "channels": "3, as TF-slim has it: what decoders are asked for",
-    "class_text": "name of the class, or of imagenet what --class_names says of it",
-    "colorspace": "RGB, as TF-slim has it",
-    "encoded": "the file as it was, or what it was converted to",
-    "filename": "the URI, or what of it is below --base_uri",
-    "format": "JPEG, PNG, GIF or BMP: of what is written",
+    "bbox_labels": "number of the class, once per box; or a column of --features_from",
+    "channels": "3, as in TF-slim: the channels to decode to",
+    "class_text": "name of the class; for imagenet, its text in --class_names",
+    "colorspace": "RGB, as in TF-slim",
+    "encoded": "the image file, unchanged or converted",
+    "filename": "the URI, relative to --base_uri",
+    "format": "JPEG, PNG, GIF or BMP: the format of the image in the record",
     "height": "pixels",
     "label": "number of the class",
     "pixels": "the decoded pixels, row by row, channels last",
     "shape": "height, width and channels of the image",
-    "source": "the URI of the text's file, or what of it is below --base_uri",
+    "source": "the URI of the text's file, relative to --base_uri",
     "synset": "name of the class, such as n01440764",
-    "text": "a line or a paragraph, UTF-8, without the line end behind it",
+    "text": "a line or a paragraph in UTF-8, without its line end",
     "width": "pixels",
 }
-"""What can fill a feature, as the encoder has it -> what that is."""
+"""Source of a feature's values -> its description."""
+
+SHAPE_STRUCT = struct.Struct("<3i")
+"""The bytes of the source "shape": height, width and channels, little-endian int32."""
 
 COLUMN = "feature:"
-"""Begins the sources that are columns of manifests, or features of TFRecord inputs."""
+"""Prefix of the sources that are columns of manifests, or features of TFRecord inputs."""
 
 
 @dataclass(frozen=True)
 class Array:
-    """Numbers that stand in a feature as raw bytes, little-endian, the last dimension fastest.
+    """An array stored as raw bytes: little-endian, in C order (last dimension fastest).
 
     Attributes:
-      dtype: of one number.
-      shape: of all; None where the options of a build tell it, or another feature of the record.
+      dtype: of the elements.
+      shape: of the array; None if the build's options or another feature of the record set it.
     """
 
     dtype: Literal["uint8", "int32", "float32"]
@@ -56,12 +60,12 @@ class Feature:
 
     Attributes:
       key: such as `image/height`.
-      kind: which list of tf.train.Feature holds it.
-      source: what fills it: of `SOURCES`, or a column.
-      tfds: what the feature is to tensorflow_datasets: "Image", "ClassLabel", "Text", "Scalar",
+      kind: the list of tf.train.Feature that contains the value.
+      source: where the value comes from: a key of `SOURCES`, or `COLUMN` and a key.
+      tfds: the feature's type in tensorflow_datasets: "Image", "ClassLabel", "Text", "Scalar",
         "Array" for raw bytes, or "List" for any number of values.
-      repeats: whether many records share a value.
-      array: what the raw bytes are, of an "Array".
+      repeats: whether many records have the same value, so that its encoding is cached.
+      array: the array in the raw bytes of an "Array".
     """
 
     key: str
@@ -73,7 +77,7 @@ class Feature:
 
     @property
     def is_open(self) -> bool:
-        """Whether a column of the same key may fill it; without one it is an empty list."""
+        """Whether a column of the same key can set its values; without one it is an empty list."""
         return self.source in (COLUMN + self.key, "bbox_labels")
 
 
@@ -91,12 +95,12 @@ class Schema:
     """The features of a record.
 
     Attributes:
-      name: as `--features` has it.
+      name: the value of `--features`.
       features: one for each key.
-      holds: what a record is made of: an image file, the pixels of one, or a text.
-      use: what it is for, in a few words.
-      fixed: whether all images have one size, which `--resize` tells.
-      label_offset: the least that `--label_offset` may be.
+      holds: the source of a record's content: an encoded image file, pixels, or a text.
+      use: what the schema is for, in a few words.
+      fixed: whether all images have the same size, which `--resize` sets.
+      label_offset: the smallest `--label_offset`.
       image_format: the only format of the image files, as `--convert` names it; empty: any.
       has_class_texts: whether a line of `--class_names` may have a description after a tab.
       not_copied: keys of TFRecord inputs that `--features_from auto` does not copy, besides the
@@ -114,20 +118,20 @@ class Schema:
     not_copied: frozenset[str] = _DESCRIBES_IMAGE
 
     def without_labels(self) -> Schema:
-        """The same without what a data set without classes cannot fill."""
+        """Returns the schema without the features that need classes."""
         return replace(
             self, features=tuple(f for f in self.features if f.source not in _OF_CLASSES)
         )
 
     def with_features(self, features: Iterable[Feature]) -> Schema:
-        """The same with more features; those of open keys take the place of what is there."""
+        """Returns the schema with more features; one with the key of another replaces it."""
         more = tuple(features)
         keys = {feature.key for feature in more}
         kept = tuple(f for f in self.features if f.key not in keys)
         return replace(self, features=(*kept, *more))
 
     def with_shape(self, shape: tuple[int, int, int]) -> Schema:
-        """The same whose pixels have this height, width and number of channels."""
+        """Returns the schema with this shape of pixels: (height, width, channels)."""
         return replace(
             self,
             features=tuple(
@@ -139,28 +143,28 @@ class Schema:
         )
 
     def feature_of(self, source: str) -> Feature | None:
-        """The feature that is filled from a source, if there is one."""
+        """Returns the feature with a source, or None."""
         return next((f for f in self.features if f.source == source), None)
 
     def key_of(self, source: str) -> str | None:
-        """The key that is filled from a source, if there is one."""
+        """Returns the key of the feature with a source, or None."""
         feature = self.feature_of(source)
         return feature.key if feature else None
 
     @cached_property
     def in_order(self) -> tuple[Feature, ...]:
-        """The features as a serialized Example has them: sorted by their keys."""
-        # protobuf's Python implementation (upb) puts a key behind those that begin with it.
+        """The features in the order of a serialized Example: sorted by key."""
+        # protobuf's Python implementation (upb) sorts a key behind those that it is a prefix of.
         return tuple(sorted(self.features, key=lambda feature: feature.key.encode() + b"\xff"))
 
     @property
     def content(self) -> Feature | None:
-        """The feature that is the image or the text itself."""
+        """The feature that is the image, the pixels or the text itself."""
         return self.feature_of(self.holds)
 
     @property
     def label_key(self) -> str | None:
-        """The key of the label number, if there is one."""
+        """The key of the label number, or None."""
         return self.key_of("label")
 
     @property
@@ -185,7 +189,7 @@ SLIM = Schema(
     use="TF-slim, Keras, TensorFlow Datasets (default)",
     not_copied=frozenset(),
 )
-"""The keys of TF-slim (tf_slim/data/tfexample_decoder.py), which most readers know."""
+"""The keys of TF-slim (tf_slim/data/tfexample_decoder.py), which most readers support."""
 
 
 def _box_side(side: str) -> Feature:

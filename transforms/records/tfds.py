@@ -1,4 +1,4 @@
-"""Features as tensorflow_datasets describes them. Pure.
+"""The content of features.json, by which tensorflow_datasets reads a data set. Pure.
 
 Format: core/proto/feature.proto of tensorflow_datasets, as JSON.
 """
@@ -14,7 +14,12 @@ _TFDS = "tensorflow_datasets.core.features"
 
 
 def features_json(schema: Schema, num_classes: int) -> dict[str, Any]:
-    """The features as tensorflow_datasets describes them."""
+    """Returns the content of features.json.
+
+    Args:
+      schema: the features.
+      num_classes: number of classes, the background class included.
+    """
     return {
         "pythonClassName": f"{_TFDS}.features_dict.FeaturesDict",
         "featuresDict": {
@@ -30,8 +35,7 @@ def _tfds_feature(feature: Feature, num_classes: int) -> dict[str, Any]:
     if feature.tfds == "Image":
         return {
             "pythonClassName": f"{_TFDS}.image_feature.Image",
-            # Three channels whatever the file has: grey levels are then repeated, and a batch
-            # has one shape.
+            # Three channels for grey images too, so that all images of a batch have them.
             "image": {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"},
         }
     if feature.tfds == "ClassLabel":
@@ -42,7 +46,7 @@ def _tfds_feature(feature: Feature, num_classes: int) -> dict[str, Any]:
     if feature.tfds == "Text":
         return {"pythonClassName": f"{_TFDS}.text_feature.Text", "text": {}}
     if feature.array:
-        # Of images that tell their shape themselves, tensorflow_datasets knows the pixels in a row.
+        # If the shape differs between records, tensorflow_datasets reads a flat array of pixels.
         shape = feature.array.shape or (-1,)
         return _tensor(feature.array.dtype, shape, "bytes")
     dtype = {"int64": "int64", "float": "float32", "bytes": "string"}[feature.kind]

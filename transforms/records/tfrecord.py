@@ -1,43 +1,44 @@
-"""TFRecord files: framing, masked CRC, names and index. Pure.
+"""The TFRecord container: framing, masked CRC32C and gzip. Pure.
 
 Format: tensorflow/core/lib/io/record_writer.h. A record is
 
     uint64 length, uint32 masked_crc32c(length), bytes data[length], uint32 masked_crc32c(data)
 
-all little-endian. The index is that of NVIDIA DALI's tfrecord2idx: an ASCII line
-"offset size" per record, offset of the 8-byte length, size = length + 16.
+all little-endian. With gzip, the whole file is one gzip stream, as TensorFlow's
+`compression_type="GZIP"` reads it.
 """
 
 from __future__ import annotations
 
 import gzip
-import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
 import google_crc32c
 
-from imageshards.transforms.elements import ShardId
+from imageshards.transforms.records.container import (
+    Container,
+    CorruptRecord,
+    IndexedWriter,
+    RecordWriter,
+    StoredRecord,
+)
+
+if TYPE_CHECKING:
+    from imageshards.transforms.storage import Sink
 
 _MASK_DELTA = 0xA282EAD8
 _HEAD = struct.Struct("<QI")
 _TAIL = struct.Struct("<I")
 FRAME_BYTES = _HEAD.size + _TAIL.size
+"""Bytes that a record takes in a file beside its data."""
 
-SUFFIX = ".tfrecord"
-GZIP_SUFFIX = ".gz"
-_NAME = re.compile(
-    r"(?P<split>.+)-(?P<index>\d{5,})-of-(?P<num_shards>\d{5,})\.tfrecord(?P<gzip>\.gz)?"
-)
-SHARD_LIKE = re.compile(r".+-\d{5,}-of-\d{5,}(\.tfrecords?(\..*)?)?")
-"""Matches what readers' globs would take for a shard, with the usual suffixes or none."""
-
-
-class CorruptRecord(Exception):
-    """A TFRecord file that breaks off or whose CRC does not match; says where."""
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_LEVEL = 6
+_GZIP_FORMAT = 16 + zlib.MAX_WBITS
 
 
 def _mask(crc: int) -> int:
@@ -45,34 +46,31 @@ def _mask(crc: int) -> int:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The CRC32C of data, masked as TFRecord wants it."""
+    """The CRC32C of `data`, masked as TFRecord stores it."""
     return _mask(google_crc32c.value(data))
 
 
-def frame(parts: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Head and tail of the record whose data is the concatenation of parts.
-
-    The parts are not copied: what stands on disk is head, *parts, tail.
-    """
+def frame(parts: Sequence[bytes]) -> list[bytes]:
+    """The parts of a stored record: its head, the given parts of its data uncopied, its tail."""
     crc = 0
     length = 0
     for part in parts:
         crc = google_crc32c.extend(crc, part)
         length += len(part)
     prefix = length.to_bytes(8, "little")
-    return prefix + _TAIL.pack(masked_crc32c(prefix)), _TAIL.pack(_mask(crc))
+    return [prefix + _TAIL.pack(masked_crc32c(prefix)), *parts, _TAIL.pack(_mask(crc))]
 
 
 @dataclass(frozen=True)
 class RawRecord:
-    """A record as it stands in a file.
+    """A record as found in a file, sound or not.
 
     Attributes:
-      offset: of its frame in the file.
-      data: what it holds, or nothing where there is a problem.
-      length: bytes of the data.
-      problem: why it cannot be read, or empty.
-      lost: whether nothing behind it can be found either.
+      offset: of its first stored byte in the file.
+      data: the record; empty if there is a problem.
+      length: of the data, in bytes.
+      problem: why the record cannot be read; empty if it can.
+      lost: whether the records after it cannot be found either.
     """
 
     offset: int
@@ -83,19 +81,19 @@ class RawRecord:
 
     @property
     def data_offset(self) -> int:
-        """Of its data in the file."""
+        """Offset of the first byte of its data in the file."""
         return self.offset + _HEAD.size
 
 
 def scan_records(
     file: BinaryIO, *, check: bool = True, longest: int = 1 << 62
 ) -> Iterator[RawRecord]:
-    """Yields every record of an uncompressed TFRecord file, and what is wrong with it.
+    """Yields every record of an uncompressed TFRecord file, damaged ones included.
 
     Args:
-      file: opened for reading bytes, at its beginning.
+      file: opened for reading, at its beginning.
       check: compare the CRCs of the data.
-      longest: bytes of the longest record that is read; the file can then be seeked in.
+      longest: records with more bytes are skipped by seeking, and yielded with a problem.
     """
     offset = 0
     while head := file.read(_HEAD.size):
@@ -103,7 +101,7 @@ def scan_records(
             yield RawRecord(offset, b"", 0, "breaks off in its length", lost=True)
             return
         length, length_crc = _HEAD.unpack(head)
-        # Always compared: a wrong length would otherwise ask for any amount of memory.
+        # Always compared: reading by a wrong length could take any amount of memory.
         if masked_crc32c(head[:8]) != length_crc:
             yield RawRecord(offset, b"", 0, "the CRC of its length is wrong", lost=True)
             return
@@ -123,114 +121,115 @@ def scan_records(
         offset += length + FRAME_BYTES
 
 
-def read_records(file: BinaryIO, *, check: bool = True) -> Iterator[tuple[int, bytes]]:
-    """Yields (offset, data) of every record of a TFRecord file.
+class TFRecord(Container):
+    """TFRecord files, optionally compressed with gzip.
 
-    Args:
-      file: opened for reading bytes, at its beginning; `Gunzip` reads a compressed one.
-      check: compare the CRCs.
+    A gzip stream can only be read from its beginning, so offsets in it are of no use. TensorFlow
+    Datasets does not read compressed files; dataset_info.json declares their names nevertheless.
 
-    Raises:
-      CorruptRecord: at the first record that is cut off or whose CRC does not match.
-    """
-    for record in scan_records(file, check=check):
-        if record.problem:
-            raise CorruptRecord(f"record at byte {record.offset}: {record.problem}")
-        yield record.offset, record.data
-
-
-def unframe(framed: memoryview, *, check: bool = True) -> bytes:
-    """The data of one record with its frame.
-
-    Args:
-      framed: from the length to the CRC of the data, and no more.
-      check: compare the CRC of the data; that of the length always is.
-
-    Raises:
-      CorruptRecord: it is cut off, or a CRC is wrong.
-    """
-    if len(framed) < FRAME_BYTES:
-        raise CorruptRecord("breaks off")
-    length, length_crc = _HEAD.unpack_from(framed)
-    if masked_crc32c(bytes(framed[:8])) != length_crc:
-        raise CorruptRecord("the CRC of its length is wrong")
-    if length != len(framed) - FRAME_BYTES:
-        raise CorruptRecord("is not as long as its index says")
-    data = bytes(framed[_HEAD.size : -_TAIL.size])
-    if check and masked_crc32c(data) != _TAIL.unpack_from(framed, len(framed) - _TAIL.size)[0]:
-        raise CorruptRecord("the CRC of its data is wrong")
-    return data
-
-
-class Gzip:
-    """Compresses what is written to a file, as TensorFlow's compression_type="GZIP" reads it.
-
-    Without a time or a name in its header: equal records give equal bytes with the same zlib.
+    >>> TFRecord().suffix, TFRecord("gzip").suffix
+    ('.tfrecord', '.tfrecord.gz')
     """
 
-    def __init__(self) -> None:
+    name = "tfrecord"
+    beam_writer = True
+    tfds_format = "tfrecord"
+    shard_like = r"\.tfrecords?(\..*)?"
+
+    def __init__(self, compression: Literal["", "gzip"] = "") -> None:
+        self.compression = compression
+        self.random_access = self.has_index = not compression
+        self.tfds_suffix = ".gz" if compression else ""
+        self.suffix = ".tfrecord" + self.tfds_suffix
+
+    @property
+    def variants(self) -> Sequence[TFRecord]:
+        """Uncompressed and with gzip."""
+        return [TFRecord(), TFRecord("gzip")]
+
+    def recognizes(self, name: str) -> bool:
+        """Whether the name ends in `.gz` or `.tfrecord`, whichever this container writes."""
+        return name.endswith(".gz" if self.compression else ".tfrecord")
+
+    def writer(self, sink: Sink) -> RecordWriter:
+        """Returns a writer of records to `sink`."""
+        return _GzipWriter(sink) if self.compression else IndexedWriter(sink, frame)
+
+    def read(self, file: BinaryIO, *, check: bool = True) -> Iterator[StoredRecord]:
+        """Yields every record; see `Container.read`."""
+        for record in scan_records(self.uncompressed(file), check=check):
+            if record.problem:
+                raise CorruptRecord(f"record at byte {record.offset}: {record.problem}")
+            yield StoredRecord(record.offset, record.length + FRAME_BYTES, record.data)
+
+    def data_of(self, stored: memoryview, *, check: bool = True) -> bytes:
+        """Removes the frame of a record. The CRC of its length is compared in any case."""
+        if len(stored) < FRAME_BYTES:
+            raise CorruptRecord("breaks off")
+        length, length_crc = _HEAD.unpack_from(stored)
+        if masked_crc32c(bytes(stored[:8])) != length_crc:
+            raise CorruptRecord("the CRC of its length is wrong")
+        if length != len(stored) - FRAME_BYTES:
+            raise CorruptRecord("its length is not the one in the index")
+        data = bytes(stored[_HEAD.size : -_TAIL.size])
+        if check and masked_crc32c(data) != _TAIL.unpack_from(stored, len(stored) - _TAIL.size)[0]:
+            raise CorruptRecord("the CRC of its data is wrong")
+        return data
+
+    def locate(self, file: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
+        """Reads the head of every record, and skips its data."""
+        if self.compression:
+            yield from super().locate(file, size)
+            return
+        offset = 0
+        while offset < size:
+            file.seek(offset)
+            head = file.read(_HEAD.size)
+            length, crc = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, -1)
+            stored = length + FRAME_BYTES
+            if masked_crc32c(head[:8]) != crc or offset + stored > size:
+                is_gzip = not offset and head.startswith(_GZIP_MAGIC)
+                hint = "; the file is gzip: rename it to end in .gz" if is_gzip else ""
+                raise CorruptRecord(f"not a TFRecord file, or damaged at byte {offset:,}{hint}")
+            yield offset, stored
+            offset += stored
+
+    def uncompressed(self, file: BinaryIO) -> BinaryIO:
+        """Returns the file itself, or one that decompresses it."""
+        return cast(BinaryIO, _Gunzip(file)) if self.compression else file
+
+
+class _GzipWriter:
+    """Compresses framed records.
+
+    The gzip header has no time and no name: equal records give equal bytes with one zlib version.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
         self._compressor = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_FORMAT)
 
-    def add(self, parts: Sequence[bytes]) -> list[bytes]:
-        """What is to be written for some more bytes; most often nothing yet."""
-        return [data for part in parts if (data := self._compressor.compress(part))]
+    def write(self, parts: Sequence[bytes]) -> None:
+        self._add(frame(parts))
 
-    def end(self) -> list[bytes]:
-        """What is to be written at the end."""
-        return [self._compressor.flush()]
+    def copy(self, stored: bytes, sizes: Sequence[int]) -> None:
+        self._add([stored])
+
+    def close(self) -> None:
+        self._sink.write([self._compressor.flush()])
+
+    def _add(self, parts: Sequence[bytes]) -> None:
+        self._sink.write([data for part in parts if (data := self._compressor.compress(part))])
 
 
-_GZIP_LEVEL = 6
-_GZIP_FORMAT = 16 + zlib.MAX_WBITS
-
-
-class Gunzip:
-    """Reads what a gzip file holds; a broken one is a `CorruptRecord`."""
+class _Gunzip:
+    """Reads the content of a gzip file; raises CorruptRecord if it is damaged."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = gzip.GzipFile(fileobj=file)
 
     def read(self, size: int = -1) -> bytes:
-        """As a file does."""
         try:
             return self._file.read(size)
         except (EOFError, OSError, zlib.error) as error:
             raise CorruptRecord(f"gzip: {error}") from error
-
-
-def shard_name(shard: ShardId) -> str:
-    """`train-00000-of-00016.tfrecord`, and `.gz` behind it where it is compressed."""
-    return f"{_stem(shard)}{suffix_of(shard.compression)}"
-
-
-def suffix_of(compression: str) -> str:
-    """What ends the names of shards."""
-    return SUFFIX + (GZIP_SUFFIX if compression else "")
-
-
-def _stem(shard: ShardId) -> str:
-    return f"{shard.split}-{shard.index:05d}-of-{shard.num_shards:05d}"
-
-
-def parse_shard_name(name: str) -> ShardId | None:
-    """The inverse of `shard_name`, or None for any other name."""
-    match = _NAME.fullmatch(name)
-    if not match:
-        return None
-    numbers = int(match["index"]), int(match["num_shards"])
-    return ShardId(match["split"], *numbers, "gzip" if match["gzip"] else "")
-
-
-def index_name(shard: ShardId) -> str:
-    """`train-00000-of-00016.idx`."""
-    return f"{_stem(shard)}.idx"
-
-
-def index_line(offset: int, framed_size: int) -> str:
-    """A line of the index: `framed_size` is the record's data and its frame, in bytes."""
-    return f"{offset} {framed_size}\n"
-
-
-def parse_index(text: str) -> list[tuple[int, int]]:
-    """(offset, framed size) of every record, from the text of an index file."""
-    return [(int(offset), int(size)) for offset, size in map(str.split, text.splitlines())]

@@ -163,6 +163,7 @@ class Plan:
       digest: of all references in order, the classes and the shards.
       unpacked: URIs of plain tars that were made of compressed ones; the build deletes them.
       compression: of the shards: "gzip", or empty.
+      file_format: name of the record container of the shards.
     """
 
     splits: Mapping[str, SplitPlan]
@@ -175,12 +176,13 @@ class Plan:
     digest: str
     unpacked: frozenset[str] = frozenset()
     compression: Literal["", "gzip"] = ""
+    file_format: str = "tfrecord"
 
     @cached_property
     def shards(self) -> list[ShardId]:
         """Every shard, in order."""
         return [
-            ShardId(name, index, split.num_shards, self.compression)
+            ShardId(name, index, split.num_shards, self.compression, self.file_format)
             for name, split in self.splits.items()
             for index in range(split.num_shards)
         ]
@@ -213,6 +215,7 @@ class Planner:
       compression: of the shards: "gzip", or empty.
       noun: what a reference is, for messages: "image" or "text".
       record_bytes: of each record, if all have one size; 0: sizes come from the references.
+      file_format: name of the record container of the shards.
     """
 
     num_shards: ShardCounts
@@ -225,6 +228,7 @@ class Planner:
     compression: Literal["", "gzip"] = ""
     noun: str = "image"
     record_bytes: int = 0
+    file_format: str = "tfrecord"
 
     def plan(self, tally: Tally) -> Plan:
         """The plan of a build.
@@ -268,6 +272,7 @@ class Planner:
             digest=self._digest(splits, classes.names, labels, tally),
             unpacked=tally.unpacked,
             compression=self.compression,
+            file_format=self.file_format,
         )
 
     def _check(self, tally: Tally, images: Counter[str]) -> None:

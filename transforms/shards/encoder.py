@@ -1,11 +1,7 @@
-"""An image reference -> the parts of its Example, or a reject. Pure but for reading the image.
-
-The one encoder of both writers.
-"""
+"""Encodes the image of a reference as the parts of a serialized Example. Both writers use it."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -22,15 +18,15 @@ from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.inputs.fetch import ImageReader
 from imageshards.transforms.records import example
 from imageshards.transforms.records.columns import FeatureColumn
-from imageshards.transforms.records.schemas import COLUMN, Schema, Value
+from imageshards.transforms.records.schemas import COLUMN, SHAPE_STRUCT, Schema, Value
 
 
 class Rejected(Exception):
-    """An image that does not go into the data set.
+    """An image that cannot be in the data set.
 
     Attributes:
-      problem: why.
-      stamp: of the file, as it was read, or 0.
+      problem: the reason.
+      stamp: of the file as it was read; 0 if unknown.
     """
 
     def __init__(self, problem: Problem, stamp: int = 0) -> None:
@@ -41,15 +37,16 @@ class Rejected(Exception):
 
 @dataclass(frozen=True)
 class Encoded:
-    """A record before its framing.
+    """An encoded record.
 
     Attributes:
       parts: bytes whose concatenation is the serialized Example.
-      info: format and size in pixels of the image; of a text 1 and its length in bytes.
-      content: the bytes of the image, the pixels or the text in it.
-      label: label number, or None.
-      conversions: kinds of what was done to the image.
-      stamp: of the file that is the image, as it was read, or 0.
+      info: the image's format, and its height and width in pixels; for a text, 1 and its length
+        in bytes.
+      content: the image file, the pixels or the text in the record.
+      label: number of the class, or None.
+      conversions: kinds of conversions that were applied to the image.
+      stamp: of the image's file as it was read; 0 if unknown.
     """
 
     parts: list[bytes]
@@ -61,7 +58,7 @@ class Encoded:
 
 
 class _Content(NamedTuple):
-    """What a record is made of: the values that are its own, and what is told of it."""
+    """The image, pixels or text of a record, and the values that follow from it."""
 
     values: dict[str, Value]
     info: validate.ImageInfo
@@ -76,11 +73,11 @@ class ImageEncoder:
     Attributes:
       schema: the features of a record.
       rules: how an image is checked and converted.
-      base: what `image/filename` leaves out of the beginning of a URI.
-      reader: gets the bytes.
-      columns: features that come with the reference or, of records of TFRecord files, stand there.
-      unit: whether float pixels are from 0 to 1, and not to 255.
-      class_texts: name of a class -> what `image/class/text` says of it, where that is another.
+      base: prefix of URIs that `image/filename` leaves out.
+      reader: reads the bytes.
+      columns: features whose values come from a manifest's columns or from a TFRecord input.
+      unit: whether float pixels range from 0 to 1 instead of 0 to 255.
+      class_texts: name of a class -> its `image/class/text`, if that differs from the name.
     """
 
     schema: Schema
@@ -93,13 +90,13 @@ class ImageEncoder:
 
     @property
     def check(self) -> validate.Check:
-        """How closely images are looked at: where all are written anew, all are decoded."""
+        """The validation level: `full` if every image is decoded to be converted anyway."""
         return "full" if self.rules.rewrites_all else self.rules.check
 
     def pixel_digest(self, ref: ImageRef) -> bytes | None:
-        """16 bytes that are equal for images whose pixels are, whatever their formats.
+        """Returns 16 bytes that are equal for images with equal pixels, whatever their formats.
 
-        None for an image that cannot be had or is no image: `encode` will tell.
+        None if the image cannot be read or decoded; `encode` rejects it.
         """
         if ref.problem:
             return None
@@ -119,14 +116,14 @@ class ImageEncoder:
             raise Rejected(Problem("features", "NoFeature", str(error))) from error
 
     def encode(self, ref: ImageRef, classes: Mapping[str, tuple[int, bytes]]) -> Encoded:
-        """The record of one image.
+        """Returns the record of one image.
 
         Args:
-          ref: which image.
+          ref: the image.
           classes: label of a reference -> (number, name) of its class; empty without labels.
 
         Raises:
-          Rejected: the image cannot be had or would not decode in training.
+          Rejected: the image cannot be read, or would not decode in training.
         """
         if ref.problem:
             raise Rejected(ref.problem)
@@ -185,15 +182,15 @@ class ImageEncoder:
             height, width, _ = array.shape or shape
             raise validate.ImageError(
                 "WrongSize",
-                f"{shape[1]} x {shape[0]} pixels after --resize, which does not enlarge, not "
-                f"{width} x {height} (--enlarge lets it)",
+                f"{shape[1]} x {shape[0]} pixels after --resize, not {width} x {height}: set "
+                "--enlarge to enlarge smaller images",
             )
         data, info = image.data, image.info
         if array and array.dtype == "float32":
             data = _as_floats(data, self.unit)
             info = replace(info, format="float32")
         return _Content(
-            {"pixels": data, "shape": _SHAPE.pack(*shape)}, info, data, image.conversions
+            {"pixels": data, "shape": SHAPE_STRUCT.pack(*shape)}, info, data, image.conversions
         )
 
     def _text(self, ref: ImageRef, data: bytes) -> _Content:
@@ -210,12 +207,9 @@ class ImageEncoder:
         return _Content(values, validate.ImageInfo("text", 1, len(data)), data)
 
 
-_SHAPE = struct.Struct("<3i")
-
-
 @cache
 def _levels(unit: bool) -> npt.NDArray[Any]:
-    """Grey level -> float32, little-endian."""
+    """Returns a table: uint8 level -> float32, little-endian."""
     levels = np.arange(256, dtype=np.float32)
     return np.divide(levels, np.float32(255 if unit else 1)).astype("<f4")
 
@@ -225,7 +219,7 @@ def _as_floats(pixels: bytes, unit: bool) -> bytes:
 
 
 def _without_column(source: str, values: Mapping[str, Value], label: int | None) -> list[int]:
-    """The value of a feature that no column fills."""
+    """Returns the value of an open feature that no column fills."""
     if source != "bbox_labels" or label is None:
         return []
     boxes = values.get(f"{COLUMN}image/object/bbox/xmin", ())

@@ -1,60 +1,249 @@
-"""Where everything lies in a data set's folder. Pure but for the writing of small files."""
+"""The files of a data set: their paths, who writes, clears and verifies them.
+
+`METADATA_FILES` lists every file that is not a shard. Building, `--overwrite`, resuming, `verify`,
+`reshard` and `publish` follow the list: to add a file, add one entry. A file that follows from
+build.json and the schema alone needs nothing but an entry with `make`.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId
-from imageshards.transforms.records.tfrecord import index_name, shard_name
+from imageshards.transforms.records.containers import container_of, index_name, shard_name
+from imageshards.transforms.records.schemas import SCHEMAS, Schema
+from imageshards.transforms.records.tfds import features_json
 
-REJECTS_SUFFIX = ".rejects.jsonl"
-DIGESTS_SUFFIX = ".digests"
+LINES_SHOWN = 20
+"""Lines of rejects.jsonl and leaks.jsonl that the report and messages quote."""
+
+
+def to_json(value: Any) -> bytes:
+    """Returns JSON as every metadata file is written."""
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def read_json(uri: str) -> dict[str, Any] | None:
+    """Returns the JSON object in a file; None if there is no file, {} if it holds anything else."""
+    try:
+        with storage.open_read(uri) as file:
+            value = json.load(file)
+            return value if isinstance(value, dict) else {}
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except ValueError:
+        return {}
+
+
+def first_lines(uri: str) -> list[dict[str, Any]]:
+    """Returns the first `LINES_SHOWN` objects of a JSON Lines file; none if there is no file."""
+    try:
+        with storage.open_read(uri) as file:
+            return [json.loads(line) for line in islice(file, LINES_SHOWN)]
+    except FileNotFoundError:
+        return []
+
+
+Cleared = Literal["first", "next", "last", "never"]
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """What derived metadata files are made of.
+
+    Attributes:
+      build: the content of build.json.
+      schema: of the records.
+    """
+
+    build: Mapping[str, Any]
+    schema: Schema
+
+
+@dataclass(frozen=True)
+class MetadataFile:
+    """One kind of file in a data set's folder.
+
+    Attributes:
+      path: below the folder. `{shard}`: one file for each shard, of that file name; `{index}`: of
+        the name of its index file; `{part}`: one for each part of rejects.jsonl; `{label}`: the
+        key of the label feature with dots for slashes, no file without labels.
+      make: returns the content, for a file that follows from build.json and the schema. Building
+        and resharding write it; `verify` makes it again and compares.
+      check: returns whether a content fits the data set; `verify` calls it.
+      resharded: whether `reshard` copies the file.
+      cleared: when `--overwrite`, and `publish` for an old version, delete the file: "first",
+        since its presence declares the data set complete; "next"; "last", since it tells what else
+        to delete; "never": `publish` does it itself.
+      rewritten: whether the file is deleted as soon as a resumed build writes a shard again.
+    """
+
+    path: str
+    make: Callable[[DatasetFacts], bytes] | None = None
+    check: Callable[[DatasetFacts, bytes], bool] | None = None
+    resharded: bool = False
+    cleared: Cleared = "next"
+    rewritten: bool = False
+
+    def fits(self, facts: DatasetFacts, content: bytes) -> bool:
+        """Whether a content is the one that build.json implies.
+
+        Raises:
+          ValueError: the content cannot be parsed.
+        """
+        if self.check:
+            return self.check(facts, content)
+        if not self.make:
+            return True
+        expected = self.make(facts)
+        if self.path.endswith(".json"):
+            return bool(json.loads(content) == json.loads(expected))
+        return bool(content == expected)
+
+
+def _features(facts: DatasetFacts) -> bytes:
+    return to_json(features_json(facts.schema, len(facts.build["classes"])))
+
+
+def _class_names(facts: DatasetFacts) -> bytes:
+    return "".join(f"{name}\n" for name in facts.build["classes"]).encode()
+
+
+def _has_all_rejects(facts: DatasetFacts, content: bytes) -> bool:
+    rejects = [json.loads(line) for line in content.splitlines()]
+    return bool(len(rejects) == facts.build["counts"]["rejects"])
+
+
+METADATA_FILES: dict[str, MetadataFile] = {
+    # Written last, by `finish`: its presence means that the data set is complete.
+    "dataset_info": MetadataFile("dataset_info.json", cleared="first", rewritten=True),
+    # With dataset_info.json, what `tfds.builder_from_directory` reads.
+    "features": MetadataFile("features.json", make=_features),
+    # Class names in label order, under the name that TensorFlow Datasets expects.
+    "labels": MetadataFile("{label}.labels.txt", make=_class_names),
+    # Options, versions, counts, and a row for each shard; by `finish`.
+    "build": MetadataFile("metadata/build.json"),
+    # An HTML page with samples and statistics; by `finish`.
+    "report": MetadataFile("metadata/report.html"),
+    # A line for each image that is not in the data set; by `finish`, from its parts.
+    "rejects": MetadataFile("metadata/rejects.jsonl", check=_has_all_rejects, resharded=True),
+    # A line for each image that is in more than one split; by `finish`.
+    "leaks": MetadataFile("metadata/leaks.jsonl", resharded=True),
+    # Offsets and sizes of a shard's records; by the writer of the shard.
+    "index": MetadataFile("metadata/index/{index}"),
+    # A shard's report, and what it was written from; by its writer, after the shard.
+    "shard_state": MetadataFile("metadata/shards/{shard}.json", rewritten=True),
+    # Eight bytes per record that identify the image, to find leaks; by the writer of the shard.
+    "digests": MetadataFile("metadata/shards/{shard}.digests"),
+    # The rejects of a shard or, with --writer=beam, of a split; by its writer.
+    "rejects_part": MetadataFile("metadata/shards/{part}.rejects.jsonl"),
+    # Which build the folder belongs to; by `claim`, before the first shard.
+    "plan": MetadataFile("metadata/shards/plan.json", cleared="last"),
+    # Which data set `reshard` filled the folder from; takes the place of the plan.
+    "reshard": MetadataFile("metadata/shards/reshard.json", cleared="last"),
+    # That the data set is a published version, and of which inputs; by `publish`.
+    "published": MetadataFile("metadata/published.json", cleared="never"),
+}
+"""Name -> file. Shards themselves are `Layout.shard`."""
+
+
+def rejects_part_of(shard: ShardId) -> str:
+    """Returns the name of the part of rejects.jsonl that the writer of a shard writes."""
+    return f"{shard.split}-{shard.index:05d}"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of the data set in a folder, local or remote.
+    """The paths of the data set in a folder.
 
     Attributes:
-      root: the folder, as `storage.normalize` gives it.
+      root: the folder as `storage.normalize` returns it, local or remote.
     """
 
     root: str
 
+    def uri(self, name: str, **fields: str) -> str:
+        """Returns the path of a file in `METADATA_FILES`.
+
+        Args:
+          name: its name in the table.
+          fields: values for the braces in its path.
+
+        >>> Layout("/data/birds").uri("build")
+        '/data/birds/metadata/build.json'
+        """
+        return storage.join(self.root, METADATA_FILES[name].path.format(**fields))
+
+    def uris(
+        self, name: str, shards: Iterable[ShardId] = (), label_keys: Iterable[str] = ()
+    ) -> list[str]:
+        """Returns every path of a file in `METADATA_FILES`.
+
+        Args:
+          name: its name in the table.
+          shards: of which the files are.
+          label_keys: keys of the label feature.
+        """
+        path = METADATA_FILES[name].path
+        fields: list[dict[str, str]] = [{}]
+        if "{shard}" in path or "{index}" in path:
+            fields = [{"shard": shard_name(shard), "index": index_name(shard)} for shard in shards]
+        elif "{part}" in path:
+            parts = {part for shard in shards for part in (shard.split, rejects_part_of(shard))}
+            fields = [{"part": part} for part in sorted(parts)]
+        elif "{label}" in path:
+            fields = [{"label": key.replace("/", ".")} for key in label_keys]
+        return [self.uri(name, **values) for values in fields]
+
+    def uris_cleared(self, when: Cleared, shards: Sequence[ShardId] = ()) -> list[str]:
+        """Returns the paths that `--overwrite` deletes at one of its steps, existing or not."""
+        keys = [key for schema in SCHEMAS.values() if (key := schema.label_key)]
+        return [
+            uri
+            for name, file in METADATA_FILES.items()
+            if file.cleared == when
+            for uri in self.uris(name, shards, keys)
+        ]
+
     @property
     def dataset_info(self) -> str:
-        """Written last: its presence means that the data set is complete."""
-        return storage.join(self.root, "dataset_info.json")
-
-    @property
-    def features(self) -> str:
-        """With dataset_info, what `tfds.builder_from_directory` reads."""
-        return storage.join(self.root, "features.json")
-
-    def labels(self, key: str) -> str:
-        """Class names of the feature `key`, in label order, as tensorflow_datasets names it."""
-        return storage.join(self.root, key.replace("/", ".") + ".labels.txt")
-
-    @property
-    def metadata(self) -> str:
-        """The folder of all that is neither a shard nor for tensorflow_datasets."""
-        return storage.join(self.root, "metadata")
+        """dataset_info.json."""
+        return self.uri("dataset_info")
 
     @property
     def build(self) -> str:
-        """Options, versions, counts, a row per shard."""
-        return storage.join(self.metadata, "build.json")
+        """build.json."""
+        return self.uri("build")
 
     @property
     def report(self) -> str:
-        """The page to look at."""
-        return storage.join(self.metadata, "report.html")
+        """report.html."""
+        return self.uri("report")
 
     @property
     def rejects(self) -> str:
-        """A line for every image that is not in the data set."""
-        return storage.join(self.metadata, "rejects.jsonl")
+        """rejects.jsonl."""
+        return self.uri("rejects")
+
+    @property
+    def leaks(self) -> str:
+        """leaks.jsonl."""
+        return self.uri("leaks")
+
+    @property
+    def plan(self) -> str:
+        """plan.json."""
+        return self.uri("plan")
+
+    @property
+    def metadata(self) -> str:
+        """The folder of what is neither a shard nor for TensorFlow Datasets."""
+        return storage.join(self.root, "metadata")
 
     @property
     def index_folder(self) -> str:
@@ -63,50 +252,55 @@ class Layout:
 
     @property
     def state(self) -> str:
-        """The folder of what a resumed run needs, where also local files grow."""
+        """The folder of what a resumed build needs; unfinished local files are there too."""
         return storage.join(self.metadata, "shards")
 
-    @property
-    def plan(self) -> str:
-        """Which build the folder belongs to."""
-        return storage.join(self.state, "plan.json")
-
-    @property
-    def reshard(self) -> str:
-        """Of which data set `reshard` filled the folder, in place of a plan."""
-        return storage.join(self.state, "reshard.json")
-
     def shard(self, shard: ShardId) -> str:
-        """A TFRecord file."""
+        """A shard."""
         return storage.join(self.root, shard_name(shard))
 
     def index(self, shard: ShardId) -> str:
-        """The index of a TFRecord file."""
-        return storage.join(self.index_folder, index_name(shard))
+        """The index of a shard; empty if its container has none."""
+        return self.uris("index", [shard])[0] if container_of(shard).has_index else ""
 
     def shard_state(self, shard: ShardId) -> str:
-        """Written after a shard: its report, and of which references it was made."""
-        return storage.join(self.state, shard_name(shard) + ".json")
+        """The state of a finished shard."""
+        return self.uris("shard_state", [shard])[0]
 
     def digests(self, shard: ShardId) -> str:
-        """Eight bytes a record, by which images in more than one split are found."""
-        return storage.join(self.state, shard_name(shard) + DIGESTS_SUFFIX)
-
-    @property
-    def leaks(self) -> str:
-        """A line for every image that is in more than one split."""
-        return storage.join(self.metadata, "leaks.jsonl")
+        """The digests of a shard's records."""
+        return self.uris("digests", [shard])[0]
 
     def rejects_part(self, part: str) -> str:
         """A part of rejects.jsonl."""
-        return storage.join(self.state, part + REJECTS_SUFFIX)
+        return self.uri("rejects_part", part=part)
+
+    def files_of(self, facts: DatasetFacts) -> list[tuple[MetadataFile, str]]:
+        """Returns (file, path) of each metadata file that belongs to the whole data set."""
+        key = facts.schema.label_key
+        return [
+            (file, uri)
+            for name, file in METADATA_FILES.items()
+            for uri in self.uris(name, label_keys=[key] if key else [])
+        ]
+
+    def write_derived(self, facts: DatasetFacts) -> None:
+        """Writes the files that follow from build.json and the schema."""
+        for file, uri in self.files_of(facts):
+            if file.make:
+                self.write(uri, file.make(facts))
+
+    def begin_rewrite(self, shard: ShardId) -> None:
+        """Deletes the files that are not true while a shard is being written."""
+        rewritten = [name for name, file in METADATA_FILES.items() if file.rewritten]
+        storage.delete([uri for name in rewritten for uri in self.uris(name, [shard])])
 
     def make_folders(self) -> None:
-        """Makes the folders, where the filesystem has folders."""
+        """Creates the folders, where the store has folders."""
         for folder in (self.root, self.metadata, self.index_folder, self.state):
             storage.make_folder(folder)
 
-    def write(self, uri: str, data: bytes) -> None:
-        """Writes a small file of this data set, whole or not at all."""
+    def write(self, uri: str, content: bytes) -> None:
+        """Writes a small file of this data set, completely or not at all."""
         with storage.open_sink(uri, self.state) as sink:
-            sink.write([data])
+            sink.write([content])

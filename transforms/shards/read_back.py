@@ -1,12 +1,10 @@
-"""Reads a shard back: records, index and counts. Pure but for reading the file."""
+"""Reads a shard's file: its records, its index and its counts."""
 
 from __future__ import annotations
 
-import io
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import google_crc32c
 
@@ -15,35 +13,34 @@ from imageshards.transforms.elements import ShardId, ShardReport
 from imageshards.transforms.images.digests import image_digest
 from imageshards.transforms.images.validate import ImageInfo, inspect
 from imageshards.transforms.records import example
-from imageshards.transforms.records.schemas import Schema
-from imageshards.transforms.records.tfrecord import (
-    FRAME_BYTES,
-    GZIP_SUFFIX,
-    Gunzip,
-    index_line,
-    read_records,
-)
+from imageshards.transforms.records.container import index_line
+from imageshards.transforms.records.containers import container_of, container_of_file
+from imageshards.transforms.records.schemas import SHAPE_STRUCT, Schema
 from imageshards.transforms.shards.stats import ShardStats
-
-_SHAPE = struct.Struct("<3i")
 
 
 @dataclass(frozen=True)
 class Record:
-    """One parsed record: where it stands, its bytes on disk, key -> list of values."""
+    """A parsed record.
+
+    Attributes:
+      offset: of its first stored byte in the file.
+      size: as stored, in bytes.
+      values: key -> list of values: bytes, int or float.
+    """
 
     offset: int
-    framed_size: int
+    size: int
     values: dict[str, list[Any]]
 
     def first(self, key: str | None, default: Any = None) -> Any:
-        """The first value of a feature."""
+        """Returns the first value of a feature."""
         values = self.values.get(key) if key else None
         return values[0] if values else default
 
 
 class CountingFile:
-    """A file whose size and CRC32C are known when it has been read."""
+    """A file that is read once, and whose size and CRC32C are known at the end."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -51,41 +48,38 @@ class CountingFile:
         self.crc32c = 0
 
     def read(self, size: int = -1) -> bytes:
-        """Reads and counts."""
+        """Reads at most `size` bytes."""
         data = self._file.read(size)
         self.size += len(data)
         self.crc32c = google_crc32c.extend(self.crc32c, data)
         return data
 
 
-def uncompressed(file: IO[bytes] | CountingFile, name: str) -> BinaryIO:
-    """A shard as its records stand in it, whether or not its name says that it is compressed."""
-    return cast(BinaryIO, Gunzip(cast(BinaryIO, file)) if name.endswith(GZIP_SUFFIX) else file)
-
-
 def read_shard(uri: str) -> Iterator[Record]:
     """Yields the parsed records of a shard.
 
     Raises:
-      CorruptRecord: a record breaks off, or its CRC is wrong.
-      CorruptExample: a record is no tf.train.Example.
+      CorruptRecord: a record is truncated or damaged.
+      CorruptExample: a record is not a tf.train.Example.
     """
+    container = container_of_file(uri)
     with storage.open_read(uri) as file:
-        for offset, data in read_records(uncompressed(file, uri)):
-            yield Record(offset, len(data) + FRAME_BYTES, example.decode(data))
+        for offset, size, data in container.read(cast(BinaryIO, file)):
+            yield Record(offset, size, example.decode(data))
 
 
-def read_record(uri: str, offset: int, framed_size: int) -> Record:
-    """One record, of which the index says where it is.
+def read_record(uri: str, offset: int, size: int) -> Record:
+    """Returns the parsed record at a position that the index file gives.
 
     Raises:
-      CorruptRecord: there is none.
-      CorruptExample: it is no tf.train.Example.
+      CorruptRecord: there is no sound record.
+      CorruptExample: it is not a tf.train.Example.
     """
+    container = container_of_file(uri)
     with storage.open_read(uri) as file:
         file.seek(offset)
-        _, data = next(read_records(io.BytesIO(file.read(framed_size))))
-    return Record(offset, framed_size, example.decode(data))
+        data = container.data_of(memoryview(file.read(size)))
+    return Record(offset, size, example.decode(data))
 
 
 def scan_shard(
@@ -93,14 +87,17 @@ def scan_shard(
     shard: ShardId,
     schema: Schema,
     conversions: Iterable[tuple[tuple[str, ...], int]] = (),
-) -> tuple[ShardReport, str, bytes]:
-    """The report, the index and the digests of a shard, from its file.
+) -> tuple[ShardReport, bytes, bytes]:
+    """Returns the report, the index and the digests of a shard, from its file.
 
     Args:
-      uri: of the file.
-      shard: which it is.
+      uri: the file.
+      shard: the shard.
       schema: of its records.
-      conversions: (kinds, records), which the file does not tell, for the report.
+      conversions: (kinds, records) for the report, since records do not contain them.
+
+    Raises:
+      CorruptRecord: a record is truncated or damaged.
     """
     stats = ShardStats()
     for kinds, records in conversions:
@@ -109,20 +106,21 @@ def scan_shard(
     digests: list[bytes] = []
     with storage.open_read(uri) as raw:
         file = CountingFile(cast(BinaryIO, raw))
-        for offset, data in read_records(uncompressed(file, uri)):
-            record = Record(offset, len(data) + FRAME_BYTES, example.decode(data))
-            index.append(index_line(offset, record.framed_size))
-            stats.add(info_of(record, schema), record.first(schema.key_of("label")))
+        for offset, size, data in container_of(shard).read(cast(BinaryIO, file)):
+            record = Record(offset, size, example.decode(data))
+            index.append(index_line(offset, size))
+            stats.add(info_of(record, schema), record.first(schema.label_key))
             content = record.first(schema.key_of(schema.holds), b"")
             digests.append(image_digest(content, schema.holds == "encoded"))
-    return stats.report(shard, file.size, file.crc32c), "".join(index), b"".join(digests)
+    report = stats.report(shard, file.size, file.crc32c)
+    return report, "".join(index).encode(), b"".join(digests)
 
 
 def info_of(record: Record, schema: Schema) -> ImageInfo:
-    """What a record says of its image; of a text its length.
+    """Returns the format and size that a record declares for its image; for a text, its length.
 
     Raises:
-      ImageError: it says nothing, and its image cannot be measured.
+      ImageError: the record declares none, and its image cannot be measured.
     """
     content = schema.content
     if content and schema.holds == "text":
@@ -130,7 +128,9 @@ def info_of(record: Record, schema: Schema) -> ImageInfo:
     if content and content.array:
         shape = content.array.shape
         if shape is None:
-            shape = _SHAPE.unpack(record.first(schema.key_of("shape"), bytes(_SHAPE.size)))
+            shape = SHAPE_STRUCT.unpack(
+                record.first(schema.key_of("shape"), bytes(SHAPE_STRUCT.size))
+            )
         return ImageInfo(content.array.dtype, shape[0], shape[1])
     if content and not all(map(schema.key_of, ("format", "height", "width"))):
         return inspect(record.first(content.key, b""), "header")

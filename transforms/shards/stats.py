@@ -1,28 +1,36 @@
-"""What is counted of the records of a shard. Pure."""
+"""Counts of the records in a shard, and their sum over shards. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 from imageshards.transforms.elements import ShardId, ShardReport
 from imageshards.transforms.images.convert import is_changed
 from imageshards.transforms.images.validate import ImageInfo
 
 SIZE_CLASSES = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192)
-"""Upper bounds in pixels of the classes by which long sides are counted; 0 is beyond the last."""
+"""Upper bounds, in pixels, of the classes that long sides are counted in; 0 is beyond the last."""
 
 
 def size_class(height: int, width: int) -> int:
-    """The class of an image by its long side."""
+    """Returns the upper bound of the class of an image's long side; 0 beyond the last.
+
+    >>> size_class(200, 300)
+    384
+    """
     side = max(height, width)
     return next((bound for bound in SIZE_CLASSES if side <= bound), 0)
 
 
 class ShardStats:
-    """Counts records as they are written or read."""
+    """Counts records while they are written or read, or sums up the reports of shards."""
 
-    def __init__(self) -> None:
+    def __init__(self, reports: Iterable[ShardReport] = ()) -> None:
         self.records = 0
+        self.bytes = 0
+        self.shards = 0
         self._labels: Counter[int] = Counter()
         self._formats: Counter[str] = Counter()
         self._sides: Counter[int] = Counter()
@@ -30,6 +38,8 @@ class ShardStats:
         self._largest: tuple[int, int] = (0, 0)
         self._converted = 0
         self._conversions: Counter[str] = Counter()
+        for report in reports:
+            self._add_report(report)
 
     def add(self, info: ImageInfo, label: int | None, conversions: tuple[str, ...] = ()) -> None:
         """Counts one record."""
@@ -41,33 +51,48 @@ class ShardStats:
         if label is not None:
             self._labels[label] += 1
         size = (info.height, info.width)
-        if self._smallest is None or _order(size) < _order(self._smallest):
-            self._smallest = size
-        if _order(size) > _order(self._largest):
-            self._largest = size
+        self._add_sizes(size, size)
 
     def add_conversions(self, kinds: tuple[str, ...], records: int = 1) -> None:
-        """Counts records that are there already, to whose images the same was done."""
+        """Counts the conversions of records that are counted already."""
         self._converted += records * is_changed(kinds)
         for kind in kinds:
             self._conversions[kind] += records
 
+    def _add_report(self, report: ShardReport) -> None:
+        self.shards += 1
+        self.records += report.records
+        self.bytes += report.bytes
+        self._labels.update(report.labels)
+        self._formats.update(report.formats)
+        self._sides.update(report.long_sides)
+        self._converted += report.converted
+        self._conversions.update(report.conversions)
+        if report.records:
+            self._add_sizes(report.smallest, report.largest)
+
+    def _add_sizes(self, small: tuple[int, int], large: tuple[int, int]) -> None:
+        if self._smallest is None or _by_pixels(small) < _by_pixels(self._smallest):
+            self._smallest = small
+        if _by_pixels(large) > _by_pixels(self._largest):
+            self._largest = large
+
+    def values(self) -> dict[str, Any]:
+        """Returns the counts under the names of `ShardReport`, each in sorted order."""
+        return {
+            "labels": dict(sorted(self._labels.items())),
+            "formats": dict(sorted(self._formats.items())),
+            "converted": self._converted,
+            "conversions": dict(sorted(self._conversions.items())),
+            "long_sides": dict(sorted(self._sides.items())),
+            "smallest": self._smallest or (0, 0),
+            "largest": self._largest,
+        }
+
     def report(self, shard: ShardId, size: int, crc32c: int) -> ShardReport:
-        """The report of a shard of `size` bytes."""
-        return ShardReport(
-            shard=shard,
-            records=self.records,
-            bytes=size,
-            crc32c=crc32c,
-            labels=dict(sorted(self._labels.items())),
-            formats=dict(sorted(self._formats.items())),
-            long_sides=dict(sorted(self._sides.items())),
-            smallest=self._smallest or (0, 0),
-            largest=self._largest,
-            converted=self._converted,
-            conversions=dict(sorted(self._conversions.items())),
-        )
+        """Returns the report of a shard whose file has `size` bytes."""
+        return ShardReport(shard, self.records, size, crc32c, **self.values())
 
 
-def _order(size: tuple[int, int]) -> tuple[int, int, int]:
+def _by_pixels(size: tuple[int, int]) -> tuple[int, int, int]:
     return size[0] * size[1], *size

@@ -1,9 +1,9 @@
-"""Who writes the shards: this process with threads beside it, or processes of its own. Pure.
+"""Runs the writing of shards in this process, or in a pool of worker processes. Pure.
 
-Reading and encoding hold the interpreter's lock most of the time, so one process writes on one
-core. A worker process here imports no Beam: it is there in 0.05 s, once the server from which it
-is forked has loaded beside the main process, where a worker of the local runner takes 1.2 s. Two
-of them write 10,000 photographs of 108 kB in 0.6 s instead of 1.0 (header check, two cores).
+Reading and encoding hold the interpreter's lock most of the time, so one process uses one core.
+Worker processes do not import Beam: each starts in 0.05 s, forked from a server that loads while
+the main process lists, where a worker of Beam's local runner takes 1.2 s. Two of them write 10,000
+photographs of 108 kB in 0.6 s instead of 1.0 s (header check, two cores).
 """
 
 from __future__ import annotations
@@ -13,87 +13,58 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, ShardId
+from imageshards.transforms.elements import BuildError
 from imageshards.transforms.inputs import ranges
-from imageshards.transforms.references.batch import RefBatch
-from imageshards.transforms.shards.encoder import ImageEncoder
-from imageshards.transforms.shards.layout import Layout
-from imageshards.transforms.shards.write import ReadAhead, ShardResult, write_shard
+from imageshards.transforms.shards.read_ahead import ReadAhead
+from imageshards.transforms.shards.state import ShardResult
+from imageshards.transforms.shards.write import ShardJob, write_shard
 from imageshards.transforms.storage import web
 
 REMOTE_READS_IN_FLIGHT = 32
 IMAGES_PER_WORKER = 1000
-"""From twice as many on, a second process pays for its start; fewer are not worth one."""
+"""A second process saves time from twice as many images on."""
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def choose_workers(wanted: int | None, images: int, shards: int) -> int:
-    """How many processes write.
+    """Returns the number of processes that write shards.
 
     Args:
-      wanted: by the user; None: as many as pay for their start.
+      wanted: the value of `--workers`; None: as many as save time.
       images: in all shards.
-      shards: of all splits; more processes than shards have nothing to do.
+      shards: in all splits; further processes would have nothing to do.
+
+    >>> choose_workers(2, images=100, shards=1)
+    1
     """
     processes = min(cores(), images // IMAGES_PER_WORKER) if wanted is None else wanted
     return max(1, min(processes, shards))
 
 
-@dataclass(frozen=True)
-class ShardJob:
-    """All that the owner of a shard must know; small beside the images it stands for.
-
-    Attributes:
-      shard: which.
-      refs: its references, in order.
-      classes: label of a reference -> (number, name) of its class.
-      layout: where.
-      encoder: reference -> record.
-      settings: digest of all options that decide bytes.
-      digests: note those of the images.
-    """
-
-    shard: ShardId
-    refs: RefBatch
-    classes: Mapping[str, tuple[int, bytes]]
-    layout: Layout
-    encoder: ImageEncoder
-    settings: str
-    digests: bool = False
-
-    def run(self, threads: Threads) -> ShardResult:
-        """Writes the shard, or finds that an earlier run has."""
-        local = all(map(storage.is_local, self.refs.files()))
-        return write_shard(
-            self.shard,
-            self.refs,
-            partial(self.encoder.encode, classes=self.classes),
-            self.layout,
-            threads.ahead(local, decodes=self.encoder.check == "full"),
-            self.settings,
-            digests=self.digests,
-            coded=self.encoder.schema.holds == "encoded",
-        )
+def run_job(job: ShardJob, threads: Threads) -> ShardResult:
+    """Writes a shard, unless an earlier run has."""
+    local = all(map(storage.is_local, job.refs.files()))
+    return write_shard(job, threads.ahead(local, decodes=job.encoder.check == "full"))
 
 
 class Threads:
-    """The threads of one process that read and encode ahead of its writing.
+    """The threads of one process that read and encode while it writes.
 
     Args:
-      decoders: for local images that are decoded, which does not hold the interpreter's lock.
+      decoders: number of threads for local images that are decoded; decoding does not hold the
+        interpreter's lock.
     """
 
     def __init__(self, decoders: int) -> None:
@@ -102,7 +73,7 @@ class Threads:
         self._decoders = ThreadPoolExecutor(decoders, "imageshards-decode")
 
     def ahead(self, local: bool, decodes: bool) -> ReadAhead | None:
-        """How the images of a shard are read."""
+        """Returns how to read a shard's images; None: in the writing thread."""
         if not local:
             return ReadAhead(self._readers, REMOTE_READS_IN_FLIGHT, images=1)
         if self._count == 1 or not decodes:
@@ -110,34 +81,34 @@ class Threads:
         return ReadAhead(self._decoders, 2 * self._count, images=8)
 
     def shutdown(self) -> None:
-        """Ends them, and closes what they kept open."""
-        # After a failure or an interrupt reads are still under way, which nobody waits for.
+        """Stops the threads, and closes the files that they kept open."""
+        # After a failure or an interrupt, reads in progress are not waited for.
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._decoders.shutdown(wait=False, cancel_futures=True)
         ranges.close()
 
 
 class InProcess:
-    """Writes one shard after the other, in this process."""
+    """Writes one shard after the other in this process."""
 
     def __init__(self) -> None:
         self._threads = Threads(cores())
 
     def write(self, job: ShardJob) -> Iterator[ShardResult]:
-        """Yields what is finished."""
-        yield job.run(self._threads)
+        """Writes a shard, and yields its result."""
+        yield run_job(job, self._threads)
 
     def rest(self) -> Iterator[ShardResult]:
-        """Yields all that is not yet told."""
+        """Yields nothing: `write` has yielded every result."""
         yield from ()
 
     def shutdown(self) -> None:
-        """Ends the threads."""
+        """Stops the threads."""
         self._threads.shutdown()
 
 
 class WorkerPool:
-    """Writes as many shards at a time as it has processes, each in one of them."""
+    """Writes one shard at a time in each of its processes."""
 
     def __init__(self, processes: int) -> None:
         start_server()
@@ -149,14 +120,14 @@ class WorkerPool:
         self._pending: deque[Future[ShardResult]] = deque()
 
     def write(self, job: ShardJob) -> Iterator[ShardResult]:
-        """Hands a shard to a worker; yields what is finished."""
+        """Queues a shard; yields the results of earlier ones while the queue is full."""
         self._pending.append(self._executor.submit(_run, job))
-        # A waiting job holds its references in memory: one beside each that is being written.
+        # A queued job holds its references in memory: at most one is queued for each process.
         while len(self._pending) > 2 * self._processes:
             yield self._settle()
 
     def rest(self) -> Iterator[ShardResult]:
-        """Waits for all shards that were handed out."""
+        """Waits for the queued shards, and yields their results."""
         while self._pending:
             yield self._settle()
 
@@ -165,25 +136,24 @@ class WorkerPool:
             return self._pending.popleft().result()
         except BrokenProcessPool as error:
             raise BuildError(
-                "a worker process was killed, most likely for want of memory: the same command "
-                "again does the rest, with --workers 1 in a single process"
+                "a worker process was killed, most likely because memory ran out: run the same "
+                "command again to finish the rest; --workers 1 uses a single process"
             ) from error
 
     def shutdown(self) -> None:
-        """Ends the processes, in the middle of a shard if need be."""
+        """Stops the processes, even in the middle of a shard."""
         if self._pending:
             self._alive.close()
         self._executor.shutdown(cancel_futures=True)
 
 
 def start_server() -> None:
-    """Begins to load what worker processes need, beside whatever this process does next."""
+    """Starts the server that workers are forked from; it loads while this process goes on."""
     _context()
     if threading.current_thread() is not threading.main_thread():
         forkserver.ensure_running()
         return
-    # What it loads must not be interrupted by a Ctrl-C that is meant for this process. It inherits
-    # what is ignored.
+    # A Ctrl-C is for this process and must not interrupt the server, which inherits SIG_IGN.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         forkserver.ensure_running()
@@ -193,8 +163,7 @@ def start_server() -> None:
 
 @cache
 def _context() -> multiprocessing.context.ForkServerContext:
-    # Forked from a server that has a single thread, and not from this process, whose threads may
-    # hold locks.
+    # Workers are forked from a single-threaded server: threads of this process may hold locks.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     return context
@@ -204,20 +173,20 @@ _threads: Threads
 
 
 def _begin(processes: int, pool: Connection) -> None:
-    """Readies one of so many worker processes of a pool."""
+    """Initializes a worker process; `processes` is the size of its pool."""
     global _threads
     _threads = Threads(max(1, cores() // processes))
     web.share(processes)
-    # An interrupt is for the main process, which ends its workers.
+    # The main process handles an interrupt, and stops its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(pool,), daemon=True).start()
 
 
 def _end_with(pool: Connection) -> None:
-    """Ends this process when the pool's end of a pipe is closed, by the pool or by its death."""
+    """Ends this process when the main process closes its end of a pipe, or dies."""
     wait([pool])
     os._exit(1)
 
 
 def _run(job: ShardJob) -> ShardResult:
-    return job.run(_threads)
+    return run_job(job, _threads)

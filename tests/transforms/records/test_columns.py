@@ -148,7 +148,7 @@ def test_the_beam_writer_writes_them_too(build: Build, folder: Path, tmp_path: P
     }
 
 
-def test_what_is_no_value_is_a_reject(build: Build, folder: Path, tmp_path: Path):
+def test_a_value_that_cannot_be_converted_is_a_reject(build: Build, folder: Path, tmp_path: Path):
     rows = [row(n) for n in range(COUNT)]
     rows[3]["age"] = ""
     rows[5]["age"] = "many"
@@ -172,7 +172,7 @@ def test_what_is_no_value_is_a_reject(build: Build, folder: Path, tmp_path: Path
     }
 
 
-def test_an_image_that_comes_with_two_values(build: Build, folder: Path, tmp_path: Path):
+def test_an_image_with_two_different_values_is_rejected(build: Build, folder: Path, tmp_path: Path):
     write_csv(folder / "list.csv", [row(0), row(1), {**row(1), "age": 99}, row(0)])
     summary = build(
         folder / "list.csv", features_from=("age:int",), num_shards="1", max_reject_fraction=0.5
@@ -195,7 +195,7 @@ def test_an_image_that_comes_with_two_values(build: Build, folder: Path, tmp_pat
         ("x:float_list", ["0.5 1", [0.5, 1]], [[0.5, 1.0]] * 2),
     ],
 )  # fmt: skip
-def test_values(column: str, raw: list[Any], values: list[Any]):
+def test_values_are_converted(column: str, raw: list[Any], values: list[Any]):
     assert FeatureColumn.parse(column).values(raw) == (values, {})
 
 
@@ -205,7 +205,7 @@ def test_values(column: str, raw: list[Any], values: list[Any]):
      ("x:int_list", "[1"), ("x:int_list", {"a": 1}), ("x:int_list", [None]),
      ("x:float_list", [[1]])],
 )  # fmt: skip
-def test_values_that_are_none(column: str, raw: Any):
+def test_invalid_values_are_refused(column: str, raw: Any):
     values, wrong = FeatureColumn.parse(column).values([raw])
     assert values == [None]
     assert "which is no" in wrong[0]
@@ -214,11 +214,11 @@ def test_values_that_are_none(column: str, raw: Any):
 @pytest.mark.parametrize(
     ("column", "message"),
     [("age:integer", "TYPE one of int, float"), ("=age:int", "write COLUMN:TYPE"),
-     ("age=:int", "write COLUMN:TYPE"), ("my age:int", "'my age' is no key"),
-     ("image/height:int", "there is a feature 'image/height' already"),
-     ("a:int,a:float", "there is a feature 'a' already")],
+     ("age=:int", "write COLUMN:TYPE"), ("my age:int", "'my age' is not a valid key"),
+     ("image/height:int", "feature 'image/height' exists already"),
+     ("a:int,a:float", "feature 'a' exists already")],
 )  # fmt: skip
-def test_options_that_make_no_sense(command: Command, folder: Path, column: str, message: str):
+def test_invalid_columns_are_refused(command: Command, folder: Path, column: str, message: str):
     code, _, errors = command(
         "build", f"--input={folder}", "--output=x", f"--features_from={column}"
     )
@@ -227,7 +227,7 @@ def test_options_that_make_no_sense(command: Command, folder: Path, column: str,
     assert len(told(errors)) == 1
 
 
-def test_columns_that_are_not_there(command: Command, folder: Path, tmp_path: Path):
+def test_missing_columns_are_refused(command: Command, folder: Path, tmp_path: Path):
     write_csv(folder / "list.csv", [row(0)])
     out = f"--output={tmp_path / 'out'}"
     code, _, errors = command("build", f"--input={folder}", out, "--features_from=age:int")
@@ -280,7 +280,7 @@ def test_features_of_tfrecords_are_checked_at_once(
     assert "no feature 'nothere' for --name_key; its first record has age" in errors
 
 
-def test_what_a_record_holds_is_not_judged(build: Build, tmp_path: Path):
+def test_values_of_tfrecord_inputs_are_kept_unchanged(build: Build, tmp_path: Path):
     def example(number: int, **features: Any) -> bytes:
         values = {
             "image/encoded": tf.train.Feature(

@@ -70,6 +70,6 @@ def test_scalars_and_lists_are_the_same():
     )
 
 
-def test_what_is_no_example_is_told():
+def test_bytes_that_are_no_example_are_an_error():
     with pytest.raises(example.CorruptExample, match="not a serialized"):
         example.decode(b"\xff\xff\xff")

@@ -22,7 +22,7 @@ from imageshards.transforms.shards.workers import choose_workers
     [(None, 1999, 16, 1), (None, 10_000, 16, 4), (None, 10_000, 3, 3), (1, 10**6, 16, 1),
      (3, 10, 16, 3), (8, 10**6, 5, 5), (None, 0, 1, 1)],
 )  # fmt: skip
-def test_as_many_processes_as_pay(
+def test_as_many_processes_start_as_save_time(
     wanted: int | None, images: int, shards: int, processes: int, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(workers, "cores", lambda: 4)
@@ -103,7 +103,7 @@ def writing(out: Path) -> list[int]:
     return found
 
 
-def test_a_killed_worker_is_told(building: tuple[subprocess.Popen[str], list[int]]):
+def test_a_killed_worker_is_reported(building: tuple[subprocess.Popen[str], list[int]]):
     process, found = building
     os.kill(found[0], signal.SIGKILL)
     _, errors = process.communicate(timeout=60)

@@ -1,0 +1,176 @@
+"""Claims the output folder for a build, and clears the files of another one.
+
+`claim` runs inside the graph, so that it happens whatever launched the job. It may run again after
+a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from imageshards.pipeline import metadata
+from imageshards.pipeline.assembly import BuildSpec
+from imageshards.transforms import storage
+from imageshards.transforms.elements import BuildError, ShardId
+from imageshards.transforms.inputs.unpack import PREFIX as UNPACKED_PREFIX
+from imageshards.transforms.records.containers import is_shard_like, parse_shard_name
+from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.shards.layout import Layout, read_json, to_json
+
+_WHAT_TO_DO = "(--overwrite replaces it; another --output keeps it)"
+
+
+def claim(plan: Plan, spec: BuildSpec) -> Plan:
+    """Claims the output for this build, and returns the plan.
+
+    An earlier run of the same build is resumed.
+
+    Raises:
+      BuildError: the output holds another build, or cannot be written.
+    """
+    layout = spec.layout
+    mine = to_json(metadata.plan_json(plan, spec))
+    try:
+        found = other_build_in(spec, plan.digest)
+        if found and not spec.options.output.overwrite:
+            storage.delete(sorted(plan.unpacked))
+            raise BuildError(found)
+        if found:
+            clear(layout)
+        layout.make_folders()
+        storage.sweep(layout.state)
+        sweep_unpacked(layout, keep=plan.unpacked)
+        if spec.options.execution.writer == "beam":
+            storage.delete([layout.dataset_info])
+            for split in plan.splits:
+                storage.sweep_folders(layout.root, f"beam-temp-{split}-")
+        if not storage.create(layout.plan, mine, layout.state):
+            check_ownership(plan, spec)
+            # Rewritten so that files older than the plan are known to be of an earlier run.
+            layout.write(layout.plan, mine)
+    except OSError as error:
+        raise BuildError(
+            f"--output {spec.options.output.output} cannot be written: {error.strerror or error}"
+        ) from error
+    return plan
+
+
+def check_output(spec: BuildSpec) -> None:
+    """Checks the output before the inputs are listed.
+
+    Raises:
+      BuildError: the output is a file, or holds a build with other options.
+    """
+    root = spec.layout.root
+    if storage.is_local(root) and (problem := storage.folder_problem(root)):
+        raise BuildError(f"--output {spec.options.output.output}: {problem}")
+    found = other_build_in(spec, None)
+    if found and not spec.options.output.overwrite:
+        raise BuildError(found)
+
+
+def check_ownership(plan: Plan, spec: BuildSpec) -> None:
+    """Checks that the plan in the output is still the one of this build.
+
+    Raises:
+      BuildError: another build has claimed the output.
+    """
+    found = read_json(spec.layout.plan) or {}
+    if (found.get("digest"), found.get("settings")) != (plan.digest, spec.settings):
+        raise BuildError(
+            f"{spec.layout.root}: another build has claimed this output; run one at a time"
+        )
+
+
+def other_build_in(spec: BuildSpec, digest: str | None) -> str:
+    """Returns an error message if the output holds another build; empty if it does not.
+
+    Args:
+      spec: this build.
+      digest: of this build's plan; None if it is not known yet.
+    """
+    layout = spec.layout
+    plan = read_json(layout.plan)
+    if plan is not None:
+        differs = ""
+        if plan.get("settings") != spec.settings:
+            options = plan.get("options")
+            changed = spec.options.differences(options if isinstance(options, dict) else {})
+            differs = f"another build: {changed or 'of another version of imageshards'}"
+        elif digest not in (None, plan.get("digest")):
+            differs = "a build of other inputs"
+        if differs and not storage.exists(layout.dataset_info):
+            differs += ", which is not complete"
+        return f"{layout.root} holds {differs} {_WHAT_TO_DO}" if differs else ""
+    names = dataset_files_in(layout)
+    if names:
+        more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+        files = ", ".join(names[:3]) + more
+        return f"{layout.root} holds files of another build: {files} {_WHAT_TO_DO}"
+    return ""
+
+
+def dataset_files_in(layout: Layout) -> list[str]:
+    """Returns the names in a folder that readers would take for files of a data set."""
+    return [
+        name
+        for name in storage.names_in(layout.root)
+        if is_shard_like(name) or name in ("dataset_info.json", "features.json")
+    ]
+
+
+def sweep_unpacked(layout: Layout, keep: Collection[str] = ()) -> None:
+    """Deletes the tar files that compressed ones were unpacked to."""
+    found = [
+        storage.join(layout.state, name)
+        for name in storage.names_in(layout.state)
+        if name.startswith(UNPACKED_PREFIX)
+    ]
+    storage.delete([uri for uri in found if uri not in keep])
+
+
+def clear(layout: Layout) -> None:
+    """Deletes the files of a build and no others; those that make it complete go first."""
+    storage.delete(layout.uris_cleared("first"))
+    shards = _planned_shards(layout)
+    if shards:
+        uris = [*map(layout.shard, shards), *layout.uris_cleared("next", shards)]
+        existing = {
+            folder: set(storage.names_in(folder))
+            for folder in (layout.root, layout.index_folder, layout.state)
+        }
+        storage.delete(
+            [
+                uri
+                for uri in uris
+                for folder, _, name in [uri.rpartition("/")]
+                if folder not in existing or name in existing[folder]
+            ]
+        )
+        storage.sweep(layout.state)
+    else:  # there is no plan, or it is damaged
+        storage.delete([storage.join(layout.root, name) for name in dataset_files_in(layout)])
+    storage.delete(layout.uris_cleared("last"))
+
+
+def _planned_shards(layout: Layout) -> list[ShardId]:
+    """Returns the shards of a folder according to its plan, or to what `reshard` noted there."""
+    plan = read_json(layout.plan) or {}
+    options = plan.get("options") or {}
+    file_format = options.get("file_format", "tfrecord")
+    gzip = options.get("compression") == "gzip"
+    shards = [
+        ShardId(split, index, counts["shards"], "gzip" if gzip else "", file_format)
+        for split, counts in (plan.get("splits") or {}).items()
+        for index in range(counts["shards"])
+    ]
+    resharded = read_json(layout.uri("reshard")) or {}
+    sources = [parse_shard_name(name) for name, _ in resharded.get("shards") or ()]
+    return shards + [
+        replace(source, split=split, index=index, num_shards=number)
+        for source in sources[:1]
+        if source
+        for split, number in (resharded.get("num_shards") or {}).items()
+        for index in range(number)
+    ]

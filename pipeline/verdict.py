@@ -1,0 +1,131 @@
+"""Decides whether a build failed: lost records, too many rejects, empty splits or shards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from imageshards.pipeline.assembly import BuildSpec
+from imageshards.transforms import storage
+from imageshards.transforms.elements import DUPLICATE_PIXELS, LOST, BuildError, ShardReport
+from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.shards.layout import Layout, first_lines
+
+
+def check_counts(plan: Plan, shards: Sequence[ShardReport], errors: Counter[str]) -> None:
+    """Checks that every reference became a record or a reject.
+
+    Args:
+      plan: of the build.
+      shards: the reports, in the plan's order.
+      errors: type of error -> rejects.
+
+    Raises:
+      BuildError: one did not, which is a fault of this program or of the runner.
+    """
+    if [report.shard for report in shards] != plan.shards:
+        raise BuildError(
+            f"{len(shards):,} of {len(plan.shards):,} shards were reported: run the command again"
+        )
+    records = sum(report.records for report in shards)
+    if records + errors.total() != plan.images:
+        raise BuildError(
+            f"{records:,} records + {errors.total():,} rejects do not add up to the "
+            f"{plan.images:,} images listed: run the command again"
+        )
+
+
+def check_rejects(
+    plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], spec: BuildSpec
+) -> None:
+    """Checks that the rejects are few enough.
+
+    Args:
+      plan: of the build.
+      shards: the reports, in the plan's order.
+      errors: type of error -> rejects.
+      spec: the build.
+
+    Raises:
+      BuildError: there are too many, an input is truncated, or a split or shard is empty.
+    """
+    problem = (
+        _truncated(errors, spec)
+        or _too_many(plan, errors, spec)
+        or _empty_split(plan, shards, spec)
+        or _empty_shards(shards, spec)
+    )
+    if problem:
+        # An earlier run with a larger --max_reject_fraction may have written it.
+        storage.delete([spec.layout.dataset_info])
+        raise BuildError(f"{problem}; see {spec.layout.rejects}")
+
+
+def check_files(layout: Layout, shards: Sequence[ShardReport]) -> None:
+    """Checks that the shards are the reported files: a worker given up for dead may still write.
+
+    Raises:
+      BuildError: a shard is missing, or has another size or CRC32C.
+    """
+    entries = {entry.name: entry for entry in storage.entries_in(layout.root)}
+    for report in shards:
+        uri = layout.shard(report.shard)
+        entry = entries.get(uri.rpartition("/")[2])
+        if report.records and (
+            entry is None or entry.size != report.bytes or entry.crc32c not in (None, report.crc32c)
+        ):
+            storage.delete([layout.shard_state(report.shard)])
+            raise BuildError(
+                f"{uri}: changed after this run wrote it, so another run writes here too: run the "
+                "command again when the other one has ended"
+            )
+
+
+def _truncated(errors: Counter[str], spec: BuildSpec) -> str:
+    if not errors[LOST] or spec.options.output.max_reject_fraction >= 1:
+        return ""
+    inputs = "inputs are" if errors[LOST] > 1 else "input is"
+    return (
+        f"{errors[LOST]:,} {inputs} truncated, so that the number of lost images is not known: "
+        "repair it, or set --max_reject_fraction 1 to build from the rest"
+    )
+
+
+def _too_many(plan: Plan, errors: Counter[str], spec: BuildSpec) -> str:
+    # Duplicates are rejected on purpose, and are not counted against the limit.
+    rejects = errors.total() - errors[DUPLICATE_PIXELS]
+    most = spec.options.output.max_reject_fraction
+    if rejects <= most * plan.images:
+        return ""
+    faults = [line for line in errors.most_common() if line[0] != DUPLICATE_PIXELS]
+    kinds = ", ".join(f"{count:,} {error}" for error, count in faults)
+    return (
+        f"{rejects:,} of {plan.images:,} {spec.schema.noun}s ({rejects / plan.images:.1%}) were "
+        f"rejected, more than --max_reject_fraction {most:g}: {kinds}"
+        f"{_example(spec.layout)}"
+    )
+
+
+def _example(layout: Layout) -> str:
+    """Returns the first reject for a message; empty if it is not among the first lines."""
+    for line in first_lines(layout.rejects):
+        if line["error"] != DUPLICATE_PIXELS:
+            return f", such as {line['uri']} ({line['reason']})"
+    return ""
+
+
+def _empty_split(plan: Plan, shards: Sequence[ShardReport], spec: BuildSpec) -> str:
+    for name in plan.splits:
+        if not any(report.records for report in shards if report.shard.split == name):
+            return f"every {spec.schema.noun} of the split {name!r} was rejected"
+    return ""
+
+
+def _empty_shards(shards: Sequence[ShardReport], spec: BuildSpec) -> str:
+    empty = [report.shard for report in shards if not report.records]
+    if not empty or spec.options.execution.writer == "beam":
+        return ""
+    return (
+        f"{len(empty):,} of {empty[0].num_shards:,} shards of {empty[0].split!r} have no "
+        f"{spec.schema.noun} left after rejects: set a smaller --num_shards"
+    )

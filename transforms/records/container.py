@@ -1,0 +1,194 @@
+"""The interface of a record container: a file format that stores a sequence of records.
+
+A container is one subclass of `Container`, registered in `containers.CONTAINERS`. Writing a shard,
+reading it back, `verify`, `inspect`, `reshard`, `imageshards.reader` and dataset_info.json all go
+through it.
+
+The index file has the format of NVIDIA DALI's tfrecord2idx: one ASCII line "offset size" per
+record, both in bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from imageshards.transforms.storage import Sink
+
+
+class CorruptRecord(Exception):
+    """A truncated or damaged record file; the message says what is wrong and where."""
+
+
+class StoredRecord(NamedTuple):
+    """A record and its position in a file.
+
+    Attributes:
+      offset: of the record's first stored byte in the file; of the uncompressed file if the
+        container compresses.
+      size: of the record as stored, in bytes.
+      data: the record itself.
+    """
+
+    offset: int
+    size: int
+    data: bytes
+
+
+class RecordWriter(Protocol):
+    """Writes records to a sink."""
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Appends a record, given as parts to concatenate; large parts are not copied."""
+
+    def copy(self, stored: bytes, sizes: Sequence[int]) -> None:
+        """Appends consecutive records of another file of this container, without decoding them.
+
+        Args:
+          stored: the records as that file stores them (uncompressed).
+          sizes: size of each in bytes.
+        """
+
+    def close(self) -> bytes | None:
+        """Writes what is still buffered. Returns the index file's content; None without index."""
+
+
+class Container(ABC):
+    """A file format of records.
+
+    Attributes:
+      name: the value of `--file_format`.
+      suffix: how file names end, such as `.tfrecord`.
+      compression: the value of `--compression`; empty if the records are not compressed.
+      random_access: whether one record can be read without reading the file from its beginning.
+      has_index: whether each shard gets an index file, which NVIDIA DALI reads too.
+      beam_writer: whether `--writer=beam` can write it.
+      tfds_format: `fileFormat` in dataset_info.json.
+      tfds_suffix: what follows `{FILEFORMAT}` in the file names that dataset_info.json declares.
+      shard_like: regular expression of the suffixes that other readers' patterns match.
+    """
+
+    name: str
+    suffix: str
+    compression: Literal["", "gzip"] = ""
+    random_access: bool = True
+    has_index: bool = True
+    beam_writer: bool = False
+    tfds_format: str
+    tfds_suffix: str = ""
+
+    @property
+    def shard_like(self) -> str:
+        """By default the suffix, and whatever follows it behind another dot."""
+        return re.escape(self.suffix) + r"(\..*)?"
+
+    @property
+    def variants(self) -> Sequence[Container]:
+        """The container with each of its compressions, uncompressed first."""
+        return [self]
+
+    def recognizes(self, name: str) -> bool:
+        """Whether a file of this name is taken for one of this container."""
+        return name.endswith(self.suffix)
+
+    @abstractmethod
+    def writer(self, sink: Sink) -> RecordWriter:
+        """Returns a writer that streams records to `sink`."""
+
+    @abstractmethod
+    def read(self, file: BinaryIO, *, check: bool = True) -> Iterator[StoredRecord]:
+        """Yields every record of a file, in order.
+
+        Args:
+          file: opened for reading, at its beginning.
+          check: compare the checksums of the records' data.
+
+        Raises:
+          CorruptRecord: a record is truncated or damaged.
+        """
+
+    @abstractmethod
+    def data_of(self, stored: memoryview, *, check: bool = True) -> bytes:
+        """Returns the data of one record, given the bytes that the file stores for it.
+
+        Raises:
+          CorruptRecord: the record is truncated or damaged.
+        """
+
+    def locate(self, file: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
+        """Yields (offset, stored size) of every record of a file that has no index file.
+
+        Args:
+          file: opened for reading, at its beginning; seekable if `random_access`.
+          size: of the file, in bytes.
+
+        Raises:
+          CorruptRecord: the file is of another format, truncated or damaged.
+        """
+        for record in self.read(file, check=False):
+            yield record.offset, record.size
+
+    def uncompressed(self, file: BinaryIO) -> BinaryIO:
+        """Returns a file that reads what `file` contains before compression."""
+        return file
+
+
+class IndexedWriter:
+    """Writes records one after the other, and keeps the index.
+
+    Args:
+      sink: receives the records.
+      stored_parts: parts of a record -> the parts that the file stores for it.
+    """
+
+    def __init__(
+        self, sink: Sink, stored_parts: Callable[[Sequence[bytes]], Sequence[bytes]]
+    ) -> None:
+        self._sink = sink
+        self._stored_parts = stored_parts
+        self._index: list[str] = []
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Appends a record."""
+        start = self._sink.size
+        self._sink.write(self._stored_parts(parts))
+        self._index.append(index_line(start, self._sink.size - start))
+
+    def copy(self, stored: bytes, sizes: Sequence[int]) -> None:
+        """Appends stored records unchanged."""
+        start = self._sink.size
+        self._sink.write([stored])
+        for size in sizes:
+            self._index.append(index_line(start, size))
+            start += size
+
+    def close(self) -> bytes:
+        """Returns the content of the index file."""
+        return "".join(self._index).encode()
+
+
+def index_line(offset: int, size: int) -> str:
+    r"""Returns the line of a record in an index file.
+
+    >>> index_line(0, 21)
+    '0 21\n'
+    """
+    return f"{offset} {size}\n"
+
+
+def parse_index(content: bytes) -> npt.NDArray[np.int64]:
+    """Returns (offset, stored size) of every record of an index file: int64 [records, 2].
+
+    Raises:
+      ValueError: the content is not an index.
+    """
+    import numpy as np
+
+    numbers: Any = content.split()
+    return np.array(numbers, dtype=np.int64).reshape(-1, 2)

@@ -1,0 +1,161 @@
+"""The state file of a finished shard, by which a resumed build knows that it need not write it.
+
+The state file holds the shard's report, and a fingerprint of everything that decides its bytes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from hashlib import blake2b
+from importlib import metadata
+from typing import Any
+
+from imageshards.transforms import storage
+from imageshards.transforms.elements import RejectReport, ShardId, ShardReport
+from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.plan import digest_of, problems_text
+from imageshards.transforms.shards.layout import Layout, read_json, to_json
+
+# Errors of remote files that another attempt may not meet. Of local files, the stamps decide.
+_TRANSIENT = frozenset(
+    {"HttpError", "Timeout", "Forbidden", "TooManyRedirects", "Missing", "Unreadable", "Changed"}
+)
+_ZLIB = f"zlib={zlib.ZLIB_RUNTIME_VERSION}"
+"""Another version may compress to other bytes."""
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """A finished shard.
+
+    Attributes:
+      report: what it holds.
+      rejects: the part of rejects.jsonl with its rejects; None without rejects.
+      resumed: whether an earlier run had written it.
+    """
+
+    report: ShardReport
+    rejects: RejectReport | None
+    resumed: bool = False
+
+
+def shard_fingerprint(shard: ShardId, refs: RefBatch, settings: str) -> str:
+    """Returns a digest of all that decides a shard's bytes.
+
+    Args:
+      shard: the shard.
+      refs: its references, with the sizes and stamps of their files.
+      settings: digest of the options that decide bytes.
+    """
+    settings += _ZLIB if shard.compression else ""
+    state = blake2b(settings.encode() + digest_of(refs), digest_size=16)
+    state.update(refs.sizes.tobytes() + refs.stamps.tobytes() + _image_libraries().encode())
+    state.update(problems_text(refs))
+    return state.hexdigest()
+
+
+@cache
+def _image_libraries() -> str:
+    """The versions of the libraries that read and write pixels: others may write other bytes."""
+    found = []
+    for name in ("pillow", "simplejpeg", "pillow-heif"):
+        with suppress(metadata.PackageNotFoundError):
+            found.append(f"{name}={metadata.version(name)}")
+    return ",".join(found)
+
+
+def files_without_stamp(refs: RefBatch) -> list[str]:
+    """Returns the URIs of files that were listed without a stamp, though their store has one.
+
+    A manifest does not contain stamps; the stores report them when the files are read.
+    """
+    if refs.stamps.all():
+        return []
+    return [
+        ref.uri
+        for ref in refs.refs()
+        if not ref.stamp and not ref.range and not ref.problem and not storage.is_web(ref.uri)
+    ]
+
+
+def _stamps_digest(stamps: Iterable[int]) -> str:
+    """Returns a digest of stamps; empty if there are none."""
+    found = array("q", stamps).tobytes()
+    return blake2b(found, digest_size=16).hexdigest() if found else ""
+
+
+def write_state(
+    layout: Layout, result: ShardResult, fingerprint: str, stamps: Iterable[int]
+) -> None:
+    """Writes the state file of a shard.
+
+    Args:
+      layout: of the data set.
+      result: the shard.
+      fingerprint: see `shard_fingerprint`.
+      stamps: of `files_without_stamp`, as they were read.
+    """
+    report = asdict(result.report)
+    if result.report.shard.file_format == "tfrecord":
+        # Versions up to 0.1.0 had no other format, and their states stay valid.
+        del report["shard"]["file_format"]
+    state = {
+        "fingerprint": fingerprint,
+        "stamps": _stamps_digest(stamps),
+        "report": report,
+        "rejects": asdict(result.rejects) if result.rejects else None,
+    }
+    layout.write(layout.shard_state(result.report.shard), to_json(state))
+
+
+def finished_shard(
+    shard: ShardId, layout: Layout, fingerprint: str, unstamped: list[str], digests: bool
+) -> ShardResult | None:
+    """Returns the result of an earlier run if it wrote these bytes and its files still exist.
+
+    Args:
+      shard: the shard.
+      layout: of the data set.
+      fingerprint: see `shard_fingerprint`.
+      unstamped: see `files_without_stamp`.
+      digests: whether the shard must have a file of digests.
+    """
+    state = read_json(layout.shard_state(shard))
+    if not state or state["fingerprint"] != fingerprint or "stamps" not in state:
+        return None
+    report = _parse_report(shard, state["report"])
+    rejects = RejectReport(**state["rejects"]) if state["rejects"] else None
+    if storage.size(layout.shard(shard)) != (report.bytes if report.records else -1):
+        return None
+    needed = [layout.index(shard)]
+    needed += [layout.digests(shard)] if digests else []
+    needed += [layout.rejects_part(rejects.part)] if rejects else []
+    if not all(storage.exists(uri) for uri in needed if uri):
+        return None
+    if rejects and _TRANSIENT & rejects.errors.keys() and not storage.exists(layout.dataset_info):
+        return None  # the build failed for these rejects, and may succeed this time
+    if state["stamps"] != _stamps_digest(stamp for _, stamp in storage.stats(unstamped)):
+        return None
+    return ShardResult(report, rejects, resumed=True)
+
+
+def _parse_report(shard: ShardId, values: dict[str, Any]) -> ShardReport:
+    # JSON has text keys and lists only.
+    return ShardReport(
+        shard=shard,
+        records=values["records"],
+        bytes=values["bytes"],
+        crc32c=values["crc32c"],
+        labels={int(label): count for label, count in values["labels"].items()},
+        formats=values["formats"],
+        long_sides={int(bound): count for bound, count in values["long_sides"].items()},
+        smallest=tuple(values["smallest"]),
+        largest=tuple(values["largest"]),
+        converted=values["converted"],
+        conversions=values["conversions"],
+    )
