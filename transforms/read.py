@@ -9,7 +9,7 @@ from typing import NamedTuple
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 
-from imageshards.transforms.inputs.kind import InputKind, ListingOptions, WorkUnit, list_unit
+from imageshards.transforms.inputs.kind import InputKind, ListingOptions, WorkUnit, list_references
 from imageshards.transforms.inputs.sources import identify
 from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.batch import RefBatch
@@ -100,7 +100,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
         label_sources = set()
         unpacked = set()
         held: list[RefBatch] = []
-        for found in list_unit(unit, self._options):
+        for found in list_references(unit, self._options):
             passed_over += found.passed_over
             blank_lines += found.blank_lines
             if found.unpacked:

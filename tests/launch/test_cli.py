@@ -26,7 +26,7 @@ def test_stdout_has_only_the_result(command: Command, photos: Path, tmp_path: Pa
 
 
 BAD = [
-    (["--input", "{tmp}/near.csv"], "its column 'Label' is not 'label'", 2),
+    (["--input", "{tmp}/near.csv"], "its column 'Label' is not named 'label'", 2),
     (["--input", "{photos}", "--class_names", ""], "--class_names is empty", 2),
     (["--input", "{photos}", "--base_uri", "/none"], "none of the images is below it", 1),
     (["--input", "foo://x/y"], "no filesystem", 1),

@@ -101,7 +101,8 @@ class InputKind(ABC):
       text: the input as the user wrote it, for messages.
       uri: the input, normalized.
       noun: the kind, with its article, for messages.
-      codecs: codecs of the byte ranges that only this kind reads.
+      codecs: codecs of the byte ranges that `read` of this kind reads. Files, URLs and other ranges
+        are read by `InputKind.read`.
     """
 
     text: str
@@ -147,7 +148,7 @@ class InputKind(ABC):
 
         Args:
           ref: the reference.
-          limit: the image may have so many bytes.
+          limit: bytes that the image may have at most.
           reader: how to read.
 
         Raises:
@@ -220,8 +221,8 @@ class FileKind(InputKind):
             raise BuildError(f"{self.uri}: not a regular file")
 
 
-def list_unit(unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
-    """Lists a unit of work.
+def list_references(unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
+    """Lists a unit of work, whatever the kind of its input.
 
     Raises:
       BuildError: it cannot be listed, or it is a whole input and holds no reference.

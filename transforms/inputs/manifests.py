@@ -29,7 +29,7 @@ from imageshards.transforms.inputs.kind import (
     InputKind,
     ListingOptions,
     WorkUnit,
-    list_unit,
+    list_references,
 )
 from imageshards.transforms.inputs.listed import Listed
 from imageshards.transforms.records.columns import FeatureColumn
@@ -61,7 +61,7 @@ class Manifest(InputKind):
 
     def check(self, options: ListingOptions) -> None:
         """Reads the header and the first rows."""
-        next(list_unit(WorkUnit(self), options), None)
+        next(list_references(WorkUnit(self), options), None)
 
     def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
         """Digests the content: manifests are often rewritten without a change."""

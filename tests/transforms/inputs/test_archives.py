@@ -15,7 +15,7 @@ from helpers import image_bytes
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ByteRange
 from imageshards.transforms.inputs import archives, listed, ranges, unpack
-from imageshards.transforms.inputs.kind import ListingOptions, WorkUnit, list_unit
+from imageshards.transforms.inputs.kind import ListingOptions, WorkUnit, list_references
 from imageshards.transforms.inputs.listed import Listed
 from imageshards.transforms.inputs.members import View
 from imageshards.transforms.inputs.sources import identify
@@ -35,7 +35,7 @@ ANNOTATOR = Annotator(0, LabelRule("none"), SplitRule.parse("train=1"), GroupRul
 
 def chunks(place: Path | str, **options: object) -> list[Listed]:
     unit = WorkUnit(identify(str(place)))
-    return list(list_unit(unit, ListingOptions(**options)))  # type: ignore[arg-type]
+    return list(list_references(unit, ListingOptions(**options)))  # type: ignore[arg-type]
 
 
 def found(

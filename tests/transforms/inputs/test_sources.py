@@ -10,20 +10,20 @@ from pyarrow import parquet
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.inputs import listed as listed_rows
 from imageshards.transforms.inputs import manifests
-from imageshards.transforms.inputs.kind import ListingOptions, WorkUnit, list_unit
+from imageshards.transforms.inputs.kind import ListingOptions, WorkUnit, list_references
 from imageshards.transforms.inputs.sources import identify
 from imageshards.transforms.references.annotate import Columns
 from imageshards.transforms.references.batch import RefBatch, texts_of
 
 
 def batches(place: Path | str, **options: object) -> list[RefBatch]:
-    chunks = list_unit(WorkUnit(identify(str(place))), ListingOptions(**options))  # type: ignore[arg-type]
+    chunks = list_references(WorkUnit(identify(str(place))), ListingOptions(**options))  # type: ignore[arg-type]
     return [chunk.refs for chunk in chunks]
 
 
 def listed(place: Path | str, **options: object) -> tuple[list[str], int]:
     found, passed_over = [], 0
-    for chunk in list_unit(WorkUnit(identify(str(place))), ListingOptions(**options)):  # type: ignore[arg-type]
+    for chunk in list_references(WorkUnit(identify(str(place))), ListingOptions(**options)):  # type: ignore[arg-type]
         found += chunk.refs.uris
         passed_over += chunk.passed_over
     return found, passed_over

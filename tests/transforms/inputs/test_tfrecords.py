@@ -5,7 +5,7 @@ import pytest
 
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.inputs import ranges, tfrecords
-from imageshards.transforms.inputs.kind import ListingOptions, RecordKeys, WorkUnit, list_unit
+from imageshards.transforms.inputs.kind import ListingOptions, RecordKeys, WorkUnit, list_references
 from imageshards.transforms.inputs.sources import identify
 from imageshards.transforms.records import example
 from imageshards.transforms.records.schemas import Feature, Kind, Schema
@@ -49,7 +49,7 @@ def listed(place: Path, keys: RecordKeys | None = None, columns: Columns = LABEL
     keys = keys or RecordKeys()
     result = []
     options = ListingOptions(columns=columns, record_keys=keys)
-    for chunk in list_unit(WorkUnit(identify(str(place))), options):
+    for chunk in list_references(WorkUnit(identify(str(place))), options):
         column = chunk.refs.text_column("label")
         labels = [None] * len(chunk.refs) if column is None else texts_of(column)
         for ref, label in zip(ANNOTATOR.annotate(chunk.refs).refs(), labels, strict=True):
@@ -80,7 +80,7 @@ def test_any_feature_is_a_column(tmp_path: Path):
     path = tmp_path / "a.tfrecords"
     path.write_bytes(file_of(ROWS))
     columns = Columns(required=("score",), optional=("image/filename", "none"))
-    (chunk,) = list_unit(WorkUnit(identify(str(path))), ListingOptions(columns=columns))
+    (chunk,) = list_references(WorkUnit(identify(str(path))), ListingOptions(columns=columns))
     refs = chunk.refs
     assert texts_of(refs.text_column("score")) == ["0", "0.5", "1", "1.5", "2", "2.5"]
     assert texts_of(refs.text_column("image/filename"))[5] == "c1/5.jpg"
