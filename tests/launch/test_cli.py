@@ -183,7 +183,7 @@ def test_verify_finds_every_damage(command: Command, photos: Path, tmp_path: Pat
     command("build", "--input", photos, "--output", out, "--num_shards", 4)
     code, text, err = command("verify", out)
     assert (code, err) == (0, "")
-    assert "all good; 120 records in 4 shards" in text
+    assert "no problems; 120 records in 4 shards" in text
     damages = {
         "metadata/index/train-00001-of-00004.idx": "index",
         "train-00002-of-00004.tfrecord": "record at byte",
@@ -206,7 +206,7 @@ def test_verify_finds_every_damage(command: Command, photos: Path, tmp_path: Pat
     labels = out / "image.class.label.labels.txt"
     whole = labels.read_bytes()
     labels.write_bytes(b"\n".join(reversed(whole.split())) + b"\n")
-    assert "labels.txt: does not say what" in command("verify", out)[2]
+    assert "labels.txt: does not match" in command("verify", out)[2]
     labels.write_bytes(whole)
     (out / "train-00000-of-00009.tfrecord").touch()
     code, _, err = command("verify", out)
@@ -244,7 +244,7 @@ def test_inspect_shows_a_data_set_and_a_shard(command: Command, photos: Path, tm
     code, text, _ = command("inspect", shard)
     assert "breaks off" in text
     code, _, err = command("inspect", next(photos.rglob("*.jpg")))
-    assert (code, "no TFRecord file" in err) == (2, True)
+    assert (code, "not a record file" in err) == (2, True)
     assert "one place at a time" in command("verify", out, out)[2]
     code, _, err = command("inspect", tmp_path / "x.tfrecord")
     assert (code, "no such file" in err) == (2, True)
