@@ -2,7 +2,6 @@
 
 import doctest
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,9 +36,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    yield folder
 
 
 def test_the_public_modules_have_examples():
@@ -47,7 +45,7 @@ def test_the_public_modules_have_examples():
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=str)
-def test_examples_run(path: Path, inside: Path):
+def test_examples_run(path: Path, inside: None):
     module = importlib.import_module(module_name(path))
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     result = doctest.testmod(module, optionflags=flags)
