@@ -94,7 +94,8 @@ def test_a_record_of_a_compressed_shard_must_decode(compressed: Path):
     with gzip.open(path, "wb") as file:
         file.write(b"".join(frame([b""])) + rest)
     # The first record of the first shard is in every sample.
-    assert any("record 0: does not have" in problem for problem in verify(str(compressed), 1).problems)
+    problems = verify(str(compressed), 1).problems
+    assert any("record 0: does not have" in problem for problem in problems)
 
 
 def test_the_command(dataset: Path, command: Command):
