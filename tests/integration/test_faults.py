@@ -300,7 +300,7 @@ def test_a_shard_that_another_run_replaced_is_not_called_complete(
     with server.failing(Fault(late, r"(POST|PUT) /upload/.*report", times=1)):
         done = run("out")
     assert done.code == 1
-    assert "train-00001-of-00003.tfrecord: is not as this run wrote it" in done.lines[0]
+    assert "train-00001-of-00003.tfrecord: changed after this run wrote it" in done.lines[0]
     assert "dataset_info.json" not in server.contents("out")
     assert run("out").code == 0
     assert server.contents("out") == whole

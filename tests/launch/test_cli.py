@@ -187,7 +187,7 @@ def test_verify_finds_damage_in_every_file(command: Command, photos: Path, tmp_p
     command("build", "--input", photos, "--output", out, "--num_shards", 4)
     code, text, err = command("verify", out)
     assert (code, err) == (0, "")
-    assert "all good; 120 records in 4 shards" in text
+    assert "no problems; 120 records in 4 shards" in text
     damages = {
         "metadata/index/train-00001-of-00004.idx": "index",
         "train-00002-of-00004.tfrecord": "record at byte",
@@ -210,7 +210,7 @@ def test_verify_finds_damage_in_every_file(command: Command, photos: Path, tmp_p
     labels = out / "image.class.label.labels.txt"
     whole = labels.read_bytes()
     labels.write_bytes(b"\n".join(reversed(whole.split())) + b"\n")
-    assert "labels.txt: does not say what" in command("verify", out)[2]
+    assert "labels.txt: does not match" in command("verify", out)[2]
     labels.write_bytes(whole)
     (out / "train-00000-of-00009.tfrecord").touch()
     code, _, err = command("verify", out)
@@ -248,7 +248,7 @@ def test_inspect_shows_a_data_set_and_a_shard(command: Command, photos: Path, tm
     code, text, _ = command("inspect", shard)
     assert "breaks off" in text
     code, _, err = command("inspect", next(photos.rglob("*.jpg")))
-    assert (code, "no TFRecord file" in err) == (2, True)
+    assert (code, "not a record file" in err) == (2, True)
     assert "one data set or file at a time" in command("verify", out, out)[2]
     code, _, err = command("inspect", tmp_path / "x.tfrecord")
     assert (code, "no such file" in err) == (2, True)

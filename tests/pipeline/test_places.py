@@ -230,7 +230,7 @@ def test_bad_members_are_rejects(build: Build, photos: Path, tmp_path: Path, wri
         end = tar.getmember("class00/last1.jpg").offset_data + 100
     path.write_bytes(path.read_bytes()[:end])
     options = {"num_shards": "2", "max_reject_fraction": 1.0, "writer": writer}
-    with pytest.raises(JobError, match="1 input breaks off, and what came"):
+    with pytest.raises(JobError, match="1 input is truncated, so that"):
         build(path, base_uri=str(path), **{**options, "max_reject_fraction": 0.1})
     summary = build(path, base_uri=str(path), **options)
     assert summary.records == 121

@@ -475,7 +475,7 @@ def test_compressed_shards_are_reproducible_and_resumed(build: Build, folder: Pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"features": "raw"}, "--features raw needs one size for all images: write --resize"),
+        ({"features": "raw"}, "--features raw needs one size for all images: set --resize"),
         ({"features": "pixels", "resize": "short:32"}, "needs one size for all images"),
         ({"features": "raw", "resize": "8x8", "channels": 2}, "--channels 2: expected 0 or 1 or 3"),
         ({"channels": 1}, "--channels requires a schema of decoded pixels"),
@@ -502,7 +502,7 @@ def test_compressed_shards_are_reproducible_and_resumed(build: Build, folder: Pa
         ),
         (
             {"features": "imagenet", "features_from": ("image/channels=a:int",)},
-            "there is a feature 'image/channels' already",
+            "feature 'image/channels' exists already",
         ),
     ],
 )

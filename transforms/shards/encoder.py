@@ -189,9 +189,8 @@ class ImageEncoder:
         if array and array.dtype == "float32":
             data = _as_floats(data, self.unit)
             info = replace(info, format="float32")
-        return _Content(
-            {"pixels": data, "shape": SHAPE_STRUCT.pack(*shape)}, info, data, image.conversions
-        )
+        values: dict[str, Value] = {"pixels": data, "shape": SHAPE_STRUCT.pack(*shape)}
+        return _Content(values, info, data, image.conversions)
 
     def _text(self, ref: ImageRef, data: bytes) -> _Content:
         try:

@@ -27,8 +27,7 @@ def record(values: Values) -> bytes:
 
 
 def framed(data: bytes) -> bytes:
-    head, tail = frame([data])
-    return head + data + tail
+    return b"".join(frame([data]))
 
 
 def file_of(rows: list[Values]) -> bytes:
