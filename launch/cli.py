@@ -33,6 +33,7 @@ from imageshards.pipeline.options import (
     workers_from,
 )
 from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.images.silence import silence_pillow
 from imageshards.transforms.storage.protocol import StoreError
 
 if TYPE_CHECKING:
@@ -60,9 +61,11 @@ def main(arguments: Sequence[str] | None = None, *, own_process: bool = False) -
 
     Args:
       arguments: of the command; None: those of the process.
-      own_process: nothing else is done in it, so that Beam may be loaded without what the command
-        does not need.
+      own_process: whether this process runs the command and nothing else. Only then are Beam's
+        optional clients left out, and logging and the libraries configured.
     """
+    if own_process:
+        silence_pillow()
     # File names need not be UTF-8, and a message about one must not fail.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a notebook's is none
@@ -217,12 +220,13 @@ def _run(
         from imageshards.transforms.shards.workers import start_server
 
         start_server()  # it loads beside Beam
-    load_beam(lean=args.own_process and in_one_process(beam_options))
+    if args.own_process:
+        load_beam(lean=in_one_process(beam_options))
+        logs.set_up(verbose=args.verbose)
     from imageshards.pipeline.run import JobError, run, submit
     from imageshards.pipeline.submission import Submission
 
     check_beam_arguments(beam_options)
-    logs.set_up(verbose=args.verbose)
     if config.writer == "beam" and is_local_runner(beam_options):
         print(
             "imageshards: --writer beam on the local runner holds some 6.5 times the data set in "
@@ -231,6 +235,8 @@ def _run(
         )
     if ignored := without_effect(beam_options):
         print(f"imageshards: {ignored}", file=sys.stderr)
+    if not in_one_process(beam_options):
+        beam_options = [*beam_options, "--beam_plugins=imageshards.launch.worker_settings"]
     submitted: list[Submission] = []
 
     def announce(job: Submission) -> None:
@@ -238,7 +244,8 @@ def _run(
         print(f"imageshards: waiting for job {job.job}; {job.link}", file=sys.stderr, flush=True)
 
     try:
-        with hidden(("IPython",)):  # Beam would load it to learn whether this is a notebook
+        # Beam would import IPython to find out whether this is a notebook.
+        with hidden(("IPython",) if args.own_process else ()):
             result = (
                 run(
                     config,

@@ -1,6 +1,6 @@
-"""A worker process of the local runner that leaves the telling of errors to the command.
+"""A worker process of the local runner that prints no tracebacks.
 
-Beam's own prints the traceback of what the command tells in one line.
+The command prints the worker's error in one line.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from typing import Any, overload
 import numpy as np
 
 from imageshards.reader.files import Source, find
-from imageshards.reader.load import check_channels, schema_with
-from imageshards.reader.order import make_blocks, whole
+from imageshards.reader.options import Keys, check_channels, check_integer
+from imageshards.reader.order import make_blocks
 from imageshards.reader.parse import array_with_channels, decode_image, decode_numpy
 from imageshards.reader.splits import Span, share_of, take
 from imageshards.transforms.elements import UsageError
@@ -55,7 +55,7 @@ def open(
     """
     check_channels(channels, (3, 1, 0))
     source = find(place)
-    schema = schema_with(source.schema, image_key, label_key)
+    schema = Keys(None, image_key, label_key).applied_to(source.schema)
     return Records(source, source.spans(split), schema, decode, channels, check)
 
 
@@ -138,7 +138,7 @@ class Records(Sequence[Any]):
 
     def share(self, num_hosts: int, host: int) -> Records:
         """What one of some hosts, or worker processes, reads: disjoint, and complete."""
-        num_hosts, host = whole("num_hosts", num_hosts, 1), whole("host", host)
+        num_hosts, host = check_integer("num_hosts", num_hosts, 1), check_integer("host", host)
         return self._with(share_of(self._spans, num_hosts, host))
 
     def shuffled(self, seed: int = 0, epoch: int = 0, window: int | None = None) -> Iterator[Any]:
@@ -151,9 +151,9 @@ class Records(Sequence[Any]):
             16 to 65,536. Files are read a block at a time, not a record, and of compressed files
             at least a whole one is shuffled together.
         """
-        seed, epoch = whole("seed", seed), whole("epoch", epoch)
+        seed, epoch = check_integer("seed", seed), check_integer("epoch", epoch)
         if window is not None:
-            window = whole("window", window, 1)
+            window = check_integer("window", window, 1)
         return self._shuffled(seed, epoch, window)
 
     def _shuffled(self, seed: int, epoch: int, window: int | None) -> Iterator[Any]:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from imageshards.reader.files import find
+from imageshards.reader.parse import to_uint8
 from imageshards.reader.random_access import open as open_records
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
@@ -197,9 +198,7 @@ def _caption(label: int | None, classes: list[str]) -> str:
 
 
 def _picture(pixels: npt.NDArray[Any]) -> Image.Image:
-    if pixels.dtype != np.uint8:
-        top = 255.0 if pixels.max(initial=0) <= 1 else 1.0
-        pixels = np.clip(pixels * top, 0, 255).astype(np.uint8)
+    pixels = to_uint8(pixels)
     if pixels.shape[2] == 1:
         pixels = pixels[..., 0]
     return Image.fromarray(np.ascontiguousarray(pixels)).convert("RGB")

@@ -7,9 +7,7 @@ format comes from the content, never from a file's name.
 from __future__ import annotations
 
 import io
-import logging
 import struct
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,11 +40,6 @@ IMAGE_SUFFIXES = frozenset(
     for suffix in group
 )
 """Endings of files that are images by their name."""
-
-# _limit judges the size, and a reject has its reason: Pillow need not warn of either.
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
-warnings.filterwarnings("ignore", module=r"PIL\.")
-logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
 _MAGIC = (
     (b"\xff\xd8\xff", "JPEG"),

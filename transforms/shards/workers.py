@@ -23,8 +23,9 @@ from multiprocessing.connection import Connection, wait
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ShardId
+from imageshards.transforms.images.silence import silence_pillow
 from imageshards.transforms.inputs import ranges
-from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.batch import RefBatch, use_system_allocator
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.layout import Layout
 from imageshards.transforms.shards.write import ReadAhead, ShardResult, write_shard
@@ -208,6 +209,8 @@ def _begin(processes: int, pool: Connection) -> None:
     global _threads
     _threads = Threads(max(1, cores() // processes))
     web.share(processes)
+    silence_pillow()
+    use_system_allocator()
     # An interrupt is for the main process, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(pool,), daemon=True).start()

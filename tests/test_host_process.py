@@ -1,0 +1,189 @@
+"""Importing imageshards changes nothing in the process that imports it.
+
+This file is also the program that the tests run in processes of their own.
+"""
+
+import gc
+import importlib
+import json
+import locale
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from multiprocessing import forkserver
+from typing import Any
+
+import pytest
+from test_imports import MODULES, OF_THE_TRAINING_SIDE, ROOT, at_import, imported
+
+# The loops are programs to copy from, and the settings are for Beam's worker processes alone.
+NOT_PUBLIC = OF_THE_TRAINING_SIDE - {"reader/stream.py"} | {"launch/worker_settings.py"}
+PUBLIC = [path for path in MODULES if str(path.relative_to(ROOT)) not in NOT_PUBLIC]
+
+
+def loggers() -> dict[str, Any]:
+    """The configuration of all loggers that have one."""
+    found: dict[str, Any] = {"disable": logging.root.manager.disable}
+    for name, logger in {"root": logging.root, **logging.root.manager.loggerDict}.items():
+        if isinstance(logger, logging.Logger):
+            configured = (logger.level, logger.handlers, logger.filters, logger.disabled)
+            if any(configured) or not logger.propagate:
+                found[name] = (*map(str, configured), logger.propagate)
+    return found
+
+
+def state() -> dict[str, str]:
+    """What a library must leave alone, as text that can be compared."""
+    import numpy as np
+    import pyarrow
+    from apache_beam.runners.worker import sdk_worker
+    from apache_beam.transforms.environments import SubprocessSDKEnvironment
+    from PIL import Image, ImageFile
+
+    found = {
+        "warnings": warnings.filters,
+        "logging": loggers(),
+        "blocked modules": [name for name, module in sys.modules.items() if module is None],
+        "sys.meta_path": sys.meta_path,
+        "sys.path": sys.path,
+        "hooks": (threading.excepthook, sys.excepthook, sys.unraisablehook, sys.displayhook),
+        "streams": [(stream, stream.errors) for stream in (sys.stdout, sys.stderr)],
+        "threads": threading.enumerate(),
+        "start method": multiprocessing.get_start_method(allow_none=True),
+        "preloaded": forkserver._forkserver._preload_modules,
+        "signals": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "gc": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.callbacks),
+        "timeout": socket.getdefaulttimeout(),
+        "random": random.getstate(),
+        "numpy.random": [str(part) for part in np.random.get_state()],
+        "numpy": (np.geterr(), np.get_printoptions()),
+        "Pillow's limit": Image.MAX_IMAGE_PIXELS,
+        "Pillow's tolerance": ImageFile.LOAD_TRUNCATED_IMAGES,
+        "Pillow's formats": (sorted(Image.OPEN), sorted(Image.SAVE)),
+        "Arrow's memory": pyarrow.default_memory_pool().backend_name,
+        "Beam": (vars(sdk_worker).get("print"), SubprocessSDKEnvironment.from_command_string),
+    }
+    return {name: repr(value) for name, value in found.items()}
+
+
+def differences(before: dict[str, str]) -> list[str]:
+    after = state()
+    return [
+        f"{name}: {before[name]} -> {after[name]}" for name in before if before[name] != after[name]
+    ]
+
+
+def import_public_modules() -> list[str]:
+    """Imports what ours import, then ours; returns what ours have changed."""
+    for path in PUBLIC:
+        for name in at_import(path) | imported(path):
+            if not name.startswith("imageshards"):
+                try_import(name)
+    before = state()
+    for path in PUBLIC:
+        name = str(path.relative_to(ROOT).with_suffix("")).replace("/", ".")
+        importlib.import_module("imageshards." + name.removesuffix(".__init__"))
+    return differences(before)
+
+
+def try_import(name: str) -> None:
+    """Imports a module, or the module that has an object of this name."""
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        if "." in name:
+            try_import(name.rpartition(".")[0])
+
+
+def set_arrow() -> None:
+    from imageshards.transforms.references.batch import use_system_allocator
+
+    use_system_allocator()
+
+
+def set_beam() -> None:
+    from apache_beam.runners.worker import sdk_worker
+
+    sdk_worker.print = print
+
+
+def set_numpy() -> None:
+    import numpy as np
+
+    np.random.seed(7)
+
+
+def set_pillow() -> None:
+    from PIL import Image, ImageFile
+
+    Image.MAX_IMAGE_PIXELS = None
+    ImageFile.LOAD_TRUNCATED_IMAGES = True
+    Image.register_save("NONE", lambda *_: None)
+
+
+def set_logging() -> None:
+    from imageshards.transforms.images.silence import silence_pillow
+
+    silence_pillow()
+
+
+CHANGES: list[tuple[set[str], Callable[[], object]]] = [
+    ({"warnings", "logging"}, set_logging),
+    ({"logging"}, lambda: logging.basicConfig(level=logging.INFO)),
+    ({"logging"}, lambda: logging.disable()),
+    ({"blocked modules"}, lambda: sys.modules.update(pymongo=None)),  # type: ignore[call-overload]
+    ({"sys.meta_path"}, lambda: sys.meta_path.append(None)),  # type: ignore[arg-type]
+    ({"sys.path"}, lambda: sys.path.append("/nowhere")),
+    ({"hooks"}, lambda: setattr(threading, "excepthook", print)),
+    ({"streams"}, lambda: sys.stdout.reconfigure(errors="ignore")),  # type: ignore[union-attr]
+    ({"start method"}, lambda: multiprocessing.set_start_method("spawn", force=True)),
+    ({"preloaded"}, lambda: multiprocessing.set_forkserver_preload(["json"])),
+    ({"signals"}, lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)),
+    ({"environment"}, lambda: os.environ.update(TF_CPP_MIN_LOG_LEVEL="2")),
+    ({"folder"}, lambda: os.chdir("/")),
+    ({"gc"}, gc.disable),
+    ({"timeout"}, lambda: socket.setdefaulttimeout(5)),
+    ({"random"}, lambda: random.seed(7)),
+    ({"numpy.random"}, set_numpy),
+    ({"Pillow's limit", "Pillow's tolerance", "Pillow's formats"}, set_pillow),
+    ({"Arrow's memory"}, set_arrow),
+    ({"Beam"}, set_beam),
+    ({"gc"}, gc.freeze),  # last: frozen objects that are freed later change the count
+]
+
+
+def make_changes() -> list[str]:
+    """Makes each change; returns which of them the comparison did not find."""
+    importlib.import_module("imageshards.pipeline.run")
+    missed = []
+    for expected, change in CHANGES:
+        before = state()
+        change()
+        found = {difference.partition(":")[0] for difference in differences(before)}
+        if found != expected:
+            missed.append(f"{sorted(expected)}: found {sorted(found)}")
+    return missed
+
+
+@pytest.mark.parametrize("task", [import_public_modules, make_changes])
+def test_importing_changes_nothing_and_a_change_would_be_seen(task: Callable[[], list[str]]):
+    done = subprocess.run(
+        [sys.executable, __file__, task.__name__], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+if __name__ == "__main__":
+    print(json.dumps(globals()[sys.argv[1]]()))
