@@ -22,12 +22,12 @@ def load(
 ) -> ImageDataset:
     """Opens a data set for training or evaluation.
 
-    >>> train = load("digits", "train", batch_size=32, image_size=8, channels=1)
+    >>> train = load("dataset", "train[:80%]", batch_size=32, image_size=64)
     >>> images, labels = next(iter(train))
     >>> images.shape, images.dtype.name, labels.dtype.name
-    (TensorShape([32, 8, 8, 1]), 'float32', 'int32')
-    >>> train.records, train.steps_per_epoch
-    (80, 2)
+    (TensorShape([32, 64, 64, 3]), 'float32', 'int32')
+    >>> train.steps_per_epoch == train.records // 32
+    True
 
     Args:
       place: the folder of a data set that imageshards built, or a glob pattern of TFRecord files.

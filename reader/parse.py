@@ -38,6 +38,10 @@ _DTYPES: dict[Kind, str] = {"bytes": "string", "int64": "int64", "float": "float
 def schema_of(source: str | Schema) -> Schema:
     """Returns a schema by its name, or the schema of a data set by its folder.
 
+    >>> schema = schema_of("slim")
+    >>> schema.content.key, schema.label_key
+    ('image/encoded', 'image/class/label')
+
     Args:
       source: a value of `--features`; or the folder of a data set that imageshards built or that
         has a features.json of tensorflow_datasets; or a Schema, which is returned unchanged.
@@ -145,6 +149,11 @@ def decode(
 
 def decode_numpy(data: bytes, schema: str | Schema) -> dict[str, Any]:
     """Decodes a record without TensorFlow.
+
+    >>> record = reader.open("dataset", "train").serialized(0)
+    >>> values = decode_numpy(record, "slim")
+    >>> values["image/height"], values["image/width"]
+    (16, 24)
 
     Args:
       data: a serialized tf.train.Example.

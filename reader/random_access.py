@@ -40,6 +40,13 @@ def open(
 ) -> Records:
     """The records of a split, by number. TensorFlow is not imported.
 
+    >>> records = open("dataset", "train")
+    >>> image, label = records[0]
+    >>> image.shape, image.dtype.name
+    ((16, 24, 3), 'uint8')
+    >>> records.classes[label]
+    'class05'
+
     Args:
       place: the folder of a data set that imageshards built, or a pattern of TFRecord files.
       split: as `load` has it.
@@ -64,6 +71,12 @@ class Records(Sequence[Any]):
 
     An image is uint8 [height, width, channels], or what its schema says; a text is bytes. Records
     can be pickled, sliced, and read by many threads and processes at a time.
+
+    >>> records = open("dataset", "train")
+    >>> half = records[: len(records) // 2]
+    >>> [len(half.share(num_hosts=2, host=host)) for host in range(2)]
+    [30, 30]
+    >>> image, label = next(half.shuffled(seed=1, epoch=0))
 
     Attributes:
       classes: names in label order, where they are known.

@@ -393,6 +393,15 @@ class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
     `state()` is a small JSON value. It counts the records that were delivered, not those that were
     read ahead. `tf.train.Checkpoint(iterator=...)` saves the same state.
 
+    >>> train = load("dataset", "train", batch_size=32, image_size=64)
+    >>> iterator = train.iterator()
+    >>> images, labels = next(iterator)
+    >>> state = iterator.state()
+    >>> state["records"]
+    32
+    >>> iterator = train.iterator()
+    >>> iterator.restore(state)
+
     Attributes:
       records: the number of records delivered since the start of the first epoch.
     """
