@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from imageshards.launch import logs, schedule
-from imageshards.launch.load import hidden, load_beam
+from imageshards.launch.load import WORKER_SETTINGS, hidden, load_beam
 from imageshards.pipeline.options import (
     Parser,
     add_build_options,
@@ -236,7 +236,7 @@ def _run(
     if ignored := without_effect(beam_options):
         print(f"imageshards: {ignored}", file=sys.stderr)
     if not in_one_process(beam_options):
-        beam_options = [*beam_options, "--beam_plugins=imageshards.launch.worker_settings"]
+        beam_options = [*beam_options, WORKER_SETTINGS]
     submitted: list[Submission] = []
 
     def announce(job: Submission) -> None:

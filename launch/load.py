@@ -20,6 +20,9 @@ _OPTIONAL_CLIENTS = (
     "pymongo",
 )
 
+WORKER_SETTINGS = "--beam_plugins=imageshards.launch.worker_settings"
+"""The option by which Beam's worker processes import their settings."""
+
 
 def load_beam(*, lean: bool) -> None:
     """Imports Beam and the pipeline, and makes Arrow return freed memory to the system.

@@ -1,4 +1,4 @@
-"""A worker process of the local runner that prints no tracebacks.
+"""A worker process of the local runner that has our settings and prints no tracebacks.
 
 The command prints the worker's error in one line.
 """
@@ -10,5 +10,8 @@ import sys
 from apache_beam.runners.worker import sdk_worker, sdk_worker_main
 
 if __name__ == "__main__":
+    # The local runner passes no options to its workers, such as --beam_plugins.
+    import imageshards.launch.worker_settings  # noqa: F401
+
     sdk_worker.print = lambda *_, **__: None
     sdk_worker_main.main(sys.argv)

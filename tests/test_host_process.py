@@ -15,14 +15,19 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable
 from multiprocessing import forkserver
+from pathlib import Path
 from typing import Any
 
-import pytest
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 from test_imports import MODULES, OF_THE_TRAINING_SIDE, ROOT, at_import, imported
+
+from imageshards.launch.load import WORKER_SETTINGS
 
 # The loops are programs to copy from, and the settings are for Beam's worker processes alone.
 NOT_PUBLIC = OF_THE_TRAINING_SIDE - {"reader/stream.py"} | {"launch/worker_settings.py"}
@@ -176,13 +181,58 @@ def make_changes() -> list[str]:
     return missed
 
 
-@pytest.mark.parametrize("task", [import_public_modules, make_changes])
-def test_importing_changes_nothing_and_a_change_would_be_seen(task: Callable[[], list[str]]):
+def settings_of_a_worker(_: int) -> list[str]:
+    """Returns what is wrong with the settings of a worker process."""
+    import pyarrow
+
+    allocator = pyarrow.default_memory_pool().backend_name
+    level = logging.getLogger("PIL").level
+    return [] if (allocator, level) == ("system", logging.CRITICAL) else [f"{allocator}, {level}"]
+
+
+def run_workers() -> list[str]:
+    """Runs a pipeline in worker processes, as the command does; returns what is wrong with them."""
+    from imageshards.launch import logs
+
+    logs.set_up(verbose=False)
+    folder = Path(tempfile.mkdtemp())
+    arguments = ["--runner=FnApiRunner", "--direct_running_mode=multi_processing"]
+    with beam.Pipeline(argv=[*arguments, "--direct_num_workers=2"]) as pipeline:
+        found = pipeline | beam.Create([0]) | beam.Map(settings_of_a_worker) | beam.Map(str)
+        _ = found | beam.io.WriteToText(str(folder / "found"), num_shards=1)
+    return [path.read_text() for path in folder.iterdir() if path.read_text() != "[]\n"]
+
+
+def run_alone(task: Callable[[], list[str]]) -> list[str]:
+    """Runs a task in a process of its own; returns what it found."""
     done = subprocess.run(
         [sys.executable, __file__, task.__name__], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == []
+    return list(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_importing_public_modules_changes_nothing():
+    assert run_alone(import_public_modules) == []
+
+
+def test_the_comparison_finds_every_change():
+    assert run_alone(make_changes) == []
+
+
+def test_local_workers_have_the_settings_of_workers():
+    assert run_alone(run_workers) == []
+
+
+def test_remote_workers_import_their_settings_by_an_option():
+    options = PipelineOptions([WORKER_SETTINGS]).view_as(SetupOptions)
+    (module,) = options.beam_plugins
+    code = f"import {module}; from test_host_process import *; print(settings_of_a_worker(0))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert done.stdout == "[]\n"
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from imageshards.reader.splits import share_of
 from imageshards.transforms.elements import BuildError, UsageError
 
 if TYPE_CHECKING:
-    from imageshards.reader.options import LoadOptions
     from imageshards.reader.stream import ImageDataset
 
 MAX_IMAGE_SIZE = 224
@@ -143,7 +142,9 @@ class Data:
             num_hosts=num_hosts,
             host=host,
             start=start,
-            **self._format,
+            image_size=self.image_size,
+            channels=self._options.channels,
+            dtype=self._dtype,
         )
         if data.least_records < batch_size:
             raise BuildError(
@@ -170,7 +171,9 @@ class Data:
             repeat=False,
             num_hosts=num_hosts,
             host=host,
-            **self._format,
+            image_size=self.image_size,
+            channels=self._options.channels,
+            dtype=self._dtype,
         )
         blank = (
             tf.zeros(self.shape, data.element_spec[0].dtype),
@@ -192,14 +195,6 @@ class Data:
     def test_images(self) -> int:
         """The number of images in the test split, on all hosts together."""
         return sum(span.records for span in self._source.spans(self._options.test_split))
-
-    @property
-    def _format(self) -> LoadOptions:
-        return {
-            "image_size": self.image_size,
-            "channels": self._options.channels,
-            "dtype": self._dtype,
-        }
 
 
 def pauses(step: int, last: int, *intervals: int) -> Iterator[int]:
