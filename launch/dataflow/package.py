@@ -66,13 +66,19 @@ def _installed() -> metadata.Distribution:
 
 
 def _modules() -> Iterator[tuple[str, bytes]]:
-    """What of the package's folders a wheel holds: name -> bytes."""
-    for folder in pkgutil.iter_modules(importlib.import_module(NAME).__path__):
-        (root,) = map(Path, importlib.import_module(f"{NAME}.{folder.name}").__path__)
-        for path in sorted(root.rglob("*")):
+    """Yields (name in the wheel, bytes) of every file of the package."""
+    top = importlib.import_module(NAME)
+    packages = [
+        importlib.import_module(f"{NAME}.{module.name}")
+        for module in pkgutil.iter_modules(top.__path__)
+        if module.ispkg
+    ]
+    for package, pattern in [(top, "*"), *((package, "**/*") for package in packages)]:
+        (root,) = map(Path, package.__path__)
+        for path in sorted(root.glob(pattern)):
             if path.suffix == ".py" or path.name == "py.typed":
                 name = path.relative_to(root).as_posix()
-                yield f"{NAME}/{folder.name}/{name}", path.read_bytes()
+                yield f"{package.__name__.replace('.', '/')}/{name}", path.read_bytes()
 
 
 def _text(distribution: metadata.Distribution, name: str) -> bytes:

@@ -34,7 +34,7 @@ def test_the_sdist_holds_the_package_and_no_tests(sdist: Path):
     with tarfile.open(sdist) as archive:
         names = archive.getnames()
     assert any(name.endswith("/transforms/elements.py") for name in names)
-    assert any(name.endswith("/transforms/py.typed") for name in names)
+    assert any(name.endswith("/api/py.typed") for name in names)
     assert not any("/tests/" in name or "/benchmarks/" in name for name in names)
 
 

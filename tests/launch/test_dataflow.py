@@ -182,13 +182,21 @@ def test_the_wheel_holds_the_code_that_runs(tmp_path: Path):
     assert write_wheel(tmp_path / "again").read_bytes() == path.read_bytes()
     with zipfile.ZipFile(path) as wheel:
         files = {name: wheel.read(name) for name in wheel.namelist()}
-    # The folders of setup.py; others below launch/ are run where they lie.
-    folders = ("pipeline", "transforms", "reader", "launch", "launch/dataflow")
+    # Folders without __init__.py, such as launch/flink, are not packages.
+    packages = [
+        path.parent
+        for folder in ("pipeline", "transforms", "reader", "launch")
+        for path in (ROOT / folder).rglob("__init__.py")
+    ]
     code = {
         f"imageshards/{path.relative_to(ROOT).as_posix()}": path.read_bytes()
-        for folder in folders
-        for path in (ROOT / folder).iterdir()
-        if path.suffix == ".py" or path.name == "py.typed"
+        for package in packages
+        for path in package.glob("*.py")
+    }
+    code |= {
+        f"imageshards/{path.name}": path.read_bytes()
+        for path in (ROOT / "api").iterdir()
+        if path.is_file()
     }
     info = "imageshards-0.1.0.dist-info"
     assert {name: data for name, data in files.items() if not name.startswith(info)} == code

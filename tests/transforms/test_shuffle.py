@@ -22,7 +22,7 @@ from helpers import image_bytes, records, shards
 
 from imageshards.transforms import read
 from imageshards.transforms.inputs import listing
-from imageshards.transforms.references import annotate
+from imageshards.transforms.references import order
 from imageshards.transforms.shards import read_back
 
 CLASSES = 10
@@ -96,7 +96,7 @@ def test_without_the_sort_by_key_it_does_not(
 ):
     """The figure is able to fail: take the sort out, and input order comes out."""
     monkeypatch.setattr(read, "partition", lambda batch: [(0, batch)])  # one group for all
-    monkeypatch.setattr(annotate, "key_order", lambda batch: np.arange(len(batch)))
+    monkeypatch.setattr(order, "key_order", lambda batch: np.arange(len(batch)))
     manifest = tmp_path / "in.txt"
     manifest.write_text("\n".join(map(str, sorted(sorted_photos.rglob("*.jpg")))))
     build(manifest, num_shards=str(SHARDS), writer=writer, base_uri=str(sorted_photos))
@@ -112,9 +112,9 @@ def test_the_order_of_inputs_and_batches_does_not_matter(
     monkeypatch.setattr(listing, "CHUNK_ROWS", 30)
     inputs = [sorted_photos / str(label) for label in range(4)]
     found = []
-    for number, order in enumerate((inputs, inputs[::-1], [*inputs[2:], *inputs[:2]])):
+    for number, places in enumerate((inputs, inputs[::-1], [*inputs[2:], *inputs[:2]])):
         out = tmp_path / str(number)
-        build(*order, num_shards="3", output=out)
+        build(*places, num_shards="3", output=out)
         found.append([path.read_bytes() for path in shards(out)])
     assert found[0] == found[1] == found[2]
 
