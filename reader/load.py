@@ -22,11 +22,11 @@ def load(
 ) -> ImageDataset:
     """Opens a data set for training or evaluation.
 
-    >>> train = load("dataset", "train[:80%]", batch_size=32, image_size=64)
+    >>> train = load("dataset", "train[:80%]", batch_size=8, image_size=64)
     >>> images, labels = next(iter(train))
     >>> images.shape, images.dtype.name, labels.dtype.name
-    (TensorShape([32, 64, 64, 3]), 'float32', 'int32')
-    >>> train.steps_per_epoch == train.records // 32
+    (TensorShape([8, 64, 64, 3]), 'float32', 'int32')
+    >>> train.steps_per_epoch == train.records // 8
     True
 
     Args:

@@ -150,6 +150,7 @@ def decode(
 def decode_numpy(data: bytes, schema: str | Schema) -> dict[str, Any]:
     """Decodes a record without TensorFlow.
 
+    >>> from imageshards import reader
     >>> record = reader.open("dataset", "train").serialized(0)
     >>> values = decode_numpy(record, "slim")
     >>> values["image/height"], values["image/width"]

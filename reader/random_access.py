@@ -41,11 +41,9 @@ def open(
     """The records of a split, by number. TensorFlow is not imported.
 
     >>> records = open("dataset", "train")
-    >>> image, label = records[0]
-    >>> image.shape, image.dtype.name
-    ((16, 24, 3), 'uint8')
-    >>> records.classes[label]
-    'class05'
+    >>> image, label = records[7]
+    >>> image.dtype, records.classes[label] in ("class00", "class01")
+    (dtype('uint8'), True)
 
     Args:
       place: the folder of a data set that imageshards built, or a pattern of TFRecord files.
@@ -74,8 +72,8 @@ class Records(Sequence[Any]):
 
     >>> records = open("dataset", "train")
     >>> half = records[: len(records) // 2]
-    >>> [len(half.share(num_hosts=2, host=host)) for host in range(2)]
-    [30, 30]
+    >>> sum(len(half.share(num_hosts=2, host=host)) for host in range(2)) == len(half)
+    True
     >>> image, label = next(half.shuffled(seed=1, epoch=0))
 
     Attributes:

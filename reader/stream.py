@@ -393,12 +393,13 @@ class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
     `state()` is a small JSON value. It counts the records that were delivered, not those that were
     read ahead. `tf.train.Checkpoint(iterator=...)` saves the same state.
 
-    >>> train = load("dataset", "train", batch_size=32, image_size=64)
+    >>> from imageshards.reader import load
+    >>> train = load("dataset", "train", batch_size=8, image_size=64)
     >>> iterator = train.iterator()
     >>> images, labels = next(iterator)
     >>> state = iterator.state()
     >>> state["records"]
-    32
+    8
     >>> iterator = train.iterator()
     >>> iterator.restore(state)
 
