@@ -203,6 +203,21 @@ def run_workers() -> list[str]:
     return [path.read_text() for path in folder.iterdir() if path.read_text() != "[]\n"]
 
 
+def build_in_a_host() -> list[str]:
+    """Runs the command in a process that does other things too; returns what it has changed."""
+    from helpers import write_images
+
+    from imageshards.launch.cli import main
+
+    importlib.import_module("imageshards.pipeline.run")
+    folder = Path(tempfile.mkdtemp())
+    write_images(folder / "in", 2, 5)
+    before = state()
+    assert main(["build", f"--input={folder / 'in'}", f"--output={folder / 'out'}"]) == 0
+    kept = ("hooks", "Beam", "Arrow", "Pillow", "gc", "blocked", "sys.", "environment")
+    return [difference for difference in differences(before) if difference.startswith(kept)]
+
+
 def run_alone(task: Callable[[], list[str]]) -> list[str]:
     """Runs a task in a process of its own; returns what it found."""
     done = subprocess.run(
@@ -214,6 +229,10 @@ def run_alone(task: Callable[[], list[str]]) -> list[str]:
 
 def test_importing_public_modules_changes_nothing():
     assert run_alone(import_public_modules) == []
+
+
+def test_a_command_that_a_host_runs_changes_nothing():
+    assert run_alone(build_in_a_host) == []
 
 
 def test_the_comparison_finds_every_change():
