@@ -1,4 +1,7 @@
-"""The options of `load` in groups: frozen dataclasses that check their values. Pure."""
+"""The options of `load` in groups: frozen dataclasses that check their values. Pure.
+
+The docstring of `load` explains each option and its default.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ MAX_SEED = (1 << 62) - 1
 
 
 class LoadOptions(TypedDict, total=False):
-    """The keyword arguments of `load`, which documents them."""
+    """The keyword arguments of `load`."""
 
     batch_size: int | None
     drop_remainder: bool | None
@@ -78,12 +81,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class Batching(_Group):
-    """How records are grouped into batches.
-
-    Attributes:
-      batch_size: the records of a batch; None for single records.
-      drop_remainder: whether an incomplete last batch is dropped; None for: if the data repeats.
-    """
+    """How records are grouped into batches."""
 
     batch_size: int | None = None
     drop_remainder: bool | None = None
@@ -94,16 +92,7 @@ class Batching(_Group):
 
 @dataclass(frozen=True)
 class Decoding(_Group):
-    """How a parsed record becomes an element of the data set.
-
-    Attributes:
-      image_size: the height and width of the images; one number for a square; None for no resizing.
-      dtype: the dtype of the images.
-      channels: 3 or 1.
-      crop_fraction: the part of an image's height and width that is kept, from the middle.
-      augment: whether images are cropped and mirrored at random.
-      decode: whether images are decoded at all.
-    """
+    """How a parsed record becomes an element of the data set."""
 
     image_size: int | tuple[int, int] | None = None
     dtype: Dtype = "float32"
@@ -139,13 +128,7 @@ class Decoding(_Group):
 
 @dataclass(frozen=True)
 class Keys(_Group):
-    """Which features of a record are read.
-
-    Attributes:
-      features: feature key -> tf.io.FixedLenFeature or the like, to parse instead of the schema.
-      image_key: the key of the encoded image; None for the schema's own.
-      label_key: the key of the label; None for the schema's own; empty for no label.
-    """
+    """Which features of a record are read."""
 
     features: Mapping[str, Any] | None = None
     image_key: str | None = None
@@ -167,12 +150,7 @@ class Keys(_Group):
 
 @dataclass(frozen=True)
 class Sharding(_Group):
-    """Which part of the records this host reads.
-
-    Attributes:
-      num_hosts: the number of hosts that share the records.
-      host: the index of this host, from 0.
-    """
+    """Which part of the records this host reads."""
 
     num_hosts: int = 1
     host: int = 0
@@ -188,16 +166,7 @@ class Sharding(_Group):
 
 @dataclass(frozen=True)
 class Reading(_Group):
-    """In which order records are read, and how.
-
-    Attributes:
-      shuffle: whether records are shuffled, or how many are shuffled together.
-      seed: the seed of the shuffling and the augmentation.
-      repeat: whether epoch follows epoch without end.
-      deterministic: whether the order is reproducible.
-      parallel_reads: how many blocks are read at the same time; None for a default.
-      start: how many records are skipped, counted from the start of the first epoch.
-    """
+    """In which order records are read, and how."""
 
     shuffle: bool | int = True
     seed: int = 0

@@ -24,10 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import numpy as np
+import pyarrow
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
+from apache_beam.runners.worker import sdk_worker
+from apache_beam.transforms.environments import SubprocessSDKEnvironment
+from PIL import Image, ImageFile
 from test_imports import MODULES, OF_THE_TRAINING_SIDE, ROOT, at_import, imported
-
-from imageshards.launch.load import WORKER_SETTINGS
 
 # The loops are programs to copy from, and the settings are for Beam's worker processes alone.
 NOT_PUBLIC = OF_THE_TRAINING_SIDE - {"reader/stream.py"} | {"launch/worker_settings.py"}
@@ -47,12 +50,6 @@ def loggers() -> dict[str, Any]:
 
 def state() -> dict[str, str]:
     """What a library must leave alone, as text that can be compared."""
-    import numpy as np
-    import pyarrow
-    from apache_beam.runners.worker import sdk_worker
-    from apache_beam.transforms.environments import SubprocessSDKEnvironment
-    from PIL import Image, ImageFile
-
     found = {
         "warnings": warnings.filters,
         "logging": loggers(),
@@ -95,6 +92,7 @@ def import_public_modules() -> list[str]:
         for name in at_import(path) | imported(path):
             if not name.startswith("imageshards"):
                 try_import(name)
+    assert not any(name.startswith("imageshards") for name in sys.modules)
     before = state()
     for path in PUBLIC:
         name = str(path.relative_to(ROOT).with_suffix("")).replace("/", ".")
@@ -111,40 +109,15 @@ def try_import(name: str) -> None:
             try_import(name.rpartition(".")[0])
 
 
-def set_arrow() -> None:
-    from imageshards.transforms.references.batch import use_system_allocator
-
-    use_system_allocator()
-
-
-def set_beam() -> None:
-    from apache_beam.runners.worker import sdk_worker
-
-    sdk_worker.print = print
-
-
-def set_numpy() -> None:
-    import numpy as np
-
-    np.random.seed(7)
-
-
-def set_pillow() -> None:
-    from PIL import Image, ImageFile
-
+def change_pillow() -> None:
     Image.MAX_IMAGE_PIXELS = None
     ImageFile.LOAD_TRUNCATED_IMAGES = True
     Image.register_save("NONE", lambda *_: None)
 
 
-def set_logging() -> None:
-    from imageshards.transforms.images.silence import silence_pillow
-
-    silence_pillow()
-
-
 CHANGES: list[tuple[set[str], Callable[[], object]]] = [
-    ({"warnings", "logging"}, set_logging),
+    ({"warnings"}, lambda: warnings.filterwarnings("ignore", module="PIL")),
+    ({"logging"}, lambda: logging.getLogger("PIL").setLevel(logging.CRITICAL)),
     ({"logging"}, lambda: logging.basicConfig(level=logging.INFO)),
     ({"logging"}, lambda: logging.disable()),
     ({"blocked modules"}, lambda: sys.modules.update(pymongo=None)),  # type: ignore[call-overload]
@@ -160,10 +133,10 @@ CHANGES: list[tuple[set[str], Callable[[], object]]] = [
     ({"gc"}, gc.disable),
     ({"timeout"}, lambda: socket.setdefaulttimeout(5)),
     ({"random"}, lambda: random.seed(7)),
-    ({"numpy.random"}, set_numpy),
-    ({"Pillow's limit", "Pillow's tolerance", "Pillow's formats"}, set_pillow),
-    ({"Arrow's memory"}, set_arrow),
-    ({"Beam"}, set_beam),
+    ({"numpy.random"}, lambda: np.random.seed(7)),
+    ({"Pillow's limit", "Pillow's tolerance", "Pillow's formats"}, change_pillow),
+    ({"Arrow's memory"}, lambda: pyarrow.set_memory_pool(pyarrow.system_memory_pool())),
+    ({"Beam"}, lambda: setattr(sdk_worker, "print", print)),
     ({"gc"}, gc.freeze),  # last: frozen objects that are freed later change the count
 ]
 
@@ -183,8 +156,6 @@ def make_changes() -> list[str]:
 
 def settings_of_a_worker(_: int) -> list[str]:
     """Returns what is wrong with the settings of a worker process."""
-    import pyarrow
-
     allocator = pyarrow.default_memory_pool().backend_name
     level = logging.getLogger("PIL").level
     return [] if (allocator, level) == ("system", logging.CRITICAL) else [f"{allocator}, {level}"]
@@ -244,6 +215,8 @@ def test_local_workers_have_the_settings_of_workers():
 
 
 def test_remote_workers_import_their_settings_by_an_option():
+    from imageshards.launch.load import WORKER_SETTINGS
+
     options = PipelineOptions([WORKER_SETTINGS]).view_as(SetupOptions)
     (module,) = options.beam_plugins
     code = f"import {module}; from test_host_process import *; print(settings_of_a_worker(0))"
