@@ -1,5 +1,5 @@
-"""What people start: the command line, the demo, trainings, and the files for each platform.
+"""The programs: the command line, the demo, the trainings, and launchers for each platform.
 
-Here: argument parsing, output on the terminal, and launchers for Dataflow, Flink and Airflow.
-Not here: anything that a library user would import.
+Here: argument parsing, output to the terminal, and launchers for Dataflow, Flink and Airflow.
+Not here: anything that a user of the library would import.
 """

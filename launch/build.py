@@ -44,7 +44,7 @@ def run(args: Namespace) -> int:
     command = command_options_from(args)
     # Imported here because --help does not need them.
     from imageshards.launch import logs
-    from imageshards.launch.load import load_beam
+    from imageshards.launch.load import WORKER_SETTINGS, hidden, load_beam
     from imageshards.pipeline.assembly import BuildSpec
 
     spec = BuildSpec(options)  # reports wrong combinations before Beam is loaded
@@ -56,11 +56,16 @@ def run(args: Namespace) -> int:
             from imageshards.transforms.shards.workers import start_server
 
             start_server()  # it starts while Beam is loaded
-        load_beam(lean=args.own_process and is_in_process(complete))
+        if args.own_process:
+            load_beam(lean=is_in_process(complete))
+            logs.set_up(verbose=command.verbose)
         check_beam_arguments(complete)
-        logs.set_up(verbose=command.verbose)
         _warn(options, complete)
-        return _launch(options, command, complete, workers, begin if wait else None)
+        if not is_in_process(complete):
+            complete = [*complete, WORKER_SETTINGS]
+        # Beam would import IPython to find out whether this is a notebook.
+        with hidden(("IPython",) if args.own_process else ()):
+            return _launch(options, command, complete, workers, begin if wait else None)
 
 
 @contextmanager
@@ -95,7 +100,6 @@ def _launch(
     begin: float | None,
 ) -> int:
     """Runs the build and prints the result; without `begin` submits it and does not wait."""
-    from imageshards.launch.load import hidden
     from imageshards.pipeline.job.failures import JobError
     from imageshards.pipeline.run import run, submit
 
@@ -107,17 +111,16 @@ def _launch(
 
     result: Summary | Submission
     try:
-        with hidden(("IPython",)):  # Beam would load it to find out whether this is a notebook
-            if begin is None:
-                result = submit(options, beam_arguments)
-            else:
-                result = run(
-                    options,
-                    beam_arguments,
-                    workers=workers,
-                    begin=begin,
-                    announce=announce if is_dataflow(beam_arguments) else None,
-                )
+        if begin is None:
+            result = submit(options, beam_arguments)
+        else:
+            result = run(
+                options,
+                beam_arguments,
+                workers=workers,
+                begin=begin,
+                announce=announce if is_dataflow(beam_arguments) else None,
+            )
     except JobError as error:
         if command.verbose:
             print(error.details, file=sys.stderr)

@@ -16,6 +16,7 @@ from imageshards.launch.commands import COMMANDS
 from imageshards.launch.terminal import complain
 from imageshards.pipeline.options.parser import Parser
 from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.images.silence import silence_pillow
 
 _DESCRIPTION = (
     "Builds shuffled, evenly sharded TFRecord data sets of images. "
@@ -39,9 +40,11 @@ def main(arguments: Sequence[str] | None = None, *, own_process: bool = False) -
 
     Args:
       arguments: of the command; None: those of the process.
-      own_process: the process does nothing else, so that Beam may be loaded without the parts
-        that the command does not need.
+      own_process: whether this process runs the command and nothing else. Only then are Beam's
+        optional clients left out, and logging and the libraries configured.
     """
+    if own_process:
+        silence_pillow()
     # File names need not be UTF-8, and a message about one must not fail.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a notebook's stream is not

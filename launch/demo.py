@@ -1,4 +1,4 @@
-"""`make demo`: scikit-learn's 1,797 handwritten digits, from PNG files to a verified data set."""
+"""`make demo` builds and verifies a data set of scikit-learn's 1,797 handwritten digits."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from pathlib import Path
 from imageshards.launch.cli import main
 
 _EPILOGUE = """
-Read it with TensorFlow:
+To read it with TensorFlow:
 
   import tensorflow_datasets as tfds
   data = tfds.builder_from_directory("{output}").as_dataset(split="train")
   print(next(iter(data.batch(32)))["image/encoded"].shape)
 
-Look at it: {output}/metadata/report.html"""
+Its report: {output}/metadata/report.html"""
 
 
 def write_digits(folder: Path) -> int:
-    """Writes the digits as 8 x 8 grey PNG files, folder/CLASS/NUMBER.png.
+    """Writes the digits as greyscale PNG files of 8 x 8 pixels: FOLDER/CLASS/NUMBER.png.
 
     Returns:
-      How many.
+      The number of files.
     """
     from PIL import Image
     from sklearn.datasets import load_digits
 
     digits = load_digits()
     for number, (pixels, label) in enumerate(zip(digits.images, digits.target, strict=True)):
-        place = folder / str(label)
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray((pixels * 255 / 16).astype("uint8")).save(place / f"{number:04d}.png")
+        path = folder / str(label) / f"{number:04d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((pixels * 255 / 16).astype("uint8")).save(path)
     return len(digits.target)
 
 
 def demo(folder: Path) -> int:
-    """Makes the images, builds and verifies the data set; returns an exit code."""
+    """Writes the images to `folder`, builds and verifies the data set; returns an exit code."""
     images, output = folder / "images", folder / "digits"
     shutil.rmtree(folder, ignore_errors=True)
     count = write_digits(images)

@@ -1,10 +1,10 @@
-"""The command `imageshards-worker`: a process that works for a runner such as Flink.
+"""The command `imageshards-worker`: a worker process for a runner such as Flink.
 
-It is what Beam's container images start, for runners that start processes instead of containers:
+Runners that start processes instead of containers start it like this:
 
     --environment_type=PROCESS --environment_config='{"command": "imageshards-worker"}'
 
-The runner tells an identity and the address at which the rest can be asked for (Beam's SDK
+The runner passes the worker's id and the endpoint that provides its configuration (Beam's SDK
 container contract, https://s.apache.org/beam-fn-api-container-contract).
 """
 
@@ -16,9 +16,13 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Works until the runner closes the connection."""
+    """Runs until the runner closes the connection.
+
+    Args:
+      arguments: the arguments of the command; None for those of this process.
+    """
     parser = argparse.ArgumentParser(prog="imageshards-worker", description=__doc__)
-    parser.add_argument("--id", required=True, help="told by the runner")
+    parser.add_argument("--id", required=True, help="id of the worker, set by the runner")
     parser.add_argument("--provision_endpoint", required=True, metavar="HOST:PORT")
     args, _ = parser.parse_known_args(arguments)
 

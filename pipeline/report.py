@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from imageshards.reader.parse import to_uint8
 from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.shards import read_back
@@ -242,9 +243,7 @@ def _open(record: read_back.Record, schema: Schema) -> Image.Image:
         return Image.open(io.BytesIO(data))
     info = read_back.info_of(record, schema)
     values = np.frombuffer(data, np.dtype(content.array.dtype).newbyteorder("<"))
-    if content.array.dtype == "float32":
-        values = (values * (255 if values.max(initial=0) <= 1 else 1)).round().astype(np.uint8)
-    pixels = values.reshape(info.height, info.width, -1)
+    pixels = to_uint8(values).reshape(info.height, info.width, -1)
     return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
 
 

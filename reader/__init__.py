@@ -1,12 +1,14 @@
-"""The training side: read a data set, split it again, look at it, check it.
+"""Reads finished data sets: for training, by record number, to inspect them and to verify them.
 
 from imageshards import reader
 
 train = reader.load("dataset", "train", batch_size=128, image_size=224)  # a tf.data.Dataset
 image, label = reader.open("dataset", "train")[7]  # without TensorFlow
 
-What cannot be read raises a `BuildError` (the data set) or a `CorruptRecord` (a record), a wrong
-argument a `UsageError`: each is one line that says what is wrong, where, and what to do.
+Not here: building data sets (`pipeline`), and training loops (`launch.training`).
+
+Every error is one line. A `BuildError` is about a data set that cannot be read, a `CorruptRecord`
+about a record, and a `UsageError` about an invalid argument.
 """
 
 from imageshards.reader.load import load

@@ -1,9 +1,9 @@
-"""How many shards for so many hosts.
+"""How many shards a data set should have if several hosts read it.
 
-Three things pull at the number. Hosts that divide it read whole files. TensorFlow's guide to
-TFRecord files (tensorflow.org/tutorials/load_data/tfrecord) wants ten times as many files as hosts,
-for reads beside each other, and 10 MB a file at least, better 100 MB or more: below, opening files
-takes as long as reading them.
+The advice weighs three things. If the number of shards is a multiple of the number of hosts, hosts
+read whole files. TensorFlow's guide (tensorflow.org/tutorials/load_data/tfrecord) recommends ten
+files for each host, for parallel reads, and at least 10 MB, better 100 MB, for each file: opening
+smaller files takes as long as reading them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _LOPSIDED = 0.05
 
 @dataclass(frozen=True)
 class SplitAdvice:
-    """For one split.
+    """The advice for one split.
 
     Attributes:
-      split: its name.
-      records: in it.
-      bytes: of its files.
-      shards: as it is.
-      advised: as it would be best, which may be what it is.
-      reasons: for that number.
-      warnings: what is wrong as it is.
+      split: the name of the split.
+      records: the number of its records.
+      bytes: the size of its files.
+      shards: the number of its shards.
+      advised: the best number of shards, which may be the same.
+      reasons: the reasons for that number.
+      warnings: the problems of the present number.
     """
 
     split: str
@@ -48,7 +48,7 @@ class SplitAdvice:
 
 @dataclass(frozen=True)
 class Advice:
-    """For a data set and a number of hosts."""
+    """The advice for a data set and a number of hosts."""
 
     output: str
     hosts: int
@@ -56,13 +56,13 @@ class Advice:
 
     @property
     def num_shards(self) -> str:
-        """What `reshard` is to be given; empty where all is well."""
+        """The value of `reshard --num_shards`, or empty if no change is advised."""
         if all(split.shards == split.advised for split in self.splits):
             return ""
         return ",".join(f"{split.split}={split.advised}" for split in self.splits)
 
     def to_json(self) -> str:
-        """One line for machines."""
+        """Returns one line of JSON."""
         return json.dumps({**asdict(self), "num_shards": self.num_shards})
 
     def __str__(self) -> str:
@@ -71,7 +71,9 @@ class Advice:
     def _lines(self) -> Iterator[str]:
         yield f"{self.output} for {counted(self.hosts, 'host')}"
         for split in self.splits:
-            change = f" -> {split.advised:,}" if split.advised != split.shards else ", as they are"
+            change = (
+                f" -> {split.advised:,}" if split.advised != split.shards else ", no change advised"
+            )
             yield (
                 f"  {split.split}: {counted(split.shards, 'shard')}{change}  "
                 f"({split.records:,} records, {_megabytes(split.bytes)})"
@@ -85,18 +87,18 @@ class Advice:
 
 
 def advise(folder: str, hosts: int) -> Advice:
-    """Says how many shards are best.
+    """Returns the best number of shards for each split of a data set.
 
     Args:
-      folder: a data set that imageshards built.
-      hosts: that read each split together, such as 32 of a TPU v4-256.
+      folder: the folder of a data set that imageshards built.
+      hosts: the number of hosts that read each split together, such as 32 of a TPU v4-256.
 
     Raises:
-      UsageError: there are no hosts.
+      UsageError: `hosts` is below 1.
       BuildError: there is no such data set.
     """
     if hosts < 1:
-        raise UsageError(f"--hosts {hosts}: write 1 or more")
+        raise UsageError(f"invalid --hosts {hosts}: must be at least 1")
     dataset = open_dataset(folder)
     splits = tuple(_split(dataset, name, hosts) for name in dataset.lengths)
     return Advice(dataset.layout.root, hosts, splits)
@@ -114,9 +116,15 @@ def _split(dataset: Dataset, name: str, hosts: int) -> SplitAdvice:
 
 
 def advised_shards(records: int, size: int, hosts: int) -> tuple[int, tuple[str, ...]]:
-    """(number of shards, why) for a split of so many records and bytes."""
+    """Returns the best number of shards for a split, and the reasons.
+
+    Args:
+      records: the number of its records.
+      size: the size of its files in bytes.
+      hosts: the number of hosts that read it together.
+    """
     if records < hosts:
-        return records, (f"{records:,} records are fewer than the hosts: read it on fewer",)
+        return records, (f"there are only {records:,} records: use fewer hosts",)
     each = max(
         round(size / hosts / TARGET_SHARD_BYTES),
         min(_FILES_PER_HOST, size // (hosts * _SMALL_BYTES)),
@@ -126,7 +134,7 @@ def advised_shards(records: int, size: int, hosts: int) -> tuple[int, tuple[str,
     reasons = [f"{_per_host(advised, hosts)}, {_each(size, advised)}"]
     if size / advised < _LEAST_BYTES and each == 1:
         reasons.append(
-            f"less than {_megabytes(_LEAST_BYTES)} is little for a file, but each host wants one"
+            f"files below {_megabytes(_LEAST_BYTES)} are small, but each host requires one"
         )
     return advised, tuple(reasons)
 
@@ -135,21 +143,22 @@ def _warnings(lengths: list[int], size: int, hosts: int) -> Iterator[str]:
     shards = len(lengths)
     if shards < hosts:
         yield (
-            f"{counted(shards, 'shard')} for {hosts:,} hosts: hosts share files, and readers that "
-            "deal whole files leave some hosts without any"
+            f"{counted(shards, 'shard')} for {hosts:,} hosts: readers that assign whole files "
+            "leave some hosts without records; reader.load divides files instead"
         )
     elif shards % hosts:
         most = -(-shards // hosts)
         yield (
-            f"{hosts:,} hosts do not divide {shards:,} shards: readers that deal whole files give "
-            f"some hosts {most:,} and some {most - 1:,}; reader.load cuts files instead"
+            f"{shards:,} shards are not a multiple of {hosts:,} hosts: readers that assign whole "
+            f"files give some hosts {most:,} and some {most - 1:,}; reader.load divides files "
+            "instead"
         )
     if size / shards < _LEAST_BYTES and shards > hosts:
         yield f"{_each(size, shards)}: opening files takes as long as reading them"
     if max(lengths) - min(lengths) > max(1, _LOPSIDED * max(lengths)):
         yield f"shards have from {min(lengths):,} to {max(lengths):,} records"
     if size / shards > _LARGE_BYTES:
-        yield f"{_each(size, shards)}: few can be read beside each other"
+        yield f"{_each(size, shards)}: few can be read in parallel"
 
 
 def _per_host(shards: int, hosts: int) -> str:

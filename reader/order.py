@@ -1,15 +1,14 @@
-"""In which order the records of a host are read: blocks and windows. Pure.
+"""The order in which a host reads its records: blocks and windows. Pure.
 
-A block is some consecutive records of a file, read at one go. An epoch is a permutation of the
-blocks, cut into windows of `blocks_per_window` blocks, each of which is shuffled as a whole. Both
-permutations are functions of the seed and the epoch, so that a place in the order is a number.
-Records of a shard are in a random order already: neighbours in a block are no kin.
+A block is a run of consecutive records of a file, read at once. An epoch is a permutation of the
+blocks, cut into windows of `per_window` blocks; the records of each window are shuffled together.
+Both permutations are functions of the seed and the epoch, so a number of records is a position in
+the order. The records of a shard are in random order already, so neighbours are not similar.
 """
 
 from __future__ import annotations
 
 import json
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -19,41 +18,22 @@ import numpy.typing as npt
 
 from imageshards.reader.files import RecordFile, fingerprints, read_indexes
 from imageshards.reader.splits import Span
-from imageshards.transforms.elements import UsageError
 
-MAX_SEED = (1 << 62) - 1
-"""What TensorFlow takes, with a bit to spare for the uses of a seed."""
 _BLOCK_BYTES = 8 << 20
 _WINDOW_BYTES = 128 << 20
 _BLOCKS_PER_WINDOW = 16
 _MIN_WINDOW, _MAX_WINDOW = 16, 1 << 16
 
 
-def whole(name: str, value: object, least: int = 0, most: int = MAX_SEED) -> int:
-    """An argument that is to be a whole number.
-
-    Raises:
-      UsageError: it is none, or too small or large.
-    """
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = least - 1
-    if not least <= number <= most:
-        bounds = f"{least} or more" + (f", and {most} at most" if number > most else "")
-        raise UsageError(f"{name} {value!r}: take a whole number, {bounds}")
-    return number
-
-
 @dataclass(frozen=True)
 class Blocks:
-    """What is read at one go.
+    """The blocks of a host.
 
     Attributes:
-      table: int64 [blocks, 4]: place of the file, offset of the first record, records, bytes.
-      largest: records of the largest block.
-      per_window: blocks that are shuffled together.
-      spans: the same as records of files.
+      table: int64 [blocks, 4]: index of the file, offset of the first record, records, bytes.
+      largest: the number of records in the largest block.
+      per_window: the number of blocks that are shuffled together.
+      spans: the same blocks as ranges of records.
     """
 
     table: npt.NDArray[np.int64]
@@ -63,16 +43,24 @@ class Blocks:
 
     @property
     def records(self) -> int:
-        """Of an epoch."""
+        """The number of records in an epoch."""
         return int(self.table[:, 2].sum())
 
     @property
     def windows(self) -> int:
-        """Of an epoch."""
+        """The number of windows in an epoch."""
         return -(-len(self.table) // self.per_window)
 
     def seek(self, permutation: npt.NDArray[np.int64], record: int) -> tuple[int, int]:
-        """(window, records of it that come before) of a record of an epoch."""
+        """Finds a record of an epoch.
+
+        Args:
+          permutation: int64 [blocks], the order of the blocks in the epoch.
+          record: the number of records before it in the epoch.
+
+        Returns:
+          (the index of its window, the number of records before it in the window).
+        """
         sizes = self.table[permutation, 2]
         starts = np.concatenate(
             [[0], np.add.accumulate(sizes)[self.per_window - 1 :: self.per_window]]
@@ -81,10 +69,10 @@ class Blocks:
         return window, int(record - starts[window])
 
     def digest(self, files: Sequence[RecordFile], **settings: object) -> str:
-        """By which a state is known to be of the same order, and of the same records."""
-        mine = [files[place] for place in np.unique(self.table[:, 0])]
-        names = [file.uri.rpartition("/")[2] for file in mine]
-        contents = fingerprints(mine)
+        """Returns a digest that identifies the order and the records, for saved states."""
+        used = [files[number] for number in np.unique(self.table[:, 0])]
+        names = [file.uri.rpartition("/")[2] for file in used]
+        contents = fingerprints(used)
         head = json.dumps(
             [names, contents, self.largest, self.per_window, sorted(settings.items())]
         )
@@ -94,15 +82,15 @@ class Blocks:
 def make_blocks(
     files: Sequence[RecordFile], spans: Sequence[Span], window: int | None = None
 ) -> Blocks:
-    """Cuts spans into blocks.
+    """Cuts the records of a host into blocks.
 
     Args:
-      files: in which the spans are.
-      spans: of this host.
-      window: records to shuffle together; None: as many as take 128 MB, from 16 to 65,536. Of
-        compressed files a block is all that is to be read of one, and a window at least a block.
+      files: the files to which the spans refer.
+      spans: the records of the host.
+      window: the number of records to shuffle together; None for as many as fit in 128 MB, from 16
+        to 65,536. The records of a compressed file are one block, and a window is at least one.
     """
-    read_indexes(files[place] for place in sorted({span.file for span in spans}))
+    read_indexes(files[number] for number in sorted({span.file for span in spans}))
     records = sum(span.records for span in spans)
     size = 0
     for span in spans:
@@ -112,7 +100,7 @@ def make_blocks(
         window = min(max(_WINDOW_BYTES // mean, _MIN_WINDOW), _MAX_WINDOW)
     per_block = max(1, min(window // _BLOCKS_PER_WINDOW, _BLOCK_BYTES // mean))
     if not all(files[span.file].container.random_access for span in spans):
-        # To begin in the middle of a compressed file takes unpacking all that is before.
+        # Reading from the middle of a compressed file requires decompressing all before it.
         per_block = max(span.records for span in spans)
     rows = []
     cut: list[Span] = []
@@ -122,7 +110,7 @@ def make_blocks(
         ends = np.minimum(begins + per_block, span.end)
         lasts = ends - 1
         sizes = offsets[lasts] + framed[lasts] - offsets[begins]
-        places = np.full_like(begins, span.file)
-        rows.append(np.stack([places, offsets[begins], ends - begins, sizes], 1))
+        numbers = np.full_like(begins, span.file)
+        rows.append(np.stack([numbers, offsets[begins], ends - begins, sizes], 1))
         cut += [Span(span.file, *ends) for ends in zip(begins.tolist(), ends.tolist(), strict=True)]
     return Blocks(np.concatenate(rows), per_block, max(1, window // per_block), cut)

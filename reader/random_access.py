@@ -15,8 +15,8 @@ from typing import Any, overload
 import numpy as np
 
 from imageshards.reader.files import Source, find
-from imageshards.reader.load import check_channels, schema_with
-from imageshards.reader.order import make_blocks, whole
+from imageshards.reader.options import Keys, check_channels, check_integer
+from imageshards.reader.order import make_blocks
 from imageshards.reader.parse import array_with_channels, decode_image, decode_numpy
 from imageshards.reader.splits import Span, share_of, take
 from imageshards.transforms.elements import UsageError
@@ -39,6 +39,11 @@ def open(
     check: bool = True,
 ) -> Records:
     """Opens the records of a split for random access. Does not import TensorFlow.
+
+    >>> records = open("dataset", "train")
+    >>> image, label = records[7]
+    >>> image.dtype, records.classes[label] in ("class00", "class01")
+    (dtype('uint8'), True)
 
     Args:
       place: the folder of a data set that imageshards built, or a glob pattern of record files.
@@ -63,7 +68,7 @@ def open(
     """
     check_channels(channels, (3, 1, 0))
     source = find(place)
-    schema = schema_with(source.schema, image_key, label_key)
+    schema = Keys(None, image_key, label_key).applied_to(source.schema)
     return Records(source, source.spans(split), schema, decode, channels, check)
 
 
@@ -73,6 +78,12 @@ class Records(Sequence[Any]):
     An image is a uint8 array [height, width, channels], or of the schema's dtype; a text is bytes.
     A label is an int. Records can be pickled and sliced, and several threads and processes can read
     them at a time.
+
+    >>> records = open("dataset", "train")
+    >>> half = records[: len(records) // 2]
+    >>> sum(len(half.share(num_hosts=2, host=host)) for host in range(2)) == len(half)
+    True
+    >>> image, label = next(half.shuffled(seed=1, epoch=0))
 
     Attributes:
       classes: names in label order; empty if unknown.
@@ -148,7 +159,7 @@ class Records(Sequence[Any]):
 
     def share(self, num_hosts: int, host: int) -> Records:
         """Returns the records for one of `num_hosts` hosts; together they read each record once."""
-        num_hosts, host = whole("num_hosts", num_hosts, 1), whole("host", host)
+        num_hosts, host = check_integer("num_hosts", num_hosts, 1), check_integer("host", host)
         return self._with(share_of(self._spans, num_hosts, host))
 
     def shuffled(self, seed: int = 0, epoch: int = 0, window: int | None = None) -> Iterator[Any]:
@@ -162,9 +173,9 @@ class Records(Sequence[Any]):
           window: number of records that are held in memory and shuffled together; None: 128 MB of
             records, from 16 to 65,536. Of compressed files, it is at least one whole file.
         """
-        seed, epoch = whole("seed", seed), whole("epoch", epoch)
+        seed, epoch = check_integer("seed", seed), check_integer("epoch", epoch)
         if window is not None:
-            window = whole("window", window, 1)
+            window = check_integer("window", window, 1)
         return self._shuffled(seed, epoch, window)
 
     def _shuffled(self, seed: int, epoch: int, window: int | None) -> Iterator[Any]:

@@ -1,6 +1,6 @@
-"""A contact sheet: the first images of each split, which the shuffle has made a random draw.
+"""Contact sheets: the first images of each split. As the data set is shuffled, they are a sample.
 
-As a PNG or an HTML file, or as half blocks in a terminal that shows 24-bit colours.
+A sheet is written as a PNG or HTML file, or as half blocks to a terminal with 24-bit colours.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from imageshards.reader.files import find
+from imageshards.reader.parse import to_uint8
 from imageshards.reader.random_access import open as open_records
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
@@ -48,7 +49,7 @@ figcaption { font-size: 12px; color: var(--soft); white-space: nowrap; overflow:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image and what stands below it."""
+    """An image and its caption."""
 
     image: Image.Image
     caption: str
@@ -56,17 +57,23 @@ class Picture:
 
 @dataclass(frozen=True)
 class Sheet:
-    """Some images of each split of a place."""
+    """A contact sheet.
+
+    Attributes:
+      place: the data set or file that it shows.
+      splits: name of a split -> the images shown.
+      records: name of a split -> the number of its records.
+    """
 
     place: str
     splits: Mapping[str, list[Picture]]
     records: Mapping[str, int]
 
     def save(self, path: str) -> None:
-        """Writes a PNG or an HTML file, as the name ends.
+        """Writes a PNG or an HTML file, depending on the suffix of `path`.
 
         Raises:
-          BuildError: it cannot be written.
+          BuildError: the file cannot be written.
         """
         try:
             if path.endswith(".png"):
@@ -75,10 +82,12 @@ class Sheet:
                 with open(path, "w", encoding="utf-8", errors="replace") as file:
                     file.write(self.html())
         except OSError as error:
-            raise BuildError(f"--contact_sheet {path}: {error.strerror or error}") from error
+            raise BuildError(
+                f"cannot write --contact_sheet {path}: {error.strerror or error}"
+            ) from error
 
     def image(self) -> Image.Image:
-        """RGB, 8 images to a row."""
+        """Returns the sheet as an RGB image with 8 images per row."""
         columns = min(_COLUMNS, max(map(len, self.splits.values())))
         cell = _SIDE + _MARGIN
         heights = {
@@ -102,7 +111,7 @@ class Sheet:
         return sheet
 
     def html(self) -> str:
-        """A page without a network."""
+        """Returns the sheet as an HTML page that loads nothing."""
         body = []
         for name, pictures in self.splits.items():
             figures = "".join(
@@ -120,7 +129,7 @@ class Sheet:
         )
 
     def blocks(self, columns: int) -> Iterator[str]:
-        """Lines for a terminal of so many columns: two rows of images for each split."""
+        """Yields lines for a terminal with so many columns: two rows of images per split."""
         each = max(1, (columns - 2) // (_BLOCK_SIDE + 1))
         for name, pictures in self.splits.items():
             yield f"  {self._title(name)}"
@@ -142,7 +151,7 @@ class Sheet:
 
 
 def shows_colours(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Whether a stream is a terminal that says of itself that it shows 24-bit colours."""
+    """Returns whether a stream is a terminal that declares 24-bit colours in the environment."""
     return (
         stream.isatty()
         and environment.get("COLORTERM") in ("truecolor", "24bit")
@@ -151,21 +160,21 @@ def shows_colours(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 def check_path(path: str) -> None:
-    """What can be told before anything is read.
+    """Checks the value of `--contact_sheet`.
 
     Raises:
-      UsageError: it is neither a PNG nor an HTML file.
+      UsageError: it is not the name of a PNG or HTML file.
     """
     if not path.endswith(_SUFFIXES):
-        raise UsageError(f"--contact_sheet {path}: write FILE.png or FILE.html")
+        raise UsageError(f"invalid --contact_sheet {path}: write FILE.png or FILE.html")
 
 
 def make_sheet(place: str, images: int) -> Sheet | None:
-    """The first images of each split; None where records are texts.
+    """Returns the first images of each split, or None if the records are texts.
 
     Args:
       place: the folder of a data set, or a TFRecord file.
-      images: how many of each split.
+      images: the number of images per split.
 
     Raises:
       BuildError: there is no such data set, or it is damaged.
@@ -197,20 +206,18 @@ def _caption(label: int | None, classes: list[str]) -> str:
 
 
 def _picture(pixels: npt.NDArray[Any]) -> Image.Image:
-    if pixels.dtype != np.uint8:
-        top = 255.0 if pixels.max(initial=0) <= 1 else 1.0
-        pixels = np.clip(pixels * top, 0, 255).astype(np.uint8)
+    pixels = to_uint8(pixels)
     if pixels.shape[2] == 1:
         pixels = pixels[..., 0]
     return Image.fromarray(np.ascontiguousarray(pixels)).convert("RGB")
 
 
 def _square(image: Image.Image, side: int) -> Image.Image:
-    """The middle of an image, as a square."""
+    """Returns the largest centred square of an image, resized."""
     width, height = image.size
     cut = min(width, height)
     left, top = (width - cut) // 2, (height - cut) // 2
-    # Few pixels look better as they are than blurred.
+    # Enlarged pixels look better with sharp edges than blurred.
     how = Image.Resampling.NEAREST if cut < side else Image.Resampling.LANCZOS
     return image.resize((side, side), how, (left, top, left + cut, top + cut))
 
@@ -222,7 +229,7 @@ def _jpeg(image: Image.Image) -> str:
 
 
 def _line(above: npt.NDArray[np.int64], below: npt.NDArray[np.int64]) -> str:
-    """A row of half blocks, each an upper pixel on the colour of the lower one."""
+    """Returns half blocks: the upper pixel is the foreground, the lower one the background."""
     cells = (
         f"\x1b[38;2;{r};{g};{b};48;2;{s};{h};{c}m\N{UPPER HALF BLOCK}"
         for (r, g, b), (s, h, c) in zip(above.tolist(), below.tolist(), strict=True)

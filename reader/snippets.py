@@ -1,4 +1,4 @@
-"""`imageshards features`: the schemas, and Python that parses their records, as text to paste."""
+"""The texts of `imageshards features`: the schemas, and Python code that parses their records."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ _EXAMPLE_SHAPE = "[32, 32, 3]"
 
 
 def list_schemas() -> str:
-    """A line for each schema."""
+    """Returns the names of all schemas and their uses, one per line."""
     rows = "\n".join(f"  {schema.name:<10}{schema.use}" for schema in SCHEMAS.values())
     return (
         f"Schemas, for --features:\n{rows}\n"
-        "imageshards features NAME, or DIR of a data set, prints its features and how to parse them"
+        "To print the features of a schema or data set and code that parses them, run\n"
+        "  imageshards features NAME|DIR"
     )
 
 
 def describe(place: str) -> str:
-    """The features of a schema, and a function that parses a record of it: a piece of Python.
+    """Returns Python code: the features of a schema as comments, and a function that parses them.
 
     Args:
       place: the name of a schema, or the folder of a data set.
 
     Raises:
-      BuildError: it is neither.
+      BuildError: there is no such schema or data set.
     """
     schema = schema_of(place)
     return "\n".join([*_comment(schema), "", *_code(schema)])
@@ -44,7 +45,7 @@ def _comment(schema: Schema) -> Iterator[str]:
 
 def _meaning(feature: Feature) -> str:
     if feature.source.startswith(COLUMN):
-        return "a column of --features_from, or none: an empty list"
+        return "a column of --features_from; without one an empty list"
     text = SOURCES.get(feature.source, feature.tfds)
     if feature.array:
         text += f": {feature.array.dtype}, little-endian"
@@ -56,10 +57,9 @@ def _code(schema: Schema) -> Iterator[str]:
     yield ""
     content = schema.content
     if content and content.array and not schema.key_of("shape"):
-        told = content.array.shape
-        shape = str(list(told)) if told else _EXAMPLE_SHAPE
+        shape = str(list(content.array.shape)) if content.array.shape else _EXAMPLE_SHAPE
         yield f"SHAPE = {shape}  # height, width, channels" + (
-            "" if told else ": as --resize and --channels say"
+            "" if content.array.shape else "; set by --resize and --channels"
         )
     yield "SPEC = {"
     for feature in schema.features:

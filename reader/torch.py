@@ -1,6 +1,6 @@
-"""An iterable data set of PyTorch, which reads files in order. Imports torch.
+"""An iterable data set for PyTorch that reads files in order. This module imports torch.
 
-A map-style one is `reader.open(...)` itself: a sequence is all that a DataLoader asks for.
+`reader.open(...)` itself is a map-style data set: a DataLoader accepts any sequence.
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ from imageshards.reader.random_access import Records
 
 
 class IterableRecords(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]
-    """Records as a DataLoader streams them, each worker its own share.
+    """Records that a DataLoader streams; each of its workers reads its own share.
 
-    With `persistent_workers=True`, `epoch` does not reach the workers, which keep the one they
-    began with. `len(loader)` is that of one worker: of several, each ends with a batch of its own
-    that may not be full.
+    With `persistent_workers=True`, workers keep the `epoch` with which they started. `len(loader)`
+    assumes a single worker: with several, each ends with a batch that may be incomplete.
 
     Attributes:
-      epoch: of which the order is a function; set it before each epoch.
+      epoch: selects the order of the records; set it before each epoch.
     """
 
     def __init__(
         self, records: Records, *, shuffle: bool = True, seed: int = 0, window: int | None = None
     ) -> None:
-        """Arguments are those of `Records.shuffled`.
+        """Reads `records` in the order of `Records.shuffled`.
 
         Args:
-          records: what `reader.open` gives, or a host's `share` of it.
-          shuffle: in another order each epoch; else in that of the files.
-          seed: of the shuffling.
-          window: records that each worker shuffles together.
+          records: the result of `reader.open`, or of its `share` for one host.
+          shuffle: use another order in each epoch; False: the order of the files.
+          seed: the seed of the shuffling.
+          window: the number of records that each worker shuffles together.
         """
         super().__init__()
         self.epoch = 0
@@ -46,12 +45,12 @@ class IterableRecords(torch.utils.data.IterableDataset[Any]):  # type: ignore[mi
         return len(self._records)
 
     def __iter__(self) -> Iterator[Any]:
-        """The share of this worker, or all."""
+        """Iterates over the share of this worker, or over all records without workers."""
         worker = torch.utils.data.get_worker_info()
         records = self._records
         if worker is not None:
             workers = min(worker.num_workers, len(records))
-            if worker.id >= workers:  # there are fewer records than workers
+            if worker.id >= workers:  # there are more workers than records
                 return iter(())
             records = records.share(workers, worker.id)
         if self._shuffle:

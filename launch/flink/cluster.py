@@ -1,11 +1,11 @@
 """A Flink cluster on this machine: a job manager, task managers, and Beam's job server.
 
-    cluster.py start    in the background; its log is .engines/cluster/log
-    cluster.py stop
-    cluster.py run      in the foreground, until it is interrupted or its standard input ends
+    cluster.py start    starts it in the background; its log is .engines/cluster/log
+    cluster.py stop     stops it
+    cluster.py run      runs it until an interrupt or the end of the standard input
 
-`make flink` fetches the jars first. Only Java and this Python are used: the start scripts of a
-distribution of Flink are not in Maven's repository, so its main classes are started as they do.
+`make flink` downloads the jars first. Maven's repository has Flink's jars but not its start
+scripts, so the main classes are started here as the scripts do. Only Java and Python are required.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MANAGER = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoi
 _TASK_MANAGER = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
 _START_SECONDS = 60.0
 
-# What Flink's own configuration opens for it on Java 17.
+# The packages that Flink's own configuration opens on Java 17.
 _OPENS = [
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
     for package in (
@@ -43,7 +43,7 @@ _OPENS = [
     )
 ]  # fmt: skip
 
-# The sizes of a task manager's memory: its start script would compute them.
+# The sizes of a task manager's memory, which Flink's start script would compute.
 _CONFIG = """\
 jobmanager.rpc.address: 127.0.0.1
 jobmanager.rpc.port: {rpc}
@@ -79,12 +79,23 @@ def main() -> int:
     """Runs a command line; returns the exit code."""
     parser = argparse.ArgumentParser(description="A Flink cluster on this machine.")
     parser.add_argument("command", choices=["start", "stop", "run"])
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="configuration, logs, pid")
-    parser.add_argument("--rest_port", type=int, default=8081, help="of Flink; 0: any that is free")
-    parser.add_argument("--job_port", type=int, default=8099, help="of the job server; 0: any")
-    parser.add_argument("--task_managers", type=int, default=2)
-    parser.add_argument("--slots", type=int, default=1, help="of each task manager")
-    parser.add_argument("--restarts", type=int, default=3, help="of a job whose worker died")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=FOLDER,
+        help="folder of the configuration, the logs and the process id",
+    )
+    parser.add_argument(
+        "--rest_port", type=int, default=8081, help="port of Flink's REST API; 0 for a free port"
+    )
+    parser.add_argument(
+        "--job_port", type=int, default=8099, help="port of the job server; 0 for a free port"
+    )
+    parser.add_argument("--task_managers", type=int, default=2, help="number of task managers")
+    parser.add_argument("--slots", type=int, default=1, help="slots of each task manager")
+    parser.add_argument(
+        "--restarts", type=int, default=3, help="restarts of a job whose worker dies"
+    )
     args = parser.parse_args()
     try:
         if args.command == "stop":
@@ -96,14 +107,14 @@ def main() -> int:
 
 
 class _Problem(Exception):
-    """What a user can mend."""
+    """An error that the user can correct."""
 
 
 def _pid(folder: Path) -> int | None:
-    """Of the cluster that runs in a folder."""
+    """Returns the process id of the cluster that runs in a folder, or None."""
     try:
         pid = int((folder / "pid").read_text())
-        # A number is used again one day: only a process of this script is ours.
+        # Process ids are reused: check that the process runs this script.
         running = Path(__file__).name in Path(f"/proc/{pid}/cmdline").read_text()
     except (OSError, ValueError):
         return None
@@ -112,7 +123,7 @@ def _pid(folder: Path) -> int | None:
 
 def _start(args: argparse.Namespace) -> int:
     if _pid(args.folder):
-        raise _Problem(f"it runs already, in {args.folder}; make flink-stop stops it")
+        raise _Problem(f"a cluster already runs in {args.folder}: run make flink-stop to stop it")
     args.folder.mkdir(parents=True, exist_ok=True)
     arguments = ["run", *(word for word in sys.argv[1:] if word != "start")]
     with (args.folder / "log").open("wb") as log:
@@ -122,15 +133,14 @@ def _start(args: argparse.Namespace) -> int:
             env={**os.environ, "IMAGESHARDS_FLINK_DETACHED": "1"},
         )  # fmt: skip
     assert process.stdout
-    told = process.stdout.readline().decode()
-    if not told:
+    line = process.stdout.readline().decode()
+    if not line:
         lines = (args.folder / "log").read_text(errors="replace").splitlines()
         raise _Problem(f"it did not start: {lines[-1] if lines else ''} ({args.folder}/log)")
-    endpoints = json.loads(told)
-    options = " ".join(map(shlex.quote, endpoints["options"]))
+    options = " ".join(map(shlex.quote, json.loads(line)["options"]))
     print(
-        f"A Flink cluster runs. A build on it:\n\n    imageshards build ... {options}\n\n"
-        "make flink-stop stops it."
+        "A Flink cluster runs. To build on it, run\n\n"
+        f"    imageshards build ... {options}\n\nTo stop it, run make flink-stop."
     )
     return 0
 
@@ -138,20 +148,20 @@ def _start(args: argparse.Namespace) -> int:
 def _stop(folder: Path) -> int:
     pid = _pid(folder)
     if pid is None:
-        print("flink: no cluster runs")
+        print("flink: no cluster is running")
         return 0
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + 30
     while _pid(folder) and time.monotonic() < deadline:
         time.sleep(0.1)
     if _pid(folder):
-        raise _Problem(f"process {pid} does not end")
+        raise _Problem(f"process {pid} did not end within 30 s")
     print("flink: stopped")
     return 0
 
 
 class _Cluster:
-    """The processes, all in one process group, which ends as a whole."""
+    """The processes of a cluster, in one process group that ends as a whole."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
@@ -162,12 +172,12 @@ class _Cluster:
         self._ended = threading.Event()
 
     def run(self) -> int:
-        """Runs until it is told to end; one process that ends takes the others with it."""
+        """Runs until a signal or until one of the processes ends; then all end."""
         if not (ENGINES / "flink").is_dir():
-            raise _Problem("no jars; make flink fetches them")
+            raise _Problem("there are no jars: run make flink to download them")
         for port in (self._rest, self._jobs):
             if not _is_free(port):
-                raise _Problem(f"port {port} is taken; --rest_port and --job_port name others")
+                raise _Problem(f"port {port} is in use: set --rest_port and --job_port")
         if os.getpgrp() != os.getpid():
             os.setpgrp()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -188,14 +198,14 @@ class _Cluster:
             self._end()
 
     def _options(self) -> list[str]:
-        """What a build is told to run here."""
+        """Returns the options of a build that runs on this cluster."""
         return [
             "--runner=FlinkRunner",
             f"--job_endpoint=127.0.0.1:{self._jobs}",
             "--environment_type=PROCESS",
             '--environment_config={"command": "imageshards-worker"}',
             f"--parallelism={self._args.task_managers * self._args.slots}",
-            # Else every stage starts its workers anew, which takes seconds.
+            # Without it each stage starts new workers, which takes seconds.
             "--environment_cache_millis=10000",
         ]
 
@@ -209,7 +219,7 @@ class _Cluster:
             folder=self._folder,
         )
         (self._folder / "config.yaml").write_text(config)
-        # Half of what short jobs cost would be the optimizing compiler's.
+        # The optimizing compiler would take half of the CPU time of short jobs.
         java = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *_OPENS]
         flink = [*java, "-XX:MaxMetaspaceSize=256m", "-cp", f"{ENGINES}/flink/*"]
         conf = ["--configDir", str(self._folder)]
@@ -228,7 +238,7 @@ class _Cluster:
         )  # fmt: skip
 
     def _spawn(self, name: str, command: list[str]) -> None:
-        # Task managers start imageshards-worker, which is beside this Python.
+        # Task managers start imageshards-worker, which is in the folder of this Python.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         with (self._folder / f"{name}.log").open("wb") as log:
             try:
@@ -237,7 +247,7 @@ class _Cluster:
                     env={**os.environ, "PATH": path},
                 )  # fmt: skip
             except FileNotFoundError as error:
-                raise _Problem(f"{command[0]} is not installed") from error
+                raise _Problem(f"{command[0]} is not installed: install it") from error
 
     def _await_task_managers(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
@@ -246,28 +256,28 @@ class _Cluster:
             with suppress(OSError, ValueError):
                 url = f"http://127.0.0.1:{self._rest}/overview"
                 with urllib.request.urlopen(url, timeout=5) as answer:
-                    there = json.load(answer)["taskmanagers"]
-                if there == self._args.task_managers and not _is_free(self._jobs):
+                    running = json.load(answer)["taskmanagers"]
+                if running == self._args.task_managers and not _is_free(self._jobs):
                     return
             time.sleep(0.2)
-        raise _Problem(f"it did not start in {_START_SECONDS:.0f} s; see {self._folder}/*.log")
+        raise _Problem(f"it did not start within {_START_SECONDS:.0f} s: see {self._folder}/*.log")
 
     def _check(self) -> None:
         for name, process in self._processes.items():
             if process.poll() is not None:
-                raise _Problem(f"{name} ended; see {self._folder / name}.log")
+                raise _Problem(f"{name} ended: see {self._folder / name}.log")
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         self._ended.set()
 
     def _until_input_ends(self) -> None:
-        # Whoever started this holds the other end: it closes however that process ends.
+        # The other end belongs to the process that started this one, and is closed with it.
         while sys.stdin.buffer.read(4096):
             pass
         self._ended.set()
 
     def _end(self) -> None:
-        # Workers are children of the task managers, and in the group like all others.
+        # The workers, which are children of the task managers, are in the group too.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(0, signal.SIGTERM)
         for process in self._processes.values():

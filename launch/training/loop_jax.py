@@ -1,15 +1,15 @@
-"""A ResNet in JAX, data-parallel over all devices, of one process or of many.
+"""A ResNet in JAX, data-parallel over all devices of one process or of many.
 
-Weights are on every device, a batch is divided among them; the compiler adds what sums gradients.
-Each process reads its own records. Normalization is by groups of channels (arXiv:1803.08494), which
-keeps no averages of batches: the weights are all there is to the model.
+The weights are replicated on all devices, and each batch is divided among them; the compiler adds
+the sum of the gradients. Each process reads its own records. The model uses group normalization
+(arXiv:1803.08494), which has no running averages: the weights are the whole model.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,150 +20,151 @@ import optax
 import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from imageshards.launch.training.training import Data, Options, Result, claim, share, stops, tell
-from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.launch.training.training import Data, Options, Result, claim, divide, log, run_loop
+from imageshards.reader.stream import ImageDataset
+from imageshards.transforms.elements import UsageError
 
 Tree = Any
 """Nested dicts and lists of arrays."""
 
 _GROUPS = 8
-_KEPT = 3
+_KEPT_CHECKPOINTS = 3
 
 
 def train(options: Options) -> Result | None:
-    """Trains until `options.epochs` are done, from the last checkpoint on if there is one.
+    """Trains for `options.epochs` epochs, from the last checkpoint on if there is one.
 
     Returns:
-      What it reached; None in all processes but the first.
+      The result in the first process, None in all others.
     """
     if options.width % _GROUPS:
-        raise UsageError(f"--width {options.width}: take a multiple of {_GROUPS}")
+        raise UsageError(f"invalid --width {options.width}: must be a multiple of {_GROUPS}")
     if options.distributed:
         jax.distributed.initialize()
-    # TensorFlow only reads here, and would take the memory of all GPUs.
+    # TensorFlow only reads data here. It would reserve the memory of all GPUs.
     tf.config.set_visible_devices([], "GPU")
     hosts, host = jax.process_count(), jax.process_index()
     devices = jax.devices()
-    share(options.batch_size, len(devices), "devices")
-    host_batch = share(options.batch_size, hosts, "hosts")
-    mesh = Mesh(np.array(devices), ("batch",))
-    divided = NamedSharding(mesh, PartitionSpec("batch"))
-    everywhere = NamedSharding(mesh, PartitionSpec())
-
+    divide(options.batch_size, len(devices), "devices")
+    host_batch = divide(options.batch_size, hosts, "hosts")
     data = Data(options, "bfloat16" if devices[0].platform == "tpu" else "float32")
-    mine = data.train(host_batch, hosts, host)
-    epoch_steps = mine.steps_per_epoch
-    if mine.least_records < host_batch:
-        raise BuildError(f"--batch_size {options.batch_size}: there are fewer images in an epoch")
+    batches = data.train(host_batch, hosts, host)
     if host == 0:
         claim(options, data, "jax")
-    last = options.epochs * epoch_steps
-    optimizer = optax.chain(
-        optax.add_decayed_weights(5e-4),
-        optax.sgd(
-            optax.warmup_cosine_decay_schedule(
-                0.0, options.peak_rate, min(epoch_steps, last // 2), last
-            ),
-            momentum=0.9,
-            nesterov=True,
-        ),
+    trainer = _Trainer(options, data, batches, host_batch)
+    if host == 0:
+        if trainer.step:
+            log(f"resumes at step {trainer.step:,}, record {trainer.step * host_batch:,} per host")
+        count = sum(leaf.size for leaf in jax.tree.leaves(trainer.state["weights"]))
+        name = f"{len(devices)} devices" if len(devices) > 1 else "one device"
+        log(f"{name}, {count:,} weights, {batches.steps_per_epoch:,} steps per epoch")
+    result = run_loop(
+        trainer, options, data, batches.steps_per_epoch, trainer.step, first_host=host == 0
     )
-    key = jax.random.key(options.seed)
-    weights = resnet_weights(key, data.shape[2], data.classes, options.blocks, options.width)
-    training = {"weights": weights, "optimizer": optimizer.init(weights), "step": np.int32(0)}
+    return result if host == 0 else None
+
+
+class _Trainer:
+    """The model and its data, as `run_loop` requires them."""
+
+    def __init__(
+        self, options: Options, data: Data, batches: ImageDataset, host_batch: int
+    ) -> None:
+        self._options = options
+        mesh = Mesh(np.array(jax.devices()), ("batch",))
+        self._divided = NamedSharding(mesh, PartitionSpec("batch"))
+        optimizer = _optimizer(options, batches.steps_per_epoch)
+        key = jax.random.key(options.seed)
+        weights = resnet_weights(key, data.shape[2], data.classes, options.blocks, options.width)
+        state = {"weights": weights, "optimizer": optimizer.init(weights), "step": np.int32(0)}
+        hosts, host = jax.process_count(), jax.process_index()
+        saved = last_checkpoint(options)
+        if saved:
+            state, position = load_checkpoint(saved, state)
+            # This raises an error if the records are not those of the checkpoint.
+            data.train(host_batch, hosts, 0).iterator().restore(position)
+            batches = batches.starting_at(int(state["step"]) * host_batch)
+        self.step = int(state["step"])
+        self.state = jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
+        self._batches = batches.iterator()
+        self._test = data.test(host_batch, hosts, host)
+        self._one_step = _one_step(options, optimizer, key)
+
+    def run(self, steps: int) -> float:
+        losses = []
+        for _ in range(steps):
+            self.state, loss = self._one_step(self.state, *self._on_devices(next(self._batches)))
+            losses.append(loss)
+        return float(jnp.stack(losses).mean())
+
+    def count_correct(self) -> int:
+        weights = self.state["weights"]
+        counts = [_count_correct(weights, *self._on_devices(batch)) for batch in self._test]
+        return int(sum(map(float, counts)))
+
+    def save(self, step: int) -> None:
+        if jax.process_index() == 0:
+            save_checkpoint(self._options, step, self.state, self._batches.state())
+
+    def _on_devices(self, batch: Any) -> list[jax.Array]:
+        """Puts the part of the batch that this process has read on its devices."""
+        return [
+            jax.make_array_from_process_local_data(self._divided, part.numpy()) for part in batch
+        ]
+
+
+def _optimizer(options: Options, epoch_steps: int) -> optax.GradientTransformation:
+    last = options.epochs * epoch_steps
+    rate = optax.warmup_cosine_decay_schedule(
+        0.0, options.peak_rate, min(epoch_steps, last // 2), last
+    )
+    return optax.chain(
+        optax.add_decayed_weights(5e-4), optax.sgd(rate, momentum=0.9, nesterov=True)
+    )
+
+
+def _one_step(
+    options: Options, optimizer: optax.GradientTransformation, key: jax.Array
+) -> Callable[[Tree, jax.Array, jax.Array], tuple[Tree, jax.Array]]:
+    """Returns the compiled training step: (state, images, labels) -> (state, loss)."""
 
     @partial(jax.jit, donate_argnums=0)
-    def one_step(training: Tree, images: jax.Array, labels: jax.Array) -> tuple[Tree, jax.Array]:
+    def one_step(state: Tree, images: jax.Array, labels: jax.Array) -> tuple[Tree, jax.Array]:
         if options.augment == "shift":
-            # A function of the step: the same after a restart.
-            images = shifted(images, jax.random.fold_in(key, training["step"]))
+            # The step is part of the key: shifts are the same after a restart.
+            images = shifted(images, jax.random.fold_in(key, state["step"]))
 
         def loss_of(weights: Tree) -> jax.Array:
             logits = resnet(weights, images)
             return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
-        loss, gradients = jax.value_and_grad(loss_of)(training["weights"])
-        updates, state = optimizer.update(gradients, training["optimizer"], training["weights"])
-        weights = optax.apply_updates(training["weights"], updates)
-        return {"weights": weights, "optimizer": state, "step": training["step"] + 1}, loss
+        loss, gradients = jax.value_and_grad(loss_of)(state["weights"])
+        updates, moments = optimizer.update(gradients, state["optimizer"], state["weights"])
+        weights = optax.apply_updates(state["weights"], updates)
+        return {"weights": weights, "optimizer": moments, "step": state["step"] + 1}, loss
 
-    @jax.jit  # type: ignore[untyped-decorator]
-    def count_correct(
-        weights: Tree, images: jax.Array, labels: jax.Array, counts: jax.Array
-    ) -> jax.Array:
-        found = jnp.argmax(resnet(weights, images), axis=-1)
-        return jnp.sum(jnp.where(found == labels, counts, 0.0))
+    return one_step  # type: ignore[no-any-return]
 
-    def on_devices(batch: Any) -> list[jax.Array]:
-        # What this process has read is its part of the batch.
-        return [jax.make_array_from_process_local_data(divided, part.numpy()) for part in batch]
 
-    test = data.test(host_batch, hosts, host)
-
-    def evaluate() -> Result:
-        counts = [count_correct(training["weights"], *on_devices(batch)) for batch in test]
-        return Result(step, int(sum(map(float, counts))), data.test_images)
-
-    saved = last_checkpoint(options)
-    if saved:
-        training, state = load_checkpoint(saved, training)
-        # Refused if the records are not those of the checkpoint.
-        data.train(host_batch, hosts, 0).iterator().restore(state)
-        mine = mine.starting_at(int(training["step"]) * host_batch)
-    training = jax.device_put(training, everywhere)
-    step = int(training["step"])
-    if host == 0:
-        if step:
-            tell(f"goes on at step {step:,}, record {step * host_batch:,} of each host")
-        count = sum(leaf.size for leaf in jax.tree.leaves(weights))
-        what = f"{len(devices)} devices" if len(devices) > 1 else "one device"
-        tell(f"{what}, {count:,} weights, {epoch_steps:,} steps an epoch")
-        logs = tf.summary.create_file_writer(options.path("logs"))
-    else:
-        logs = tf.summary.create_noop_writer()
-
-    batches = mine.iterator()
-    result, began, first_step = None, time.monotonic(), step
-    with logs.as_default():
-        for stop in stops(step, last, epoch_steps, options.log_steps, options.checkpoint_steps):
-            losses = []
-            for _ in range(stop - step):
-                training, loss = one_step(training, *on_devices(next(batches)))
-                losses.append(loss)
-            step, mean = stop, float(jnp.stack(losses).mean())
-            tf.summary.scalar("train/loss", mean, step)
-            if step % epoch_steps and step % options.checkpoint_steps:
-                continue
-            logs.flush()  # first, or a kill would leave a gap in what is told
-            if host == 0:
-                save_checkpoint(options, step, training, batches.state())
-            if step % epoch_steps:
-                continue
-            speed = (step - first_step) * options.batch_size / (time.monotonic() - began)
-            result = evaluate()
-            tf.summary.scalar("test/accuracy", result.accuracy, step)
-            tf.summary.scalar("train/images_per_second", speed, step)
-            if host == 0:
-                tell(
-                    f"epoch {step // epoch_steps} of {options.epochs}: loss {mean:.3f}, test "
-                    f"accuracy {result.accuracy:.2%}, {speed:,.0f} images/s"
-                )
-            began, first_step = time.monotonic(), step
-    result = result or evaluate()
-    return result if host == 0 else None
+@jax.jit  # type: ignore[untyped-decorator]
+def _count_correct(
+    weights: Tree, images: jax.Array, labels: jax.Array, counts: jax.Array
+) -> jax.Array:
+    predicted = jnp.argmax(resnet(weights, images), axis=-1)
+    return jnp.sum(jnp.where(predicted == labels, counts, 0.0))
 
 
 def resnet_weights(
     key: jax.Array, channels: int, classes: int, blocks: tuple[int, ...], width: int
 ) -> Tree:
-    """The first weights of `resnet`.
+    """Returns the initial weights of `resnet`.
 
     Args:
-      key: of the random numbers.
-      channels: of the images.
-      classes: how many.
-      blocks: residual blocks in each stage; each stage but the first halves height and width.
-      width: channels of the first stage, a multiple of 8; each next one has twice as many.
+      key: the key of the random numbers.
+      channels: the channels of the images.
+      classes: the number of classes.
+      blocks: the residual blocks of each stage; each stage but the first halves height and width.
+      width: the channels of the first stage, a multiple of 8; each stage doubles them.
     """
     keys = iter(jax.random.split(key, 3 * sum(blocks) + 2))
 
@@ -203,8 +204,8 @@ def resnet(weights: Tree, images: jax.Array) -> jax.Array:
     """A residual network with pre-activation (He et al. 2016, arXiv:1603.05027).
 
     Args:
-      weights: of `resnet_weights`.
-      images: [batch, height, width, channels], from 0 to 1.
+      weights: weights as `resnet_weights` returns them.
+      images: [batch, height, width, channels], with values from 0 to 1.
 
     Returns:
       Logits, float32 [batch, classes].
@@ -227,7 +228,7 @@ def resnet(weights: Tree, images: jax.Array) -> jax.Array:
         return jax.nn.relu(normal * norm["scale"] + norm["offset"]).astype(x.dtype)
 
     x = 2 * images - 1
-    # Of large images the stem makes a quarter of the sides.
+    # The stem reduces the sides of large images to a quarter.
     large = images.shape[1] >= 128
     x = convolve(x, weights["stem"], 2 if large else 1)
     if large:
@@ -245,7 +246,7 @@ def resnet(weights: Tree, images: jax.Array) -> jax.Array:
 
 
 def shifted(images: jax.Array, key: jax.Array) -> jax.Array:
-    """Each image of a batch moved by up to an eighth of its size; what comes in is black."""
+    """Shifts each image of a batch by up to an eighth of its size. New pixels are black."""
     most = max(images.shape[1] // 8, 1)
     padded = jnp.pad(images, [(0, 0), (most, most), (most, most), (0, 0)])
     begin = jax.random.randint(key, (images.shape[0], 2), 0, 2 * most + 1)
@@ -256,11 +257,11 @@ def shifted(images: jax.Array, key: jax.Array) -> jax.Array:
     return jax.vmap(cut)(padded, begin)
 
 
-def save_checkpoint(options: Options, step: int, training: Tree, state: dict[str, Any]) -> None:
-    """Writes model, optimizer and place in the input into one file, which appears whole."""
-    arrays: dict[str, Any] = {"input": np.array(json.dumps(state))}
-    for place, leaf in enumerate(jax.tree.leaves(training)):
-        arrays[f"leaf{place}"] = np.asarray(leaf)
+def save_checkpoint(options: Options, step: int, state: Tree, position: dict[str, Any]) -> None:
+    """Writes the state of the training and the position in the input to one file, atomically."""
+    arrays: dict[str, Any] = {"input": np.array(json.dumps(position))}
+    for number, leaf in enumerate(jax.tree.leaves(state)):
+        arrays[f"leaf{number}"] = np.asarray(leaf)
     content = io.BytesIO()
     np.savez(content, **arrays)
     path = options.path(f"checkpoints/step-{step:010d}.npz")
@@ -268,26 +269,26 @@ def save_checkpoint(options: Options, step: int, training: Tree, state: dict[str
     with tf.io.gfile.GFile(path + ".tmp", "wb") as file:
         file.write(content.getvalue())
     tf.io.gfile.rename(path + ".tmp", path, overwrite=True)
-    for old in _checkpoints(options)[:-_KEPT]:
+    for old in _checkpoints(options)[:-_KEPT_CHECKPOINTS]:
         tf.io.gfile.remove(old)
 
 
 def last_checkpoint(options: Options) -> str | None:
-    """The newest file of `save_checkpoint`, or None."""
+    """Returns the path of the newest checkpoint, or None."""
     return next(reversed(_checkpoints(options)), None)
 
 
 def load_checkpoint(path: str, like: Tree) -> tuple[Tree, dict[str, Any]]:
-    """What `save_checkpoint` was given: the tree, of the structure of `like`, and the state."""
+    """Returns the state, with the structure of `like`, and the position in the input."""
     with tf.io.gfile.GFile(path, "rb") as file:
         arrays = np.load(io.BytesIO(file.read()))
     structure = jax.tree.structure(like)
-    leaves = [arrays[f"leaf{place}"] for place in range(structure.num_leaves)]
+    leaves = [arrays[f"leaf{number}"] for number in range(structure.num_leaves)]
     return jax.tree.unflatten(structure, leaves), json.loads(str(arrays["input"]))
 
 
 def _checkpoints(options: Options) -> list[str]:
-    # Not by a pattern: a folder's name may have the letters of one.
+    # A glob pattern would fail on folders whose names contain its special characters.
     folder = options.path("checkpoints")
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     kept = sorted(name for name in names if name.startswith("step-") and name.endswith(".npz"))

@@ -1,48 +1,52 @@
-"""A ResNet in Keras, trained on a TPU, on GPUs or on the processor.
+"""A ResNet in Keras, trained on a TPU, on GPUs or on the CPU.
 
-Each host reads its own records. A checkpoint holds the model, the optimizer and the place in the
-input; the order of the records is a function of the seed, so a training that was killed goes on at
-the very next record.
+Each host reads its own records. A checkpoint holds the model, the optimizer and the position in the
+input. The order of the records is a function of the seed, so a killed training resumes with the
+next record.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from imageshards.launch.training.training import Data, Options, Result, claim, share, stops, tell
+from imageshards.launch.training.training import Data, Options, Result, claim, divide, log, run_loop
+from imageshards.reader.stream import ImageDataset
 from imageshards.transforms.elements import BuildError
 
 
 def train(options: Options) -> Result:
-    """Trains until `options.epochs` are done, from the last checkpoint on if there is one."""
+    """Trains for `options.epochs` epochs, from the last checkpoint on if there is one."""
     try:
         return _train(options, strategy_for(options.tpu))
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-        # What the input cannot read fails where its next batch is asked for; else it is the model.
+        # Unreadable records fail where the next batch is requested; other errors are the model's.
         if isinstance(error, tf.errors.InvalidArgumentError) and (
             "IteratorGetNext" not in error.message
         ):
             raise
-        # TensorFlow says first that there is an error, then what it is, then [[where]].
+        # TensorFlow's message is a heading, then the reason, then [[the location]].
         reason = error.message.partition("\n\t [[")[0].splitlines()[-1]
         raise BuildError(
-            f"{options.dataset}: a record cannot be read (imageshards verify tells which): {reason}"
+            f"{options.dataset}: a record cannot be read (imageshards verify shows which): {reason}"
         ) from error
     except tf.errors.ResourceExhaustedError as error:
         raise BuildError(
-            f"--batch_size {options.batch_size}: memory does not suffice: take a smaller one"
+            f"not enough memory for --batch_size {options.batch_size}: use a smaller one"
         ) from error
 
 
 def strategy_for(tpu: str) -> tf.distribute.Strategy:
-    """Of the TPU, else of all GPUs, else of the processor."""
+    """Returns the strategy for the TPU if there is one, else for all GPUs, else for the CPU.
+
+    Args:
+      tpu: the name of a TPU, or `local`; empty for the TPU of this machine, if it has one.
+    """
     if not tpu and "TPU_NAME" not in os.environ:
-        # How the TPUs of a machine show: the first of older ones, the second of newer ones.
+        # Older TPUs are device files, newer ones are listed by TensorFlow.
         has_tpu = os.path.exists("/dev/accel0") or bool(tf.config.list_physical_devices("TPU"))
         tpu = "local" if has_tpu else ""
     if tpu or "TPU_NAME" in os.environ:
@@ -52,7 +56,7 @@ def strategy_for(tpu: str) -> tf.distribute.Strategy:
         return tf.distribute.TPUStrategy(resolver)
     if tf.config.list_physical_devices("GPU"):
         return tf.distribute.MirroredStrategy()
-    if len(tf.config.list_logical_devices("CPU")) > 1:  # of one processor, to try this
+    if len(tf.config.list_logical_devices("CPU")) > 1:  # one CPU divided into several, for tests
         return tf.distribute.MirroredStrategy(tf.config.list_logical_devices("CPU"))
     return tf.distribute.get_strategy()
 
@@ -61,13 +65,13 @@ def resnet(shape: tuple[int, int, int], classes: int, blocks: tuple[int, ...], w
     """A residual network with pre-activation (He et al. 2016, arXiv:1603.05027).
 
     Args:
-      shape: height, width and channels of the images, whose values are from 0 to 1.
-      classes: how many.
-      blocks: residual blocks in each stage; each stage but the first halves height and width.
-      width: channels of the first stage; each next one has twice as many.
+      shape: the height, width and channels of the images, which have values from 0 to 1.
+      classes: the number of classes.
+      blocks: the residual blocks of each stage; each stage but the first halves height and width.
+      width: the channels of the first stage; each stage doubles them.
 
     Returns:
-      A keras.Model of images [batch, height, width, channels] to logits, float32 [batch, classes].
+      A keras.Model: images [batch, height, width, channels] -> logits, float32 [batch, classes].
     """
 
     def convolve(x: Any, filters: int, kernel: int, strides: int = 1) -> Any:
@@ -96,7 +100,7 @@ def resnet(shape: tuple[int, int, int], classes: int, blocks: tuple[int, ...], w
 
 
 def shifted(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Each image of a batch moved by up to an eighth of its size; what comes in is black."""
+    """Shifts each image of a batch by up to an eighth of its size. New pixels are black."""
     size = images.shape[1]
     most = max(size // 8, 1)
     padded = tf.pad(images, [[0, 0], [most, most], [most, most], [0, 0]])
@@ -110,107 +114,120 @@ def shifted(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 def _train(options: Options, strategy: tf.distribute.Strategy) -> Result:
     replicas = strategy.num_replicas_in_sync
     hosts = getattr(strategy.extended, "num_hosts", 1)
-    replica_batch = share(options.batch_size, replicas, "devices")
-    host_batch = share(options.batch_size, hosts, "hosts")
+    divide(options.batch_size, replicas, "devices")
+    host_batch = divide(options.batch_size, hosts, "hosts")
     on_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
     if on_tpu:
         keras.mixed_precision.set_global_policy("mixed_bfloat16")
     keras.utils.set_random_seed(options.seed)
     data = Data(options, "bfloat16" if on_tpu else "float32")
-    first = data.train(host_batch, hosts)
-    epoch_steps = first.steps_per_epoch
-    if first.least_records < host_batch:
-        raise BuildError(f"--batch_size {options.batch_size}: there are fewer images in an epoch")
+    batches = data.train(host_batch, hosts)
     claim(options, data, "keras")
-    last = options.epochs * epoch_steps
+    trainer = _Trainer(options, data, strategy, batches, host_batch)
+    if trainer.step:
+        log(f"resumes at step {trainer.step:,}, record {trainer.step * host_batch:,} per host")
+    devices = f"{replicas} devices" if replicas > 1 else "one device"
+    weights = trainer.model.count_params()
+    log(f"{devices}, {weights:,} weights, {batches.steps_per_epoch:,} steps per epoch")
+    result = run_loop(trainer, options, data, batches.steps_per_epoch, trainer.step)
+    trainer.model.save(options.path("model.keras"))
+    return result
 
-    with strategy.scope():
-        model = resnet(data.shape, data.classes, options.blocks, options.width)
-        rate = keras.optimizers.schedules.CosineDecay(
-            0.0, last, warmup_target=options.peak_rate, warmup_steps=min(epoch_steps, last // 2)
+
+class _Trainer:
+    """The model and its data, as `run_loop` requires them."""
+
+    def __init__(
+        self,
+        options: Options,
+        data: Data,
+        strategy: tf.distribute.Strategy,
+        batches: ImageDataset,
+        host_batch: int,
+    ) -> None:
+        self._options, self._strategy = options, strategy
+        self._batches, self._host_batch = batches, host_batch
+        epoch_steps = batches.steps_per_epoch
+        last = options.epochs * epoch_steps
+        with strategy.scope():
+            self.model = resnet(data.shape, data.classes, options.blocks, options.width)
+            rate = keras.optimizers.schedules.CosineDecay(
+                0.0, last, warmup_target=options.peak_rate, warmup_steps=min(epoch_steps, last // 2)
+            )
+            self._optimizer = keras.optimizers.SGD(
+                rate, momentum=0.9, nesterov=True, weight_decay=1e-3
+            )
+            self._optimizer.build(self.model.trainable_variables)
+            self._loss = keras.losses.SparseCategoricalCrossentropy(
+                from_logits=True, reduction=None
+            )
+        self._checkpoint = tf.train.Checkpoint(
+            model=self.model, optimizer=self._optimizer, input=batches.iterator()
         )
-        optimizer = keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, weight_decay=1e-3)
-        optimizer.build(model.trainable_variables)
-        crossentropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
+        self._manager = tf.train.CheckpointManager(
+            self._checkpoint, options.path("checkpoints"), max_to_keep=3
+        )
+        if saved := self._manager.latest_checkpoint:
+            # This raises an error if the records are not those of the checkpoint.
+            self._checkpoint.restore(saved).assert_existing_objects_matched()
+        self.step = int(tf.convert_to_tensor(self._optimizer.iterations.value))
+        self._train_batches, self._test_batches = self._read(data)
 
-    def one_step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        if options.augment == "shift":
-            # A function of the step: the same after a restart.
+    def _read(self, data: Data) -> tuple[Any, Any]:
+        """Returns an iterator over batches to train on, and the batches to test on."""
+        hosts = getattr(self._strategy.extended, "num_hosts", 1)
+        replica_batch = self._options.batch_size // self._strategy.num_replicas_in_sync
+        start = self.step * self._host_batch
+
+        def train(host: tf.distribute.InputContext) -> tf.data.Dataset:
+            return data.train(replica_batch, hosts, host.input_pipeline_id, start)
+
+        def test(host: tf.distribute.InputContext) -> tf.data.Dataset:
+            return data.test(replica_batch, hosts, host.input_pipeline_id)
+
+        distribute = self._strategy.distribute_datasets_from_function
+        return iter(distribute(train)), distribute(test)
+
+    def run(self, steps: int) -> float:
+        return float(self._train_steps(self._train_batches, tf.constant(steps)))
+
+    def count_correct(self) -> int:
+        return int(sum(float(self._count_batch(batch)) for batch in self._test_batches))
+
+    def save(self, step: int) -> None:
+        self._checkpoint.input = self._batches.starting_at(step * self._host_batch).iterator()
+        self._manager.save(step)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def _train_steps(self, batches: Any, steps: tf.Tensor) -> tf.Tensor:
+        total = 0.0
+        for _ in tf.range(steps):
+            losses = self._strategy.run(self._one_step, next(batches))
+            total += self._strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
+        return total / tf.cast(steps, tf.float32)
+
+    def _one_step(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        variables = self.model.trainable_variables
+        if self._options.augment == "shift":
+            # The step is part of the seed: shifts are the same after a restart.
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            place = tf.cast(optimizer.iterations, tf.int32) * replicas + replica
-            images = shifted(images, tf.stack([options.seed, place]))
+            replicas = self._strategy.num_replicas_in_sync
+            number = tf.cast(self._optimizer.iterations, tf.int32) * replicas + replica
+            images = shifted(images, tf.stack([self._options.seed, number]))
         with tf.GradientTape() as tape:
-            logits = model(images, training=True)
-            # Gradients of the replicas are summed: so each counts by its part of the batch.
-            loss = tf.reduce_sum(crossentropy(labels, logits)) / options.batch_size
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            logits = self.model(images, training=True)
+            # The gradients of the replicas are summed, so each loss is divided by the whole batch.
+            loss = tf.reduce_sum(self._loss(labels, logits)) / self._options.batch_size
+        gradients = tape.gradient(loss, variables)
+        self._optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
 
     @tf.function  # type: ignore[untyped-decorator]
-    def train_steps(batches: Any, steps: tf.Tensor) -> tf.Tensor:
-        total = 0.0
-        for _ in tf.range(steps):
-            losses = strategy.run(one_step, next(batches))
-            total += strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
-        return total / tf.cast(steps, tf.float32)
+    def _count_batch(self, batch: Any) -> tf.Tensor:
+        counts = self._strategy.run(self._count, batch)
+        return self._strategy.reduce(tf.distribute.ReduceOp.SUM, counts, axis=None)
 
-    def count(images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        found = tf.argmax(model(images, training=False), axis=-1, output_type=labels.dtype)
-        return tf.reduce_sum(tf.where(found == labels, weights, 0.0))
-
-    @tf.function  # type: ignore[untyped-decorator]
-    def count_correct(batch: Any) -> tf.Tensor:
-        counts = strategy.run(count, batch)
-        return strategy.reduce(tf.distribute.ReduceOp.SUM, counts, axis=None)
-
-    def read_train(host: tf.distribute.InputContext) -> tf.data.Dataset:
-        return data.train(replica_batch, hosts, host.input_pipeline_id, step * host_batch)
-
-    def read_test(host: tf.distribute.InputContext) -> tf.data.Dataset:
-        return data.test(replica_batch, hosts, host.input_pipeline_id)
-
-    test = strategy.distribute_datasets_from_function(read_test)
-
-    def evaluate() -> Result:
-        return Result(
-            step, int(sum(float(count_correct(batch)) for batch in test)), data.test_images
-        )
-
-    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, input=first.iterator())
-    manager = tf.train.CheckpointManager(checkpoint, options.path("checkpoints"), max_to_keep=3)
-    if manager.latest_checkpoint:
-        # Refused if the records are not those of the checkpoint.
-        checkpoint.restore(manager.latest_checkpoint).assert_existing_objects_matched()
-    step = int(tf.convert_to_tensor(optimizer.iterations.value))
-    if step:
-        tell(f"goes on at step {step:,}, record {step * host_batch:,} of each host")
-    devices = f"{replicas} devices" if replicas > 1 else "one device"
-    tell(f"{devices}, {model.count_params():,} weights, {epoch_steps:,} steps an epoch")
-
-    batches = iter(strategy.distribute_datasets_from_function(read_train))
-    result, began, first_step = None, time.monotonic(), step
-    logs = tf.summary.create_file_writer(options.path("logs"))
-    with logs.as_default():
-        for stop in stops(step, last, epoch_steps, options.log_steps, options.checkpoint_steps):
-            loss = float(train_steps(batches, tf.constant(stop - step)))
-            step = stop
-            tf.summary.scalar("train/loss", loss, step)
-            if step % epoch_steps and step % options.checkpoint_steps:
-                continue
-            logs.flush()  # first, or a kill would leave a gap in what is told
-            checkpoint.input = first.starting_at(step * host_batch).iterator()
-            manager.save(step)
-            if step % epoch_steps:
-                continue
-            speed = (step - first_step) * options.batch_size / (time.monotonic() - began)
-            result = evaluate()
-            tf.summary.scalar("test/accuracy", result.accuracy, step)
-            tf.summary.scalar("train/images_per_second", speed, step)
-            tell(
-                f"epoch {step // epoch_steps} of {options.epochs}: loss {loss:.3f}, test accuracy "
-                f"{result.accuracy:.2%}, {speed:,.0f} images/s"
-            )
-            began, first_step = time.monotonic(), step
-    model.save(options.path("model.keras"))
-    return result or evaluate()
+    def _count(self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        logits = self.model(images, training=False)
+        predicted = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+        return tf.reduce_sum(tf.where(predicted == labels, weights, 0.0))

@@ -1,6 +1,6 @@
 """`python -m imageshards.launch.training.train DATASET --model_dir DIR`: trains a ResNet in Keras.
 
-On a TPU if there is one, else on all GPUs, else on the processor. The loop is in `loop_keras.py`.
+On a TPU if there is one, else on all GPUs, else on the CPU. The loop is in `loop_keras.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from imageshards.launch.training.training import Options, Result, command
+from imageshards.launch.training.command import command
+from imageshards.launch.training.training import Options, Result
 
 _PACKAGES = "'imageshards[train]'"
 
@@ -27,8 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         load,
         arguments,
         "Trains a ResNet in Keras on a data set that imageshards built: on a TPU if there is one, "
-        "else on all GPUs, else on the processor. The same command goes on with a training that "
-        "was interrupted, at the very record.",
+        "else on all GPUs, else on the CPU. The same command resumes an interrupted training at "
+        "the next record.",
     )
 
 

@@ -1,6 +1,6 @@
-"""`python -m imageshards.launch.training.train_jax DATASET --model_dir DIR`: train a ResNet in JAX.
+"""`python -m imageshards.launch.training.train_jax DATASET --model_dir DIR`: a ResNet in JAX.
 
-On all devices that JAX has. The loop is in `loop_jax.py`.
+It uses all devices of JAX. The loop is in `loop_jax.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from imageshards.launch.training.training import Options, Result, command
+from imageshards.launch.training.command import command
+from imageshards.launch.training.training import Options, Result
 
 _PACKAGES = "'imageshards[jax]'"
 
@@ -27,9 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dict.fromkeys(modules, _PACKAGES),
         load,
         arguments,
-        "Trains a ResNet in JAX on a data set that imageshards built, each batch divided among all "
-        "devices. The same command goes on with a training that was interrupted, at the very "
-        "record.",
+        "Trains a ResNet in JAX on a data set that imageshards built. Each batch is divided among "
+        "all devices. The same command resumes an interrupted training at the next record.",
     )
 
 

@@ -1,24 +1,21 @@
-"""What the trainings in Keras and in JAX share: options, data, and where the loop pauses.
+"""What the trainings in Keras and in JAX share: options, data and the loop.
 
-`train.py` and `train_jax.py` are the commands; `loop_keras.py` and `loop_jax.py` are what there is
-to read, and to copy from.
+`train.py` and `train_jax.py` are the commands. `loop_keras.py` and `loop_jax.py` are the examples
+to read and to copy from.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import importlib.util
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from imageshards import reader
-from imageshards.pipeline.options.parser import Parser
 from imageshards.reader.dataset import open_dataset
 from imageshards.reader.files import find
 from imageshards.reader.splits import share_of
@@ -27,12 +24,12 @@ from imageshards.transforms.elements import BuildError, UsageError
 if TYPE_CHECKING:
     from imageshards.reader.stream import ImageDataset
 
-_LARGEST = 224
+MAX_IMAGE_SIZE = 224
 
 
 @dataclass(frozen=True)
 class Options:
-    """Of a training; the command's options of the same names."""
+    """The options of a training, named like those of the command."""
 
     dataset: str
     model_dir: str
@@ -54,22 +51,22 @@ class Options:
 
     @property
     def peak_rate(self) -> float:
-        """The highest learning rate, in proportion to the batch."""
+        """The highest learning rate, which is proportional to the batch size."""
         return self.learning_rate * self.batch_size / 256
 
     def path(self, name: str) -> str:
-        """Of a file in model_dir."""
+        """Returns the path of a file in model_dir."""
         return f"{self.model_dir.rstrip('/')}/{name}"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a training reached.
+    """The result of a training.
 
     Attributes:
-      step: training steps since the beginning.
-      correct: images of the test split whose class was found.
-      images: all images of the test split.
+      step: the number of training steps.
+      correct: the number of images of the test split that were classified correctly.
+      images: the number of images of the test split.
     """
 
     step: int
@@ -78,53 +75,65 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """From 0 to 1."""
+        """The test accuracy, from 0 to 1."""
         return self.correct / self.images
 
 
 class Data:
-    """The two splits that a training reads.
+    """The splits to train on and to test on.
 
     Attributes:
-      classes: how many.
-      image_size: height and width of the images, in pixels.
+      classes: the number of classes.
+      image_size: the height and width of the images, in pixels.
     """
 
     def __init__(self, options: Options, dtype: Literal["float32", "bfloat16"]) -> None:
         self._options, self._dtype = options, dtype
         dataset = open_dataset(options.dataset)
         if dataset.schema.holds == "text":
-            raise UsageError(f"{options.dataset}: holds texts: these trainings take images")
+            raise UsageError(
+                f"{options.dataset}: its records are texts: train on a data set of images"
+            )
         self.classes = len(dataset.classes)
         if self.classes < 2:
             raise UsageError(
-                f"{options.dataset}: {self.classes} classes: train on a folder that imageshards "
-                "build made from images with labels"
+                f"{options.dataset}: the number of classes is {self.classes}: train on a data set "
+                "with at least 2"
             )
         if dataset.build["options"].get("pixel_range") == "0..255":
             raise UsageError(
-                f"{options.dataset}: its pixels are floats from 0 to 255, and these trainings take "
+                f"{options.dataset}: its pixels are floats from 0 to 255, and training requires "
                 "0 to 1: build it with --pixel_range 0..1"
             )
         self._source = find(options.dataset)
         self._source.spans(options.test_split)
-        self.image_size = options.image_size or self._size_of_the_first()
+        self.image_size = options.image_size or self._size_of_first_image()
 
-    def _size_of_the_first(self) -> int:
+    def _size_of_first_image(self) -> int:
         options = self._options
         one = reader.load(options.dataset, options.train_split, shuffle=False, dtype=self._dtype)
-        return min(*map(int, next(iter(one))[0].shape[:2]), _LARGEST)
+        return min(*map(int, next(iter(one))[0].shape[:2]), MAX_IMAGE_SIZE)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Height, width and channels of the images."""
+        """The height, width and channels of the images."""
         return (self.image_size, self.image_size, self._options.channels)
 
     def train(
         self, batch_size: int, num_hosts: int = 1, host: int = 0, start: int = 0
     ) -> ImageDataset:
-        """Endless batches of this host, (images, labels), behind the first `start` records."""
-        return reader.load(
+        """Returns endless batches of this host: (images, labels).
+
+        Args:
+          batch_size: the number of images in a batch.
+          num_hosts: the number of hosts that share the records.
+          host: the index of this host.
+          start: the number of records to skip.
+
+        Raises:
+          BuildError: an epoch of some host is smaller than a batch.
+        """
+        data = reader.load(
             self._options.dataset,
             self._options.train_split,
             batch_size=batch_size,
@@ -133,15 +142,26 @@ class Data:
             num_hosts=num_hosts,
             host=host,
             start=start,
-            **self._format,
+            image_size=self.image_size,
+            channels=self._options.channels,
+            dtype=self._dtype,
         )
+        if data.least_records < batch_size:
+            raise BuildError(
+                f"--batch_size {self._options.batch_size}: there are fewer images in an epoch: use "
+                "a smaller one"
+            )
+        return data
 
     def test(self, batch_size: int, num_hosts: int = 1, host: int = 0) -> Any:
-        """Batches of this host, (images, labels, weights), as many as on all other hosts.
+        """Returns batches of this host: (images, labels, weights).
 
-        Batches are full, since shapes are static: the last ones with images of weight 0.
+        All hosts have the same number of batches. All batches are complete, since their shapes are
+        static: the last ones are padded with images of weight 0.
         """
         import tensorflow as tf
+
+        from imageshards.reader.stream import without_auto_sharding
 
         data = reader.load(
             self._options.dataset,
@@ -151,7 +171,9 @@ class Data:
             repeat=False,
             num_hosts=num_hosts,
             host=host,
-            **self._format,
+            image_size=self.image_size,
+            channels=self._options.channels,
+            dtype=self._dtype,
         )
         blank = (
             tf.zeros(self.shape, data.element_spec[0].dtype),
@@ -161,10 +183,7 @@ class Data:
         weighted = data.map(lambda image, label: (image, label, 1.0))
         padding = tf.data.Dataset.from_tensors(blank).repeat()
         batches = weighted.concatenate(padding).batch(batch_size, drop_remainder=True)
-        # Hosts have their shares already.
-        options = tf.data.Options()
-        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        return batches.take(self._test_steps(batch_size, num_hosts)).with_options(options)
+        return without_auto_sharding(batches.take(self._test_steps(batch_size, num_hosts)))
 
     def _test_steps(self, batch_size: int, num_hosts: int) -> int:
         spans = self._source.spans(self._options.test_split)
@@ -174,50 +193,106 @@ class Data:
 
     @cached_property
     def test_images(self) -> int:
-        """Of all hosts together."""
+        """The number of images in the test split, on all hosts together."""
         return sum(span.records for span in self._source.spans(self._options.test_split))
 
-    @property
-    def _format(self) -> dict[str, Any]:
-        return {
-            "image_size": self.image_size,
-            "channels": self._options.channels,
-            "dtype": self._dtype,
-        }
 
-
-def stops(step: int, last: int, *every: int) -> Iterator[int]:
-    """Steps behind `step` at which a loop pauses: multiples of each of `every`, and the last."""
+def pauses(step: int, last: int, *intervals: int) -> Iterator[int]:
+    """Yields the steps after `step` at which a loop pauses: multiples of intervals, and `last`."""
     while step < last:
-        step = min(last, *(step - step % n + n for n in every))
+        step = min(last, *(step - step % n + n for n in intervals))
         yield step
 
 
-def share(batch_size: int, parts: int, what: str) -> int:
-    """The part of a batch that each gets.
+def divide(batch_size: int, parts: int, what: str) -> int:
+    """Returns the part of a batch for each of the `parts` devices or hosts.
 
     Raises:
-      UsageError: it does not divide.
+      UsageError: the batch size is not a multiple of `parts`.
     """
     if batch_size % parts:
-        raise UsageError(f"--batch_size {batch_size}: take a multiple of the {parts} {what}")
+        raise UsageError(
+            f"invalid --batch_size {batch_size}: must be a multiple of the {parts} {what}"
+        )
     return batch_size // parts
 
 
-# What one may change from run to run of a training: how long, how fast, where, what is told.
-_FREE = {"dataset", "model_dir", "epochs", "learning_rate", "log_steps", "checkpoint_steps", "tpu",
-         "distributed", "test_split"}  # fmt: skip
+class Trainer(Protocol):
+    """A model in training, as `run_loop` drives it."""
+
+    def run(self, steps: int) -> float:
+        """Trains for so many steps; returns the mean loss."""
+
+    def count_correct(self) -> int:
+        """Returns how many images of the test split are classified correctly."""
+
+    def save(self, step: int) -> None:
+        """Writes a checkpoint."""
 
 
-def claim(options: Options, data: Data, loop: str) -> None:
-    """Writes into model_dir what the training is, or makes sure that it is this one.
+def run_loop(
+    trainer: Trainer,
+    options: Options,
+    data: Data,
+    epoch_steps: int,
+    step: int,
+    first_host: bool = True,
+) -> Result:
+    """Trains for `options.epochs` epochs, with logs and checkpoints; tests after each epoch.
 
-    Raises:
-      UsageError: it is another.
+    Args:
+      trainer: the model.
+      options: the options of the command.
+      data: the data set.
+      epoch_steps: the number of steps in an epoch.
+      step: the number of steps that are done already.
+      first_host: whether this process writes the logs. The first of several hosts does.
     """
     import tensorflow as tf
 
-    mine = {k: v for k, v in dataclasses.asdict(options).items() if k not in _FREE}
+    if first_host:
+        logs = tf.summary.create_file_writer(options.path("logs"))
+    else:
+        logs = tf.summary.create_noop_writer()
+    last = options.epochs * epoch_steps
+    result, began, first_step = None, time.monotonic(), step
+    with logs.as_default():
+        for pause in pauses(step, last, epoch_steps, options.log_steps, options.checkpoint_steps):
+            loss, step = trainer.run(pause - step), pause
+            tf.summary.scalar("train/loss", loss, step)
+            if step % epoch_steps and step % options.checkpoint_steps:
+                continue
+            logs.flush()  # before the checkpoint, or a kill would leave a gap in the logs
+            trainer.save(step)
+            if step % epoch_steps:
+                continue
+            speed = (step - first_step) * options.batch_size / (time.monotonic() - began)
+            result = Result(step, trainer.count_correct(), data.test_images)
+            tf.summary.scalar("test/accuracy", result.accuracy, step)
+            tf.summary.scalar("train/images_per_second", speed, step)
+            if first_host:
+                log(
+                    f"epoch {step // epoch_steps} of {options.epochs}: loss {loss:.3f}, test "
+                    f"accuracy {result.accuracy:.2%}, {speed:,.0f} images/s"
+                )
+            began, first_step = time.monotonic(), step
+    return result or Result(step, trainer.count_correct(), data.test_images)
+
+
+_MAY_CHANGE = {"dataset", "model_dir", "epochs", "learning_rate", "log_steps", "checkpoint_steps",
+               "tpu", "distributed", "test_split"}  # fmt: skip
+"""Options that may differ between runs of one training."""
+
+
+def claim(options: Options, data: Data, loop: str) -> None:
+    """Writes the options to model_dir, or checks that the training there has the same options.
+
+    Raises:
+      UsageError: model_dir holds another training.
+    """
+    import tensorflow as tf
+
+    mine = {k: v for k, v in dataclasses.asdict(options).items() if k not in _MAY_CHANGE}
     mine |= {"image_size": data.image_size, "blocks": list(options.blocks), "loop": loop}
     path = options.path("training.json")
     if not tf.io.gfile.exists(path):
@@ -230,128 +305,11 @@ def claim(options: Options, data: Data, loop: str) -> None:
     other = [f"{key} {theirs.get(key)!r}" for key in mine if theirs.get(key) != mine[key]]
     if other:
         raise UsageError(
-            f"{options.model_dir}: holds a training with {', '.join(other)}: take the same, or "
-            "another --model_dir"
+            f"{options.model_dir}: holds a training with {', '.join(other)}: use the same options "
+            "or another --model_dir"
         )
 
 
-def tell(line: str) -> None:
-    """Says how it goes, on stderr."""
+def log(line: str) -> None:
+    """Prints a line to stderr, which is for progress."""
     print(line, file=sys.stderr, flush=True)
-
-
-def command(
-    name: str,
-    needs: Mapping[str, str],
-    load: Callable[[], Callable[[Options], Result | None]],
-    arguments: Sequence[str] | None,
-    description: str,
-) -> int:
-    """Runs the command line of a training; returns the exit code.
-
-    Args:
-      name: of the command.
-      needs: modules that must be installed -> what is to be installed.
-      load: imports the loop.
-      arguments: of the command line; None: those of this process.
-      description: for --help.
-    """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        options = _parse(name, arguments, description)
-        for module, package in needs.items():
-            if importlib.util.find_spec(module) is None:
-                raise UsageError(f"{module} is not installed: pip install {package}")
-        # TensorFlow's remarks on processors and drivers are for its makers.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        result = load()(options)
-    except (UsageError, BuildError) as error:
-        return _complain(name, str(error), 2)
-    except KeyboardInterrupt:
-        return _complain(name, "interrupted; the same command goes on from the checkpoint", 130)
-    except Exception as error:
-        if "--verbose" in arguments:
-            raise
-        first = (str(error).strip() or "no message").splitlines()[0]
-        return _complain(name, f"{type(error).__name__}: {first} (--verbose shows where)", 1)
-    if result:  # of several processes, the first one tells
-        print(
-            f"test accuracy {result.accuracy:.2%} ({result.correct:,} of {result.images:,} images) "
-            f"after {result.step:,} steps; {options.model_dir}",
-            flush=True,
-        )
-    return 0
-
-
-def _complain(name: str, message: str, code: int) -> int:
-    print(f"{name}: {message}", file=sys.stderr)
-    return code
-
-
-def _parse(name: str, arguments: Sequence[str], description: str) -> Options:
-    parser = Parser(
-        prog=f"python -m imageshards.launch.{name}", description=description, allow_abbrev=False
-    )
-    parser.add_argument("dataset", metavar="DATASET", help="the folder of a data set")
-    parser.add_argument(
-        "--model_dir", required=True, metavar="DIR",
-        help="for checkpoints, TensorBoard's logs and the model; a training that is there goes on",
-    )  # fmt: skip
-
-    def add(option: str, what: str, kind: Callable[[str], object] = _count, **more: Any) -> None:
-        default = getattr(Options, option)
-        shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
-        what += f" (default {shown})" if default else ""
-        parser.add_argument(f"--{option}", type=kind, default=default, help=what, **more)
-
-    add("epochs", "times through the data", metavar="N")
-    add("batch_size", "images in a step, of all devices together", metavar="N")
-    add("train_split", "such as train, train[:90%%], train+validation", str, metavar="SPLIT")
-    add("test_split", "what the accuracy is measured on", str, metavar="SPLIT")
-    add(
-        "image_size", f"height and width (default: of the first image, {_LARGEST} at most)",
-        metavar="PIXELS",
-    )  # fmt: skip
-    add("channels", "1: grey, 3: colours", int, choices=(1, 3))
-    add(
-        "augment", "of the training: shift each image by up to an eighth of its size; or cut a "
-        "random part and mirror every other one, which is usual for photographs", str,
-        choices=("shift", "crop", "none"),
-    )  # fmt: skip
-    add(
-        "blocks", "of the ResNet in each of its stages; 3,4,6,3 is ResNet-34", _counts,
-        metavar="N,N,...",
-    )  # fmt: skip
-    add("width", "channels of the first stage, which each next one doubles", metavar="N")
-    add(
-        "learning_rate", "the highest, for a batch of 256; of other batches in proportion", float,
-        metavar="X",
-    )  # fmt: skip
-    add("seed", "of the order, the augmentation and the first weights", int, metavar="N")
-    add("log_steps", "steps from one entry in the logs to the next", metavar="N")
-    add(
-        "checkpoint_steps", "steps from one checkpoint to the next; each epoch ends with one too",
-        metavar="N",
-    )  # fmt: skip
-    if name == "train":
-        add("tpu", "name of a TPU, or local; without it, one in this machine is found", str)
-    else:
-        parser.add_argument(
-            "--distributed", action="store_true",
-            help="join the processes that run this command on the other hosts, as "
-            "jax.distributed.initialize() finds them",
-        )  # fmt: skip
-    parser.add_argument("--verbose", action="store_true", help="show tracebacks")
-    values = vars(parser.parse_args(arguments))
-    del values["verbose"]
-    return Options(**values)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: take a whole number from 1 on")
-    return int(text)
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(_count(part) for part in text.split(","))

@@ -1,4 +1,4 @@
-"""PyTorch's DataLoader, where torch is installed: it is too large to come with the tests."""
+"""PyTorch's DataLoader. The tests do not install torch, which is large; they run if it is there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def images(loader) -> list[bytes]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_map_style_data_set(records: reader.Records, workers: int):
+def test_records_are_a_map_style_data_set(records: reader.Records, workers: int):
     loader = torch_data.DataLoader(records, batch_size=8, shuffle=True, num_workers=workers)
     batch, labels = next(iter(loader))
     assert tuple(batch.shape) == (8, 16, 24, 3)
@@ -39,7 +39,7 @@ def test_a_map_style_data_set(records: reader.Records, workers: int):
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_an_iterable_data_set(records: reader.Records, workers: int):
+def test_an_iterable_data_set_shuffles_each_epoch(records: reader.Records, workers: int):
     from imageshards.reader.torch import IterableRecords
 
     data = IterableRecords(records, seed=1, window=32)
@@ -53,7 +53,7 @@ def test_an_iterable_data_set(records: reader.Records, workers: int):
     assert len(data) == 120
 
 
-def test_more_workers_than_records(records: reader.Records):
+def test_there_may_be_more_workers_than_records(records: reader.Records):
     from imageshards.reader.torch import IterableRecords
 
     for count in (0, 2):
@@ -61,7 +61,7 @@ def test_more_workers_than_records(records: reader.Records):
         assert sorted(images(loader)) == sorted(image.tobytes() for image, _ in records[:count])
 
 
-def test_in_order(records: reader.Records):
+def test_without_shuffling_records_are_read_in_order(records: reader.Records):
     from imageshards.reader.torch import IterableRecords
 
     loader = torch_data.DataLoader(IterableRecords(records, shuffle=False), batch_size=7)

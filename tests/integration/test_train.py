@@ -1,4 +1,4 @@
-"""Trainings on the demo's digits, whole processes: what they reach, and that they go on."""
+"""Trainings on the digits of the demo, as whole processes: accuracy and resuming."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ sys.exit(main())
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What JAX compiles for one training serves the next one."""
+    """Shares what JAX has compiled between the trainings."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("jax")))
         patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -69,7 +69,7 @@ def end(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def command(loop: str, *arguments: object) -> tuple[str, str]:
-    return end(start("-m", f"imageshards.launch.{loop}", *arguments, **LOOPS[loop]))
+    return end(start("-m", f"imageshards.launch.training.{loop}", *arguments, **LOOPS[loop]))
 
 
 def accuracy(out: str) -> float:
@@ -80,7 +80,7 @@ def accuracy(out: str) -> float:
 
 
 def losses(model_dir: Path) -> list[tuple[int, float]]:
-    """(step, loss) of all entries in the logs, in the order of their writing."""
+    """Returns (step, loss) of all entries in the logs, in the order in which they were written."""
     import tensorflow as tf
 
     return [
@@ -93,26 +93,28 @@ def losses(model_dir: Path) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_digits_reach_97_percent(digits: Path, tmp_path: Path, loop: str):
+def test_training_on_the_digits_reaches_97_percent(digits: Path, tmp_path: Path, loop: str):
     out, errors = command(loop, digits, "--model_dir", tmp_path / "model", *TO_THE_GOAL)
     assert accuracy(out) >= 0.97
     assert ("4 devices" if loop == "train_jax" else "one device") in errors
     assert errors.count(" of 10: loss ") == 10
-    # All is done: the same command says the same.
+    # The training is complete: the same command prints the same result.
     assert command(loop, digits, "--model_dir", tmp_path / "model", *TO_THE_GOAL)[0] == out
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_killed_training_goes_on_with_the_next_record(digits: Path, tmp_path: Path, loop: str):
+def test_a_killed_training_resumes_at_the_next_record(digits: Path, tmp_path: Path, loop: str):
     options = [
         digits, *SMALL, "--epochs", 2, "--batch_size", 16, "--log_steps", 1,
         "--checkpoint_steps", 10, "--learning_rate", 0.4,
     ]  # fmt: skip
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     out, _ = command(loop, "--model_dir", whole, *options)
-    process = start("-m", f"imageshards.launch.{loop}", "--model_dir", cut, *options, **LOOPS[loop])
+    process = start(
+        "-m", f"imageshards.launch.training.{loop}", "--model_dir", cut, *options, **LOOPS[loop]
+    )
     deadline = time.monotonic() + 300
-    # That the first one is whole is sure when the second one comes.
+    # The first checkpoint is complete when the second one appears.
     second = "ckpt-20.index" if loop == "train" else "step-0000000020.npz"
     while not (cut / "checkpoints" / second).exists():
         assert process.poll() is None
@@ -122,7 +124,7 @@ def test_a_killed_training_goes_on_with_the_next_record(digits: Path, tmp_path: 
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     again, errors = command(loop, "--model_dir", cut, *options)
-    match = re.search(r"goes on at step (\d+), record (\d+)", errors)
+    match = re.search(r"resumes at step (\d+), record (\d+)", errors)
     assert match, errors
     step, record = int(match[1]), int(match[2])
     assert record == 16 * step
@@ -130,7 +132,7 @@ def test_a_killed_training_goes_on_with_the_next_record(digits: Path, tmp_path: 
     last = max(expected)
     epoch_steps = last // 2
     assert sorted(expected) == list(range(1, last + 1))
-    assert step % epoch_steps, "killed at the end of an epoch, which is no test"
+    assert step % epoch_steps, "killed at the end of an epoch, which tests nothing"
     # Each step has the loss that it has without a kill: model, rate, records and shifts are the
     # same. Losses of neighbouring steps, of other records, differ by far more.
     seen = losses(cut)
@@ -150,7 +152,7 @@ def test_batches_are_divided_among_replicas(digits: Path, tmp_path: Path):
     assert accuracy(out) >= 0.9
 
 
-def test_hosts_train_together_on_records_of_their_own(digits: Path, tmp_path: Path):
+def test_several_hosts_train_together_on_disjoint_records(digits: Path, tmp_path: Path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imageshards.launch.training import train, train_jax
-from imageshards.launch.training.training import Data, Options, share, stops
+from imageshards.launch.training.training import Data, Options, divide, pauses
 from imageshards.transforms.elements import BuildError, UsageError
 
 COUNTS = st.integers(1, 50)
@@ -29,13 +29,13 @@ def test_a_loop_pauses_at_multiples_and_at_the_end(step: int, last: int, every: 
     expected = [
         at for at in range(step + 1, last + 1) if at == last or not all(at % n for n in every)
     ]
-    assert list(stops(step, last, *every)) == expected
+    assert list(pauses(step, last, *every)) == expected
 
 
-def test_a_batch_is_divided():
-    assert share(64, 4, "devices") == 16
-    with pytest.raises(UsageError, match="--batch_size 64: take a multiple of the 3 devices"):
-        share(64, 3, "devices")
+def test_a_batch_is_divided_into_equal_parts():
+    assert divide(64, 4, "devices") == 16
+    with pytest.raises(UsageError, match="--batch_size 64: must be a multiple of the 3 devices"):
+        divide(64, 3, "devices")
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 3])
@@ -51,13 +51,13 @@ def test_every_test_image_counts_once_in_full_batches(dataset: Path, hosts: int)
     assert weight == data.test_images
 
 
-def test_image_size_is_that_of_the_first_image(dataset: Path):
+def test_the_image_size_is_that_of_the_first_image(dataset: Path):
     data = Data(Options(str(dataset), "", channels=1), "float32")
     assert data.shape == (16, 16, 1)
     assert data.classes == 6
 
 
-def test_texts_are_not_trained_on(build: Build, tmp_path: Path):
+def test_a_data_set_of_texts_is_refused(build: Build, tmp_path: Path):
     for label in "ab":
         (tmp_path / label).mkdir()
         (tmp_path / label / "lines.txt").write_text("one\ntwo\n")
@@ -68,11 +68,11 @@ def test_texts_are_not_trained_on(build: Build, tmp_path: Path):
         splits="train=0.5,test=0.5",
         base_uri=str(tmp_path),
     )
-    with pytest.raises(UsageError, match="holds texts"):
+    with pytest.raises(UsageError, match="its records are texts"):
         Data(Options(str(tmp_path / "out"), ""), "float32")
 
 
-def test_pixels_of_another_range_are_not_trained_on(build: Build, photos: Path, tmp_path: Path):
+def test_pixels_from_0_to_255_are_refused(build: Build, photos: Path, tmp_path: Path):
     splits = {"splits": "train=0.7,test=0.3", "base_uri": str(photos)}
     for pixel_range in ("0..1", "0..255"):
         build(
@@ -87,7 +87,9 @@ def test_pixels_of_another_range_are_not_trained_on(build: Build, photos: Path, 
 DETECTED = "Graph execution error:\n\nDetected at node X defined at (most recent call last):\n"
 
 
-def test_only_what_the_input_cannot_read_is_a_bad_record(monkeypatch: pytest.MonkeyPatch):
+def test_only_errors_of_the_input_are_reported_as_unreadable_records(
+    monkeypatch: pytest.MonkeyPatch,
+):
     import tensorflow as tf
 
     from imageshards.launch.training import loop_keras
@@ -111,7 +113,7 @@ def test_only_what_the_input_cannot_read_is_a_bad_record(monkeypatch: pytest.Mon
             loop_keras.train(Options("/set", ""))
 
 
-def test_checkpoints_are_found_in_a_folder_with_the_letters_of_a_pattern(tmp_path: Path):
+def test_checkpoints_are_found_in_a_folder_named_like_a_glob_pattern(tmp_path: Path):
     loop = pytest.importorskip("imageshards.launch.training.loop_jax", exc_type=ImportError)
     options = Options("", str(tmp_path / "m[1]*"))
     assert loop.last_checkpoint(options) is None
@@ -132,7 +134,7 @@ def complaint(main, capsys: pytest.CaptureFixture[str], *arguments: object) -> s
 
 
 @pytest.mark.parametrize("module", [train, train_jax])
-def test_a_training_that_cannot_begin_says_why_in_one_line(
+def test_a_training_that_cannot_start_is_an_error_of_one_line(
     module, dataset: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
@@ -141,11 +143,13 @@ def test_a_training_that_cannot_begin_says_why_in_one_line(
 
     model = ["--model_dir", tmp_path / "model"]
     assert "--model_dir" in said(dataset)
-    assert "--epochs: 'x': take a whole number" in said(dataset, *model, "--epochs", "x")
+    assert "--epochs: invalid value 'x': must be an integer" in said(
+        dataset, *model, "--epochs", "x"
+    )
     assert str(tmp_path / "none") in said(tmp_path / "none", *model)
     assert "there is no 'validation'" in said(dataset, *model, "--test_split", "validation")
     assert "fewer images in an epoch" in said(dataset, *model, "--batch_size", 4096)
-    # What could not begin claims nothing, and what another training has is not touched.
+    # A training that cannot start writes nothing, and leaves another training's files alone.
     assert not (tmp_path / "model").exists()
     (tmp_path / "model").mkdir()
     (tmp_path / "model/training.json").write_text('{"batch_size": 32}')

@@ -204,7 +204,7 @@ def test_the_advised_number_of_shards(records: int, size: int, hosts: int, expec
 def test_advise_says_what_is_wrong_and_what_to_do(dataset: Path, tmp_path: Path, command: Command):
     code, out, _ = command("advise", dataset, "--hosts", 3)
     assert code == 0
-    assert "WARNING: 3 hosts do not divide 5 shards" in out
+    assert "WARNING: 5 shards are not a multiple of 3 hosts" in out
     assert "WARNING: 2 shards for 3 hosts" in out
     line = out.splitlines()[-1].strip()
     assert line == f"imageshards reshard {dataset} NEW --num_shards train=3,test=3"

@@ -1,4 +1,4 @@
-"""reader.load: hosts, sub-splits, state, shapes and pixels, with TensorFlow."""
+"""reader.load: hosts, parts of splits, states, shapes and pixels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from imageshards import reader
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.run import run
 from imageshards.reader.files import RecordFile, find
+from imageshards.reader.options import Batching, Decoding, Keys, LoadOptions, Reading, Sharding
 from imageshards.reader.order import make_blocks
 from imageshards.reader.splits import Span
 from imageshards.transforms.elements import BuildError, UsageError
@@ -52,7 +53,7 @@ def read_names(place: Path | str, split: str | None = "train", **options: object
 
 
 @pytest.mark.parametrize("count", [16, 12, 7])
-def test_eight_hosts_read_every_record_once_an_epoch(sets, count: int):
+def test_eight_hosts_read_each_record_once_an_epoch(sets, count: int):
     whole = Counter(names(sets[count]))
     assert whole.total() == len(whole) == 120
     epochs: list[Counter[str]] = [Counter(), Counter()]
@@ -65,7 +66,7 @@ def test_eight_hosts_read_every_record_once_an_epoch(sets, count: int):
     assert epochs == [whole, whole]
 
 
-def test_hosts_read_whole_files_where_they_divide(sets):
+def test_hosts_read_whole_files_if_their_number_is_a_multiple(sets):
     of_file = [set(names(sets[16], path.stem[:11])) for path in shards(sets[16])]
     for host in range(8):
         mine = set(read_names(sets[16], num_hosts=8, host=host))
@@ -77,7 +78,7 @@ def test_without_shuffling_the_order_is_that_of_the_files(sets):
     assert read_names(sets[7], "train[10:50]", shuffle=False) == names(sets[7])[10:50]
 
 
-def test_sub_splits_are_disjoint_and_complete(sets):
+def test_parts_of_a_split_are_disjoint_and_complete(sets):
     parts = ["train[:33.3%]", "train[33.3%:70%]", "train[70%:]"]
     found = [name for part in parts for name in read_names(sets[7], part, num_hosts=1)]
     assert sorted(found) == sorted(names(sets[7]))
@@ -97,7 +98,7 @@ def test_the_order_is_a_function_of_seed_and_epoch(sets):
     assert twice[120:] != two
 
 
-def test_shuffling_mixes(sets):
+def test_shuffled_records_are_far_from_their_order_in_the_files(sets):
     order = {name: place for place, name in enumerate(names(sets[16]))}
     places = [order[name] for name in read_names(sets[16])]
     rising = sum(a < b for a, b in pairwise(places)) / 119
@@ -106,7 +107,7 @@ def test_shuffling_mixes(sets):
 
 
 @pytest.mark.parametrize("shuffle", [True, 32, 1, False])
-def test_any_place_of_the_order_can_be_gone_to(sets, shuffle):
+def test_reading_starts_at_any_record(sets, shuffle):
     def take(data, count):
         return [one["image/filename"] for one in data.take(count).as_numpy_iterator()]
 
@@ -119,7 +120,7 @@ def test_any_place_of_the_order_can_be_gone_to(sets, shuffle):
         assert take(ended.starting_at(start), 999) == whole[start:120]
 
 
-def test_state_counts_what_was_delivered(sets):
+def test_a_state_counts_the_delivered_records(sets):
     def fresh():
         return reader.load(
             sets[12], "train", batch_size=8, image_size=12, augment=True, shuffle=32
@@ -144,16 +145,16 @@ def test_a_state_of_another_order_is_refused(sets):
     state = reader.load(sets[12], "train", batch_size=8, decode=False).iterator().state()
     for options in ({"seed": 1}, {"num_hosts": 2}, {"shuffle": False}):
         other = reader.load(sets[12], "train", decode=False, **options).iterator()
-        with pytest.raises(UsageError, match="another order"):
+        with pytest.raises(UsageError, match="another order of records"):
             other.restore(state)
     other = reader.load(sets[12], "train[:50%]", decode=False).iterator()
-    with pytest.raises(UsageError, match="another order"):
+    with pytest.raises(UsageError, match="another order of records"):
         other.restore(state)
     reader.load(sets[12], "train", batch_size=3, image_size=8).iterator().restore(state)
     for wrong in (json.dumps(state), {}, {"order": state["order"]}, None):
-        with pytest.raises(UsageError, match="is no state: give the dict"):
+        with pytest.raises(UsageError, match="is not a state: pass the dict"):
             other.restore(wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="no state"):
+    with pytest.raises(UsageError, match="has no state"):
         reader.load(sets[12], "train", deterministic=False).iterator().state()
 
 
@@ -178,7 +179,7 @@ def test_a_state_of_other_records_of_the_same_sizes_is_refused(
         next(iterator)
         state = iterator.state()
         expected = next(iterator)["label"].numpy().tolist()
-        with pytest.raises(UsageError, match="another order"):
+        with pytest.raises(UsageError, match="another order of records"):
             fresh("2").restore(state)
         copy = fresh("copy")
         copy.restore(state)
@@ -214,7 +215,7 @@ def test_compressed_shards_are_shuffled_whole(build, photos: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("light", [True, False])
-def test_checkpoints_of_tensorflow_go_on_at_the_same_record(sets, tmp_path: Path, light: bool):
+def test_checkpoints_of_tensorflow_resume_at_the_same_record(sets, tmp_path: Path, light: bool):
     def fresh():
         data = reader.load(sets[7], "train", batch_size=4, image_size=8, shuffle=32)
         return data.iterator() if light else iter(data)
@@ -250,7 +251,7 @@ for step in range(10**9):
 """
 
 
-def test_a_killed_process_goes_on_where_it_saved(sets, tmp_path: Path):
+def test_a_killed_process_resumes_where_it_saved(sets, tmp_path: Path):
     state = tmp_path / "state.json"
 
     def train(lines: int) -> list[str]:
@@ -302,12 +303,12 @@ def test_an_epoch_smaller_than_a_batch_is_a_step(sets):
     assert len(next(iter(data))[1]) == 32
 
 
-def test_images_of_several_sizes_make_no_batch(tmp_path: Path, build):
+def test_images_of_several_sizes_cannot_be_batched(tmp_path: Path, build):
     for number, size in enumerate(((8, 8), (9, 8))):
         (tmp_path / "in/a").mkdir(parents=True, exist_ok=True)
         (tmp_path / f"in/a/{number}.png").write_bytes(image_bytes(number, "PNG", size=size))
     build(tmp_path / "in", num_shards="1")
-    with pytest.raises(UsageError, match=r"from 8x8 to 9x8 pixels.* give an image_size"):
+    with pytest.raises(UsageError, match=r"from 8x8 to 9x8 pixels.* set image_size"):
         reader.load(tmp_path / "out", batch_size=2)
     assert next(iter(reader.load(tmp_path / "out", batch_size=2, image_size=4)))[0].shape[0] == 2
     assert next(iter(reader.load(tmp_path / "out")))[0].shape[2] == 3
@@ -361,7 +362,7 @@ def test_a_large_jpeg_is_decoded_at_a_reduced_size(tmp_path: Path, build, side: 
     assert np.abs(image.numpy() - expected).mean() < np.abs(from_all - expected).mean() + 1
 
 
-def test_augmentation_differs_each_epoch_and_not_each_run(sets):
+def test_augmentation_differs_between_epochs_and_not_between_runs(sets):
     def take(seed: int = 0) -> list[np.ndarray]:
         data = reader.load(sets[7], "train", image_size=8, augment=True, shuffle=False, seed=seed)
         return [image for image, _ in data.take(121).as_numpy_iterator()]
@@ -372,7 +373,7 @@ def test_augmentation_differs_each_epoch_and_not_each_run(sets):
     assert not np.array_equal(first[0], take(seed=1)[0])
 
 
-def test_files_of_others_by_a_pattern(tmp_path: Path):
+def test_tfrecords_of_other_writers_are_read_by_a_pattern(tmp_path: Path):
     for shard in range(3):
         with tf.io.TFRecordWriter(str(tmp_path / f"old-{shard}")) as writer:
             for number in range(shard * 10, shard * 10 + 10):
@@ -397,7 +398,7 @@ def test_files_of_others_by_a_pattern(tmp_path: Path):
     assert images.element_spec.shape == (8, 8, 3)
 
 
-def test_elsewhere_than_on_a_disk_a_block_is_one_read(sets, monkeypatch: pytest.MonkeyPatch):
+def test_a_block_of_a_remote_file_is_one_read(sets, monkeypatch: pytest.MonkeyPatch):
     expected = read_names(sets[7], shuffle=32)
     source = find(sets[7])
     # TensorFlow's name of a file, which is no path.
@@ -428,7 +429,7 @@ def test_a_corrupt_shard_is_one_error_with_file_and_offset(sets, tmp_path: Path)
     assert "\n" not in text
 
 
-def test_a_file_that_is_shorter_than_its_index_is_told(sets, tmp_path: Path):
+def test_a_file_that_is_shorter_than_its_index_is_an_error(sets, tmp_path: Path):
     folder = tmp_path / "copy"
     shutil.copytree(sets[7], folder)
     path = shards(folder)[2]
@@ -437,7 +438,7 @@ def test_a_file_that_is_shorter_than_its_index_is_told(sets, tmp_path: Path):
         reader.load(folder, batch_size=8, image_size=8)
 
 
-def test_keras_trains_on_it(sets):
+def test_keras_trains_on_the_data_set(sets):
     import keras
 
     data = reader.load(sets[16], batch_size=24, image_size=8)
@@ -455,36 +456,38 @@ def test_keras_trains_on_it(sets):
         ({"batch_size": 0}, "batch_size 0"),
         ({"augment": True}, "image_size"),
         ({"num_hosts": 2, "host": 2}, "host 2 of 2"),
-        ({"num_hosts": 121}, "take fewer hosts"),
-        ({"num_hosts": 2.0}, "num_hosts 2.0: take a whole number"),
-        ({"num_hosts": "2"}, "num_hosts '2': take a whole number"),
-        ({"num_hosts": 0}, "num_hosts 0: take a whole number, 1 or more"),
-        ({"num_hosts": 2, "host": 0.5}, "host 0.5: take a whole number"),
-        ({"num_hosts": 2, "host": -1}, "host -1: take a whole number"),
-        ({"shuffle": 2.5}, "shuffle 2.5: take True, False or a number"),
-        ({"shuffle": "yes"}, "shuffle 'yes': take True"),
-        ({"shuffle": None}, "shuffle None: take True"),
-        ({"shuffle": -1}, "shuffle -1: take True"),
-        ({"parallel_reads": 2.5}, "parallel_reads 2.5: take a whole number"),
-        ({"parallel_reads": -1}, "parallel_reads -1: take a whole number, 1 or more"),
+        ({"num_hosts": 121}, "use fewer hosts"),
+        ({"num_hosts": 2.0}, "num_hosts 2.0: must be an integer"),
+        ({"num_hosts": "2"}, "num_hosts '2': must be an integer"),
+        ({"num_hosts": 0}, "num_hosts 0: must be an integer, at least 1"),
+        ({"num_hosts": 2, "host": 0.5}, "host 0.5: must be an integer"),
+        ({"num_hosts": 2, "host": -1}, "host -1: must be an integer"),
+        ({"shuffle": 2.5}, "shuffle 2.5: must be True, False or a number"),
+        ({"shuffle": "yes"}, "shuffle 'yes': must be True"),
+        ({"shuffle": None}, "shuffle None: must be True"),
+        ({"shuffle": -1}, "shuffle -1: must be True"),
+        ({"parallel_reads": 2.5}, "parallel_reads 2.5: must be an integer"),
+        ({"parallel_reads": -1}, "parallel_reads -1: must be an integer, at least 1"),
         ({"split": 5}, "split 5: write a split such as train"),
-        ({"crop_fraction": "x"}, "crop_fraction 'x': take more than 0"),
+        ({"crop_fraction": "x"}, "crop_fraction 'x': must be above 0"),
         ({"crop_fraction": 0}, "crop_fraction 0"),
         ({"crop_fraction": 0.5}, "image_size"),
         ({"start": -1}, "start -1"),
-        ({"start": 1000, "deterministic": False}, "the order is not known"),
-        ({"channels": 7}, "channels 7: take 3 or 1"),
-        ({"channels": 4}, "channels 4: take 3 or 1"),
+        ({"start": 1000, "deterministic": False}, "start 1000 requires deterministic=True"),
+        ({"channels": 7}, "channels 7: must be 3 or 1"),
+        ({"channels": 4}, "channels 4: must be 3 or 1"),
         ({"image_size": 0}, "image_size 0"),
         ({"image_size": -1}, "image_size -1"),
-        ({"image_size": 8.0}, "image_size 8.0: take a whole number"),
+        ({"image_size": 8.0}, "image_size 8.0: must be an integer"),
         ({"image_size": (8, 0)}, "image_size 0"),
         ({"image_size": (8, 8, 3)}, "height, width"),
         ({"seed": 2**63}, "seed 9223372036854775808: .* at most"),
         ({"seed": 2**62}, "seed"),
-        ({"seed": -1}, "seed -1: take a whole number, 0 or more"),
-        ({"split": "train[_:]"}, "what is"),
+        ({"seed": -1}, "seed -1: must be an integer, at least 0"),
+        ({"split": "train[_:]"}, r"at 'train\[_:\]'"),
         ({"split": "test"}, "there is no 'test'"),
+        ({"bach_size": 8}, "load has no option 'bach_size': did you mean batch_size"),
+        ({"zzz": 8}, "load has no option 'zzz': the options are batch_size, "),
     ],
 )
 def test_wrong_arguments_are_one_line(sets, options: dict, message: str):
@@ -492,7 +495,7 @@ def test_wrong_arguments_are_one_line(sets, options: dict, message: str):
         reader.load(sets[7], **options)
 
 
-def test_the_largest_seed_and_numbers_of_numpy_are_taken(sets):
+def test_the_largest_seed_and_integers_of_numpy_are_accepted(sets):
     data = reader.load(
         sets[7], seed=2**62 - 1, image_size=np.int64(8), batch_size=np.int32(4), augment=True,
         num_hosts=np.int64(2), host=np.int32(1), shuffle=np.int64(32), parallel_reads=np.int64(2),
@@ -502,18 +505,25 @@ def test_the_largest_seed_and_numbers_of_numpy_are_taken(sets):
     assert json.dumps(data.iterator().state())
 
 
-def test_without_an_order_there_is_no_place_to_go_to(sets):
+def test_every_option_is_in_one_group_and_in_the_help():
+    groups = (Batching, Decoding, Keys, Sharding, Reading)
+    names = [field.name for group in groups for field in fields(group)]
+    assert sorted(names) == sorted(LoadOptions.__annotations__)
+    assert all(f"\n      {name}: " in reader.load.__doc__ for name in names)
+
+
+def test_without_an_order_reading_cannot_start_later(sets):
     state = reader.load(sets[7], decode=False).iterator().state()
     data = reader.load(sets[7], decode=False, deterministic=False)
     assert len(list(data.starting_at(0).take(3))) == 3
-    with pytest.raises(UsageError, match="the order is not known"):
+    with pytest.raises(UsageError, match="requires deterministic=True"):
         data.starting_at(5)
-    with pytest.raises(UsageError, match="the order is not known"):
+    with pytest.raises(UsageError, match="requires deterministic=True"):
         data.iterator().restore({**state, "records": 5})
 
 
 @pytest.mark.parametrize("schema", ["imagenet", "raw", "pixels", "shape"])
-def test_every_schema_of_images(build, photos: Path, tmp_path: Path, schema: str):
+def test_images_of_every_schema_are_read(build, photos: Path, tmp_path: Path, schema: str):
     resize = {"resize": "12x8"} if schema in ("raw", "pixels") else {}
     build(photos, num_shards="3", features=schema, **resize)
     out = tmp_path / "out"
@@ -553,9 +563,7 @@ def grey_and_coloured(folder: Path) -> Path:
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("schema", ["slim", "shape", "pixels", "raw"])
-def test_images_have_the_channels_that_were_asked_for(
-    build, tmp_path: Path, schema: str, channels: int
-):
+def test_images_have_the_requested_channels(build, tmp_path: Path, schema: str, channels: int):
     folder = grey_and_coloured(tmp_path / "in")
     resize = {"resize": "24x16"} if schema in ("raw", "pixels") else {}
     build(folder, num_shards="1", features=schema, labels="none", **resize)
@@ -576,7 +584,7 @@ def test_images_have_the_channels_that_were_asked_for(
 
 
 @pytest.mark.parametrize("wanted", [1, 3])
-def test_grey_pixels_become_what_was_asked_for(build, tmp_path: Path, wanted: int):
+def test_greyscale_pixels_get_the_requested_channels(build, tmp_path: Path, wanted: int):
     folder = grey_and_coloured(tmp_path / "in")
     same = {"features": "pixels", "channels": 1, "resize": "24x16"}
     build(folder, num_shards="1", labels="none", **same)
@@ -592,7 +600,7 @@ def test_grey_pixels_become_what_was_asked_for(build, tmp_path: Path, wanted: in
     np.testing.assert_array_equal(next(iter(data)), expected)
 
 
-def test_pixels_of_the_size_that_was_asked_for_are_cut_too(build, tmp_path: Path):
+def test_pixels_of_the_requested_size_are_cropped_too(build, tmp_path: Path):
     folder = grey_and_coloured(tmp_path / "in")
     build(folder, num_shards="1", features="pixels", resize="24x16", labels="none")
     options = {"batch_size": 12, "image_size": (16, 24), "shuffle": False, "dtype": "uint8"}
@@ -602,7 +610,7 @@ def test_pixels_of_the_size_that_was_asked_for_are_cut_too(build, tmp_path: Path
     np.testing.assert_allclose(tf.cast(cut, tf.float32), expected, atol=0.51)
 
 
-def test_texts(build, tmp_path: Path):
+def test_texts_are_read(build, tmp_path: Path):
     lines = [f"line {number}" for number in range(50)]
     (tmp_path / "a.txt").write_text("\n".join(lines))
     build(tmp_path / "a.txt", num_shards="3", features="text", labels="none")

@@ -92,13 +92,13 @@ def test_shuffled_is_a_function_of_seed_and_epoch(dataset: Path):
 def test_invalid_arguments_are_one_line(dataset: Path):
     found = reader.open(dataset, "train")
     for options in ({"seed": -1}, {"epoch": -1}, {"seed": 0.5}, {"window": 0}):
-        with pytest.raises(UsageError, match="take a whole number"):
+        with pytest.raises(UsageError, match="must be an integer"):
             found.shuffled(**options)
     for channels in (2, 4, 7):
         with pytest.raises(UsageError, match="take 3 or 1 or 0"):
             reader.open(dataset, "train", channels=channels)
     for num_hosts, host in ((2.0, 0), ("2", 0), (2, 0.5), (0, 0)):
-        with pytest.raises(UsageError, match="take a whole number"):
+        with pytest.raises(UsageError, match="must be an integer"):
             found.share(num_hosts, host)
     with pytest.raises(UsageError, match="0 records for 2 hosts"):
         found[5:5].share(2, 0)

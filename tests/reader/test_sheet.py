@@ -46,7 +46,7 @@ def test_a_png_shows_the_first_images_and_their_classes(
     assert len(sheet.splits["train"]) == 10
 
 
-def test_html_is_one_file(dataset: Path, tmp_path: Path, command: Command):
+def test_an_html_sheet_is_one_file(dataset: Path, tmp_path: Path, command: Command):
     path = tmp_path / "sheet.html"
     assert command("inspect", dataset, "--contact_sheet", path)[0] == 0
     page = path.read_text()
@@ -55,7 +55,7 @@ def test_html_is_one_file(dataset: Path, tmp_path: Path, command: Command):
     assert "http" not in page
 
 
-def test_half_blocks_have_the_colours(dataset: Path):
+def test_half_blocks_have_the_colours_of_the_images(dataset: Path):
     sheet = make_sheet(str(dataset), 4)
     assert sheet is not None
     lines = list(sheet.blocks(102))
@@ -69,7 +69,7 @@ def test_half_blocks_have_the_colours(dataset: Path):
     assert all(len(re.sub(r"\x1b\[[\d;]*m", "", line)) <= 102 for line in lines)
 
 
-def test_only_a_terminal_that_says_so_gets_colours(dataset: Path, command: Command):
+def test_only_a_terminal_that_declares_them_gets_colours(dataset: Path, command: Command):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -81,7 +81,7 @@ def test_only_a_terminal_that_says_so_gets_colours(dataset: Path, command: Comma
     assert "\x1b" not in command("inspect", dataset)[1]
 
 
-def test_pixels_of_every_kind(build: Build, dataset: Path, tmp_path: Path):
+def test_images_of_every_schema_of_pixels_are_shown(build: Build, dataset: Path, tmp_path: Path):
     for name, options in {
         "pixels": {"resize": "8x8"}, "raw": {"resize": "8x8"}, "shape": {},
     }.items():  # fmt: skip
@@ -93,7 +93,7 @@ def test_pixels_of_every_kind(build: Build, dataset: Path, tmp_path: Path):
             assert np.abs(np.subtract(found, COLOURS[picture.caption])).max() <= 1
 
 
-def test_a_text_has_no_images(build: Build, tmp_path: Path, command: Command):
+def test_a_data_set_of_texts_has_no_sheet(build: Build, tmp_path: Path, command: Command):
     (tmp_path / "a.txt").write_text("one\ntwo\nthree\n")
     build(tmp_path / "a.txt", num_shards="1", features="text", labels="none")
     code, _, err = command("inspect", tmp_path / "out", "--contact_sheet", tmp_path / "a.png")
@@ -120,7 +120,7 @@ def test_a_shard_has_a_sheet_too(
     assert "no images to show" in out
 
 
-def test_another_ending_is_one_line(dataset: Path, command: Command):
+def test_an_invalid_path_is_an_error_of_one_line(dataset: Path, command: Command):
     code, out, err = command("inspect", dataset, "--contact_sheet", "a.gif")
     assert (code, out) == (2, "")
     assert "write FILE.png or FILE.html" in err

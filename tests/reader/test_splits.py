@@ -1,4 +1,4 @@
-"""Sub-splits and the shares of hosts: arithmetic."""
+"""Parts of splits, and the shares of hosts."""
 
 from itertools import pairwise
 
@@ -22,13 +22,13 @@ def cut(split: str, lengths: list[int]) -> list[tuple[int, int]]:
     try:
         return numbered(spans_of(split, {"train": dict(enumerate(lengths))}))
     except UsageError as error:
-        if "no record in it" not in str(error):
+        if "it has no records" not in str(error):
             raise
         return []
 
 
 @given(LENGTHS, st.lists(st.decimals(0, 100, places=2, allow_nan=False), min_size=1, max_size=6))
-def test_sub_splits_are_disjoint_and_complete(lengths, percentages):
+def test_parts_of_a_split_are_disjoint_and_complete(lengths, percentages):
     bounds = ["", *(f"{value}%" for value in sorted(percentages)), ""]
     parts = [cut(f"train[{a}:{b}]", lengths) for a, b in pairwise(bounds)]
     whole = cut("train", lengths)
@@ -61,13 +61,13 @@ def test_shares_of_hosts_are_disjoint_and_complete(lengths, hosts, data):
 
 
 def test_more_hosts_than_records_are_refused():
-    with pytest.raises(UsageError, match="take fewer hosts"):
+    with pytest.raises(UsageError, match="use fewer hosts"):
         share_of([Span(0, 0, 2)], 3, 0)
-    with pytest.raises(UsageError, match="take fewer hosts"):
+    with pytest.raises(UsageError, match="use fewer hosts"):
         share_of([], 2, 0)
 
 
-def test_whole_files_where_they_divide():
+def test_hosts_get_whole_files_if_their_number_is_a_multiple():
     spans = spans_of("train", {"train": {file: 100 + file % 2 for file in range(16)}})
     assert share_of(spans, 8, 3) == [Span(6, 0, 100), Span(7, 0, 101)]
 
@@ -120,15 +120,15 @@ def test_bounds_are_those_of_tensorflow_datasets(split):
     ("split", "message"),
     [
         ("valid", "there is no 'valid'; there are train"),
-        ("train[", "what is 'train['"),
-        ("train[0.5:]", "whole number"),
-        ("train[:101%]", "end at 100"),
-        ("train[:11]", "there are 10 records"),
-        ("train[3shard:]", "there are 2 shards"),
-        ("train[5:5]", "no record in it"),
-        ("train[a:b]", "what is"),
-        ("train[_:]", "what is"),
-        ("train[:-_%]", "what is"),
+        ("train[", "at 'train['"),
+        ("train[0.5:]", "must be an integer or a percentage"),
+        ("train[:101%]", "at most 100"),
+        ("train[:11]", "the split has 10 records"),
+        ("train[3shard:]", "the split has 2 shards"),
+        ("train[5:5]", "it has no records"),
+        ("train[a:b]", "at 'train[a:b]'"),
+        ("train[_:]", "at 'train[_:]'"),
+        ("train[:-_%]", "at 'train[:-_%]'"),
     ],
 )
 def test_a_wrong_split_is_one_line(split, message):
@@ -139,13 +139,13 @@ def test_a_wrong_split_is_one_line(split, message):
 
 
 def test_folds_of_a_part_are_refused():
-    with pytest.raises(UsageError, match="whole splits"):
+    with pytest.raises(UsageError, match="folds require a whole split"):
         folds("train[:50%]", 5)
-    with pytest.raises(UsageError, match="2 or more"):
+    with pytest.raises(UsageError, match="must be at least 2"):
         folds("train", 1)
 
 
-def test_names_of_parts():
+def test_a_sum_is_parsed_to_its_terms():
     assert [part.name for part in parse_split("train[:50%] + validation")] == [
         "train", "validation",
     ]  # fmt: skip

@@ -7,9 +7,7 @@ format is detected from the file's content, not from its name.
 from __future__ import annotations
 
 import io
-import logging
 import struct
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,11 +40,6 @@ IMAGE_SUFFIXES = frozenset(
     for suffix in group
 )
 """Suffixes of the names of image files, in lower case and without the dot."""
-
-# _limit judges the size, and a reject has its reason: Pillow need not warn of either.
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
-warnings.filterwarnings("ignore", module=r"PIL\.")
-logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
 _MAGIC = (
     (b"\xff\xd8\xff", "JPEG"),

@@ -22,7 +22,9 @@ from multiprocessing.connection import Connection, wait
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
+from imageshards.transforms.images.silence import silence_pillow
 from imageshards.transforms.inputs import ranges
+from imageshards.transforms.references.batch import use_system_allocator
 from imageshards.transforms.shards.read_ahead import ReadAhead
 from imageshards.transforms.shards.state import ShardResult
 from imageshards.transforms.shards.write import ShardJob, write_shard
@@ -177,6 +179,8 @@ def _begin(processes: int, pool: Connection) -> None:
     global _threads
     _threads = Threads(max(1, cores() // processes))
     web.share(processes)
+    silence_pillow()
+    use_system_allocator()
     # The main process handles an interrupt, and stops its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(pool,), daemon=True).start()

@@ -1,0 +1,7 @@
+"""Settings of Beam's worker processes. They import this module first, by `--beam_plugins`."""
+
+from imageshards.transforms.images.silence import silence_pillow
+from imageshards.transforms.references.batch import use_system_allocator
+
+silence_pillow()
+use_system_allocator()
