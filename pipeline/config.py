@@ -26,7 +26,7 @@ from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.layout import Layout
-from imageshards.transforms.storage.web import USER_AGENT, Manners
+from imageshards.transforms.storage.web import USER_AGENT, WebOptions
 
 FORMAT_VERSION = 2
 """Part of every fingerprint; changes when the same options give other bytes than before."""
@@ -427,10 +427,10 @@ class Config:
     @property
     def reader(self) -> ImageReader:
         """Gets the bytes of images."""
-        manners = Manners(
+        web = WebOptions(
             self.user_agent, self.web_timeout, self.web_retries, self.requests_per_host
         )
-        return ImageReader(self.image_key, manners)
+        return ImageReader(self.image_key, web)
 
     @property
     def unit(self) -> TextUnit | None:

@@ -100,8 +100,6 @@ def _files(source: Source, include_all: bool, exclude: str, skip_missing: bool) 
             named = is_image_name(path) or is_archive(path) or is_records(path)
             if include_all or (named and not path.rpartition("/")[2].startswith(".")):
                 yield path, size, stamp
-    elif storage.is_web(uri):
-        yield uri, -1, 0
     else:
         yield uri, *storage.stat(uri)
 

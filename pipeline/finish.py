@@ -75,10 +75,8 @@ def check_output(config: Config) -> None:
       BuildError: it is a file, or holds a build with other options.
     """
     root = config.layout.root
-    if storage.is_local(root):
-        problem = storage.folder_problem(root)
-        if problem:
-            raise BuildError(f"--output {config.output}: {problem}")
+    if problem := storage.folder_problem(root):
+        raise BuildError(f"--output {config.output}: {problem}")
     found = foreign_files(config, None)
     if found and not config.overwrite:
         raise BuildError(found)

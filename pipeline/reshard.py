@@ -132,7 +132,7 @@ def _counts(dataset: Dataset, num_shards: str) -> dict[str, int]:
 
 def _claim(dataset: Dataset, layout: Layout, counts: dict[str, int]) -> bool:
     """Takes the folder; True if the same was done there before."""
-    if storage.is_local(layout.root) and (problem := storage.folder_problem(layout.root)):
+    if problem := storage.folder_problem(layout.root):
         raise BuildError(f"{layout.root}: {problem}")
     mine = {
         "from": dataset.layout.root,

@@ -69,6 +69,7 @@ def status(code: int, message: str = "", **headers: str) -> Send:
         text = json.dumps(error).encode()
         lines = [f"HTTP/1.1 {code} {message or 'Fault'}", f"Content-Length: {len(text)}"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        text = b"" if handler.command == "HEAD" else text
         handler.connection.sendall("\r\n".join([*lines, "", ""]).encode() + text)
 
     return send
@@ -123,6 +124,7 @@ class GcsServer:
       delay: seconds before each answer.
       most_at_a_time: requests that were served together.
       uploaded: upload -> object, of the resumable uploads that are completed.
+      taken_bytes: of each request of a resumable upload, if it has more; 0: all of them.
       short_pages: lists have fewer objects than were asked for, and now and then none.
       sorted_of: bucket and number of the names that are kept sorted.
       sorted_names: of a large bucket, for its lists.
@@ -139,18 +141,24 @@ class GcsServer:
     now: int = 0
     uploaded: dict[str, dict[str, Any]] = field(default_factory=dict)
     short_pages: bool = False
+    taken_bytes: int = 0
     sorted_of: tuple[str, int] = ("", 0)
     sorted_names: list[str] = field(default_factory=list)
 
     def put(self, name: str, data: bytes, bucket: str = "bucket") -> None:
         """Makes an object, without a request."""
+        with self.lock:
+            self.create(name, data, bucket)
+
+    def create(self, name: str, data: bytes, bucket: str) -> dict[str, Any]:
+        """Makes an object, and returns its metadata; the caller holds the lock."""
         from gcp_storage_emulator.handlers.objects import _checksums, _make_object_resource
 
         resource = _make_object_resource(
             self.url, bucket, name, "application/octet-stream", str(len(data))
         )
-        with self.lock:
-            self.storage.create_file(bucket, name, data, _checksums(data, resource))
+        self.storage.create_file(bucket, name, data, _checksums(data, resource))
+        return resource  # type: ignore[no-any-return]
 
     def put_folder(self, folder: Path, prefix: str, bucket: str = "bucket") -> int:
         """Makes an object of every file below a folder; returns how many."""
@@ -251,6 +259,7 @@ class _Handler(emulator.RequestHandler):
     def _answer(self, method: str, path: str, query: dict[str, list[str]]) -> None:
         # A body that nobody reads would be taken for the next request.
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self._received(method, path, body)
         request = f"{method} {self.path}"
         if self.gcs.delay:
             time.sleep(self.gcs.delay)
@@ -265,6 +274,19 @@ class _Handler(emulator.RequestHandler):
             fault.send(self, head, content)
             return
         self.connection.sendall(head + content)
+
+    def _received(self, method: str, path: str, body: bytes) -> bytes:
+        """The part of a request's body that the server takes: it need not take all of an upload."""
+        begin = re.match(r"bytes (\d+)-", self.headers.get("Content-Range") or "")
+        taken = self.gcs.taken_bytes
+        if not taken or not begin or method != "PUT" or not path.startswith("/upload/"):
+            return body
+        if len(body) > taken:
+            del self.headers["Content-Range"], self.headers["Content-Length"]
+            last = int(begin[1]) + taken - 1
+            self.headers["Content-Range"] = f"bytes {begin[1]}-{last}/*"
+            self.headers["Content-Length"] = str(taken)
+        return body[:taken]
 
     def _response(
         self, method: str, path: str, query: dict[str, list[str]], body: bytes
@@ -296,6 +318,8 @@ class _Handler(emulator.RequestHandler):
             self._say(200, self.gcs.uploaded[upload])
             return True
         if method == "PUT" and upload:
+            if self._takes_nothing(upload):
+                return True
             resource = self.storage.get_resumable_file_obj(upload)
             emulator.Router(self).handle(method)
             there = self.storage.objects.get(resource["bucket"], {}).get(resource["name"])
@@ -303,14 +327,20 @@ class _Handler(emulator.RequestHandler):
                 self.gcs.uploaded[upload] = there
             return True
         if method == "POST" and path.startswith("/upload/") and "ifGenerationMatch" in query:
-            name = re.search(rb'"name": *("(?:[^"\\]|\\.)*")', self.rfile.getvalue())
-            there = self.storage.objects.get(path.split("/")[5], {}).get(
-                json.loads(name[1]) if name else first("name"), {}
-            )
+            bucket_objects = self.storage.objects.get(path.split("/")[5], {})
+            there = bucket_objects.get(first("name") or self._name_in_body(), {})
             if there.get("generation", "0") != first("ifGenerationMatch"):
                 self._say(412, {"error": {"code": 412, "message": "conditionNotMet"}})
                 return True
-        if not (found := _OBJECT.fullmatch(path)) or method not in ("GET", "DELETE"):
+        if method == "POST" and path.startswith("/upload/") and first("uploadType") == "media":
+            # The emulator refuses objects without bytes.
+            bucket = unquote(path.split("/")[5])
+            if bucket in self.storage.buckets:
+                self._say(200, self.gcs.create(first("name"), self.rfile.getvalue(), bucket))
+            else:
+                self._say(404, {"error": {"code": 404, "message": "The bucket does not exist."}})
+            return True
+        if not (found := _OBJECT.fullmatch(path)) or method not in ("GET", "HEAD", "DELETE"):
             return False
         bucket, name = unquote(found[1] or found[2]), unquote(found[3])
         try:
@@ -328,6 +358,19 @@ class _Handler(emulator.RequestHandler):
             link = f"{self.gcs.url}/download/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
             self._say(200, {**resource, "mediaLink": f"{link}?alt=media"})
         return True
+
+    def _takes_nothing(self, upload: str) -> bool:
+        """Answers a query for the received bytes of an upload that has none: without a range."""
+        query = re.fullmatch(r"bytes \*/(\*|[1-9]\d*)", self.headers.get("Content-Range") or "")
+        if not query or self.storage.get_resumable_byte_count(upload):
+            return False
+        self._say(308, b"")
+        return True
+
+    def _name_in_body(self) -> str:
+        """The object that a multipart upload writes."""
+        name = re.search(rb'"name": *("(?:[^"\\]|\\.)*")', self.rfile.getvalue())
+        return json.loads(name[1]) if name else ""
 
     def _media(self, resource: dict[str, Any], data: bytes) -> None:
         total = len(data)
@@ -396,10 +439,11 @@ class _Handler(emulator.RequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
 
-for _method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+for _method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"):
     setattr(_Handler, f"do_{_method}", partialmethod(_Handler._serve, _method))
 
 

@@ -21,7 +21,8 @@ from gcs_server import Fault, GcsServer, reset, short_body, slow, stall, status
 from helpers import IMAGESHARDS, contents, image_bytes, imageshards, told, write_images
 
 from imageshards.launch.cli import main
-from imageshards.transforms.storage import gcs, gcs_auth
+from imageshards.transforms.storage import objects, retry
+from imageshards.transforms.storage.retry import RetryPolicy
 
 IMAGES = 60
 MEDIA = r"GET /bucket/photos"
@@ -33,26 +34,17 @@ LAST_OF_SHARD = r"PUT /upload/.*tfrecord"
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
     """A server with images, and clients in this process that lose patience soon."""
-    for name, value in {
-        "SILENCE_SECONDS": 0.4, "PATIENCE_SECONDS": 4.0, "FIRST_WAIT_SECONDS": 0.02,
-        "LONGEST_WAIT_SECONDS": 0.2,
-    }.items():  # fmt: skip
-        monkeypatch.setattr(gcs_auth, name, value)
+    policy = RetryPolicy(silence=0.4, total=4.0, first_wait=0.02, longest_wait=0.2)
+    monkeypatch.setattr(retry, "POLICY", policy)
+    # Shards are uploaded in several requests, other files in one.
+    monkeypatch.setattr(objects, "UPLOAD_BYTES", 1 << 16)
     with gcs_server.running() as running:
         for name, value in running.environment.items():
             monkeypatch.setenv(name, value)
         for number in range(IMAGES):
             # Large enough that half a body is not all of it.
             running.put(f"photos/c{number % 3}/{number}.png", image_bytes(number, "PNG", (80, 60)))
-        forget_clients()
         yield running
-    forget_clients()
-
-
-def forget_clients() -> None:
-    gcs_auth.forget_credentials()
-    for cached in (gcs._bucket, gcs._client):
-        cached.cache_clear()
 
 
 @dataclass
@@ -306,13 +298,21 @@ def test_a_shard_that_another_run_replaced_is_not_called_complete(
     assert server.contents("out") == whole
 
 
-def test_an_upload_of_which_a_part_was_taken_is_one_line(server: GcsServer):
-    def half(handler: object, head: bytes, body: bytes) -> None:
-        answer = b"HTTP/1.1 308 Resume Incomplete\r\nRange: bytes=0-99\r\nContent-Length: 0\r\n\r\n"
+def test_an_upload_of_which_the_server_takes_parts_is_continued(
+    server: GcsServer, whole: dict[str, bytes]
+):
+    server.taken_bytes = 10_000
+    assert run("out").code == 0
+    assert server.contents("out") == whole
+
+
+def test_an_upload_of_which_the_server_takes_nothing_is_one_line(server: GcsServer):
+    def nothing(handler: object, head: bytes, body: bytes) -> None:
+        answer = b"HTTP/1.1 308 Resume Incomplete\r\nContent-Length: 0\r\n\r\n"
         handler.connection.sendall(answer)  # type: ignore[attr-defined]
 
-    with server.failing(Fault(half, LAST_OF_SHARD, times=1)):
+    with server.failing(Fault(nothing, LAST_OF_SHARD)):
         done = run("out")
     assert done.code == 1
-    assert re.search(r"tfrecord: cannot be written: ", done.lines[0])
+    assert re.search(r"tfrecord: cannot be written: the server received a part only", done.lines[0])
     assert not [name for name in server.names("out") if name.endswith(".tfrecord")]

@@ -15,8 +15,8 @@ from google.auth.exceptions import TransportError
 from helpers import image_bytes, imageshards, write_images
 
 from imageshards.transforms import storage
-from imageshards.transforms.storage import gcs as store
-from imageshards.transforms.storage import gcs_auth
+from imageshards.transforms.storage import gcs_auth, retry
+from imageshards.transforms.storage.retry import RetryPolicy
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,6 @@ def test_pages_that_are_shorter_than_asked_for_lose_nothing(
 ):
     for name, value in gcs.items():
         monkeypatch.setenv(name, value)
-    gcs_auth.forget_credentials()
     names = [f"short/{number:05}" for number in range(3500)]
     for name in names:
         server.put(name, b"x")
@@ -190,32 +189,24 @@ def test_a_token_that_comes_late(
 ):
     for name, value in gcs.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(gcs_auth, "PATIENCE_SECONDS", 1.5)
-    monkeypatch.setattr(gcs_auth, "FIRST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(retry, "POLICY", RetryPolicy(total=1.5, first_wait=0.05))
     monkeypatch.setattr(gcs_auth, "_find_credentials", lambda: Unsteady(failures))
-    gcs_auth.forget_credentials()
-    store._bucket.cache_clear()
+    monkeypatch.setattr(gcs_auth, "_found", None)
     server.put("late", b"data")
-    try:
-        if failures == 2:
-            assert storage.read("gs://bucket/late")[0] == b"data"
-        else:
-            with pytest.raises(storage.StoreError, match="give no token: the metadata server is"):
-                storage.read("gs://bucket/late")
-    finally:
-        gcs_auth.forget_credentials()
-        store._bucket.cache_clear()
+    if failures == 2:
+        assert storage.read("gs://bucket/late")[0] == b"data"
+    else:
+        with pytest.raises(storage.StoreError, match="credentials: the metadata server is not"):
+            storage.read("gs://bucket/late")
 
 
-def test_nobody_is_asked_again_who_he_is_after_a_while(monkeypatch: pytest.MonkeyPatch):
+def test_anonymous_credentials_are_looked_up_again_after_a_while(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     found = iter([AnonymousCredentials(), Unsteady(0)])
     monkeypatch.setattr(gcs_auth, "_find_credentials", lambda: next(found))
-    gcs_auth.forget_credentials()
+    monkeypatch.setattr(gcs_auth, "_found", None)
     assert gcs_auth.is_anonymous()
     assert gcs_auth.is_anonymous()
-    monkeypatch.setattr(gcs_auth, "_LOOK_AGAIN_SECONDS", -1.0)
     assert gcs_auth._found
-    gcs_auth._found = (gcs_auth._found[0], 0.0)
+    gcs_auth._found = (gcs_auth._found[0], 0.0, gcs_auth._found[2])
     assert not gcs_auth.is_anonymous()
-    gcs_auth.forget_credentials()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ImageRef
 from imageshards.transforms.inputs import ranges
-from imageshards.transforms.storage import web
+from imageshards.transforms.storage.web import WebOptions
 
 IMAGE_KEY = "image/encoded"
 
@@ -33,11 +33,11 @@ class ImageReader:
 
     Attributes:
       image_key: the feature of a tf.train.Example that is the image.
-      manners: towards web servers.
+      web: limits of requests to web servers.
     """
 
     image_key: str = IMAGE_KEY
-    manners: web.Manners = field(default_factory=web.Manners)
+    web: WebOptions = field(default_factory=WebOptions)
 
     def read(self, ref: ImageRef, limit: int = storage.MAX_BYTES) -> bytes:
         """The bytes of one image, of which no more than `limit` are read.
@@ -57,7 +57,5 @@ class ImageReader:
             return Read(*ranges.read_record(ref.range, ref.stamp, self.image_key))
         if ref.range:
             return Read(ranges.read(ref.range, ref.stamp, limit))
-        if storage.is_web(ref.uri):
-            return Read(web.read(ref.uri, self.manners, limit))
-        image, stamp = storage.read(ref.uri, limit, ref.stamp)
+        image, stamp = storage.read(ref.uri, limit, ref.stamp, self.web)
         return Read(image, stamp=stamp)

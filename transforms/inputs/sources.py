@@ -40,7 +40,7 @@ def identify(text: str, unit: TextUnit | None = None) -> Source:
     kind = _kind_by_name(uri)
     if unit:
         kind = _kind_of_text(text, uri, kind)
-    if storage.is_web(uri):
+    if not storage.can_list(uri):
         if kind == "file" and not uri.endswith("/"):
             return Source(text, uri, kind)
         raise BuildError(
@@ -63,7 +63,7 @@ def identify(text: str, unit: TextUnit | None = None) -> Source:
 
 
 def _kind_of_text(text: str, uri: str, kind: Kind) -> Kind:
-    if storage.is_web(uri):
+    if not storage.can_list(uri):
         raise BuildError(f"--input {text}: texts are not read from the web: download it first")
     if kind in ("archive", "records") or (kind == "manifest" and not is_text_name(uri)):
         what = {"archive": "an archive", "records": "a TFRecord file"}.get(kind, "a manifest")

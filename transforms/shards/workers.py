@@ -23,7 +23,6 @@ from multiprocessing.connection import Connection, wait
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ShardId
-from imageshards.transforms.inputs import ranges
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.layout import Layout
@@ -114,7 +113,7 @@ class Threads:
         # After a failure or an interrupt reads are still under way, which nobody waits for.
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._decoders.shutdown(wait=False, cancel_futures=True)
-        ranges.close()
+        storage.close()
 
 
 class InProcess:
@@ -207,7 +206,7 @@ def _begin(processes: int, pool: Connection) -> None:
     """Readies one of so many worker processes of a pool."""
     global _threads
     _threads = Threads(max(1, cores() // processes))
-    web.share(processes)
+    web.divide_requests(processes)
     # An interrupt is for the main process, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(pool,), daemon=True).start()

@@ -475,7 +475,7 @@ def test_an_archive_that_is_written_meanwhile(tmp_path: Path):
         file.write(bytes(10_000))
     assert outcomes() == {"Changed"}
     path.unlink()
-    ranges.close()
+    storage.close()
     assert outcomes() == {"Missing"}
 
 
@@ -497,7 +497,7 @@ def test_archives_stay_open_but_not_for_ever(tmp_path: Path, monkeypatch: pytest
             assert ranges.read(place, 0) == b"0123456789"[offset : offset + 2]
     assert len([path for path in opened if path.endswith(".bin")]) == 200
     assert len(os.listdir("/proc/self/fd")) - before <= 128
-    ranges.close()
+    storage.close()
     assert len(os.listdir("/proc/self/fd")) <= before
 
 

@@ -8,11 +8,12 @@ import pytest
 import web_server
 from web_server import WebServer, after, redirect, short, slow, status
 
+from imageshards.transforms import storage
 from imageshards.transforms.references.rules import parent_name
 from imageshards.transforms.storage import ReadError, web
-from imageshards.transforms.storage.web import Manners
+from imageshards.transforms.storage.web import WebOptions
 
-QUICK = Manners(timeout=5)
+QUICK = WebOptions(timeout=5)
 
 
 @pytest.fixture
@@ -22,9 +23,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
         yield running
 
 
-def outcome(url: str, manners: Manners = QUICK, limit: int = 1 << 20) -> bytes | str:
+def outcome(url: str, options: WebOptions = QUICK, limit: int = 1 << 20) -> bytes | str:
     try:
-        return web.read(url, manners, limit)
+        return storage.read(url, limit, web=options)[0]
     except ReadError as error:
         return f"{error.kind}: {error}"
 
@@ -64,7 +65,7 @@ def test_what_may_pass_is_asked_again(server: WebServer, code: int):
     assert "(4 attempts)" in str(outcome(f"{server.url}/b"))
     assert server.requests["/b"] == 8
     server.requests.clear()
-    outcome(f"{server.url}/b", Manners(retries=0))
+    outcome(f"{server.url}/b", WebOptions(retries=0))
     assert server.requests["/b"] == 1
 
 
@@ -92,11 +93,11 @@ def test_retry_after_is_honoured_within_reason(server: WebServer):
 
 def test_nobody_there():
     begin = time.monotonic()
-    assert "refused" in str(outcome("http://127.0.0.1:9/a.jpg", Manners(retries=0)))
-    unknown = outcome("http://no.such.host.invalid/a.jpg", Manners(retries=0, timeout=5))
+    assert "refused" in str(outcome("http://127.0.0.1:9/a.jpg", WebOptions(retries=0)))
+    unknown = outcome("http://no.such.host.invalid/a.jpg", WebOptions(retries=0, timeout=5))
     assert "no.such.host.invalid" in str(unknown)
     for url in ("http://", "http://[bad/a", "http://a:b/c", "http:///a"):
-        assert str(outcome(url, Manners(retries=0))).startswith("HttpError: ")
+        assert str(outcome(url, WebOptions(retries=0))).startswith("HttpError: ")
     assert time.monotonic() - begin < 6
 
 
@@ -127,7 +128,7 @@ def test_huge_bodies_are_not_read(server: WebServer):
 def test_what_comes_without_end_is_given_up(server: WebServer, page: web_server.Page):
     server.pages["/a"] = page
     begin = time.monotonic()
-    assert outcome(f"{server.url}/a", Manners(timeout=0.5)) == "Timeout: not there after 0.5 s"
+    assert outcome(f"{server.url}/a", WebOptions(timeout=0.5)) == "Timeout: incomplete after 0.5 s"
     assert time.monotonic() - begin < 1
 
 
@@ -135,40 +136,40 @@ def test_a_silent_server_is_given_up(server: WebServer, monkeypatch: pytest.Monk
     monkeypatch.setattr(web, "_SILENCE_SECONDS", 0.1)
     server.pages["/a"] = slow(b"image", 1)
     begin = time.monotonic()
-    assert "Timeout: no answer" in str(outcome(f"{server.url}/a", Manners(retries=1)))
+    assert "Timeout: no data" in str(outcome(f"{server.url}/a", WebOptions(retries=1)))
     assert time.monotonic() - begin < 1
     assert server.requests["/a"] == 2
 
 
 def test_compressed_bodies_are_refused(server: WebServer):
     server.pages["/a"] = status(200, Content_Encoding="gzip")
-    assert "compressed by the server" in str(outcome(f"{server.url}/a"))
+    assert "the server compressed it" in str(outcome(f"{server.url}/a"))
 
 
 def test_a_host_is_asked_politely(server: WebServer):
     server.pages["/a"] = slow(b"image", 0.005)
-    manners = Manners(per_host=3, user_agent="me (me@example.org)")
+    options = WebOptions(per_host=3, user_agent="me (me@example.org)")
     with ThreadPoolExecutor(16) as executor:
-        got = set(executor.map(lambda _: outcome(f"{server.url}/a", manners), range(30)))
+        got = set(executor.map(lambda _: outcome(f"{server.url}/a", options), range(30)))
     assert got == {b"image"}
     assert server.most_at_a_time == 3
     assert server.agents == {"me (me@example.org)"}
 
 
 def test_worker_processes_share_what_is_polite(server: WebServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(web, "_sharers", 1)
-    web.share(4)
+    monkeypatch.setattr(web, "_processes", 1)
+    web.divide_requests(4)
     server.pages["/a"] = slow(b"image", 0.005)
     with ThreadPoolExecutor(16) as executor:
-        list(executor.map(lambda _: outcome(f"{server.url}/a", Manners(per_host=8)), range(20)))
+        list(executor.map(lambda _: outcome(f"{server.url}/a", WebOptions(per_host=8)), range(20)))
     assert server.most_at_a_time == 2
 
 
 def test_waiting_for_a_turn_is_not_the_images_time(server: WebServer):
     server.pages["/a"] = slow(b"image", 0.02)
     with ThreadPoolExecutor(8) as executor:
-        manners = Manners(per_host=1, timeout=0.4)
-        got = set(executor.map(lambda _: outcome(f"{server.url}/a", manners), range(6)))
+        options = WebOptions(per_host=1, timeout=0.4)
+        got = set(executor.map(lambda _: outcome(f"{server.url}/a", options), range(6)))
     assert got == {b"image"}
 
 
@@ -193,5 +194,5 @@ def test_what_is_not_http_is_refused(server: WebServer):
     }
     for path in server.pages:
         with pytest.raises(ReadError) as caught:
-            web.read(server.url + path, Manners(retries=0, timeout=5))
+            storage.read(server.url + path, web=WebOptions(retries=0, timeout=5))
         assert caught.value.kind == "HttpError", path
