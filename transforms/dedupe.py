@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import apache_beam as beam
 
 from imageshards.transforms import storage
-from imageshards.transforms.references.order import mark_same_pixels, partition
 from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.order import mark_same_pixels, partition
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.workers import REMOTE_READS_IN_FLIGHT, cores
 

@@ -13,8 +13,8 @@ from imageshards.transforms.inputs.listing import TextUnit
 from imageshards.transforms.inputs.sources import identify, list_source
 from imageshards.transforms.inputs.tfrecords import RecordKeys
 from imageshards.transforms.references.annotate import Annotator
-from imageshards.transforms.references.order import partition
 from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.order import partition
 from imageshards.transforms.references.plan import Tally
 
 FLUSH_ROWS = 1 << 16

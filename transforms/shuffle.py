@@ -16,9 +16,9 @@ import numpy as np
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId
-from imageshards.transforms.references.order import sort_group
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import cut
+from imageshards.transforms.references.order import sort_group
 from imageshards.transforms.references.plan import Plan, Planner, Tally
 
 # "auto" needs the bytes of images whose listing did not say: this many of each bucket and

@@ -16,8 +16,8 @@ from imageshards.pipeline import graph
 from imageshards.pipeline.config import Config
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId
-from imageshards.transforms.references.order import partition, sort_group
 from imageshards.transforms.references.keys import BUCKETS
+from imageshards.transforms.references.order import partition, sort_group
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import ShardCounts
 from imageshards.transforms.shards.workers import ShardJob

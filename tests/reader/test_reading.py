@@ -333,7 +333,7 @@ def test_what_the_readme_says_of_reading_runs(
     build: Build, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     text = (Path(__file__).parents[2] / "README.md").read_text()
-    first = text.partition("has all of it):\n")[2].partition("\n#")[0]
+    first = text.partition("(see [Reading](#reading)):\n")[2].partition("\n#")[0]
     section = text.partition("\n## Reading\n")[2].partition("\n## ")[0]
     lines = [*first.splitlines(), *section.splitlines()]
     code = "\n".join(line[4:] for line in lines if line.startswith("    "))

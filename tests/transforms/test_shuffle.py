@@ -112,9 +112,9 @@ def test_the_order_of_inputs_and_batches_does_not_matter(
     monkeypatch.setattr(listing, "CHUNK_ROWS", 30)
     inputs = [sorted_photos / str(label) for label in range(4)]
     found = []
-    for number, order in enumerate((inputs, inputs[::-1], [*inputs[2:], *inputs[:2]])):
+    for number, places in enumerate((inputs, inputs[::-1], [*inputs[2:], *inputs[:2]])):
         out = tmp_path / str(number)
-        build(*order, num_shards="3", output=out)
+        build(*places, num_shards="3", output=out)
         found.append([path.read_bytes() for path in shards(out)])
     assert found[0] == found[1] == found[2]
 

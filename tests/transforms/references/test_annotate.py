@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from imageshards.transforms.elements import BuildError, Problem, to_bytes
 from imageshards.transforms.inputs.listing import Listing
 from imageshards.transforms.references.annotate import Annotator
-from imageshards.transforms.references.order import partition, sort_group
 from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.order import partition, sort_group
 from imageshards.transforms.references.plan import Plan, Planner, Tally
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
 
