@@ -358,7 +358,7 @@ def _summary(config: Config, build: dict[str, Any], resumed: int, seconds: float
 _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.DOTALL)
 # The local runner's words, and those of Flink.
 _WORKER_DIED = re.compile(r"Channel closed prematurely|Process died with exit code")
-_OURS = re.compile(r"(elements\.BuildError|store\.(StoreError|NoFilesystem))$")
+_OURS = re.compile(r"(elements\.BuildError|protocol\.(StoreError|NoFilesystem))$")
 _CAUSE = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
 
 

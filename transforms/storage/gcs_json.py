@@ -230,7 +230,7 @@ def _check(uri: str, written: Mapping[str, str], size: int, crc32c: int) -> None
         raise translate(uri, "write", failure, gcs_auth.refusal)
 
 
-class Upload:
+class _Upload:
     """A resumable upload: an object that appears with its last request.
 
     The protocol: https://cloud.google.com/storage/docs/performing-resumable-uploads
@@ -293,3 +293,8 @@ class Upload:
         self._sent = end
         self._crc32c = google_crc32c.extend(self._crc32c, data)
         return response
+
+
+def open_upload(uri: str) -> _Upload:
+    """Begins to write an object in several requests."""
+    return _Upload(uri)

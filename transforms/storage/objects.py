@@ -51,7 +51,7 @@ class Content(NamedTuple):
     stamp: int
 
 
-class Stream(Protocol):
+class Upload(Protocol):
     """An object that is written in several requests."""
 
     def append(self, data: bytes) -> None:
@@ -82,7 +82,7 @@ class Api(Protocol):
     def put(self, uri: str, data: bytes, stamp: int | None) -> bool:
         """Writes an object if it has a stamp, 0: if it does not exist, None: in any case."""
 
-    def Upload(self, uri: str) -> Stream:  # noqa: N802
+    def open_upload(self, uri: str) -> Upload:
         """Begins to write an object in several requests."""
 
 
@@ -186,7 +186,10 @@ class ObjectStore(Store):
             if span and failure.status == 416:
                 return Content(b"", 0, stamp)
             raise translate(uri, "read", failure, self._service.refusal) from error
-        return Content(data, found.meta["size"], self._service.stamp_of(found.meta))
+        content = Content(data, found.meta["size"], self._service.stamp_of(found.meta))
+        if stamp and content.stamp != stamp:
+            raise FileNotFoundError(2, "another version", uri)
+        return content
 
     def read(self, uri: str, limit: int, stamp: int, web: WebOptions, /) -> tuple[bytes, int]:
         """Returns the content of an object, and its stamp."""
@@ -321,7 +324,7 @@ class _Pending:
         self._uri = uri
         self._parts: list[bytes] = []
         self._size = 0
-        self._stream: Stream | None = None
+        self._stream: Upload | None = None
 
     def write(self, parts: list[bytes]) -> None:
         """Adds parts, and sends what is enough for a request."""
@@ -330,7 +333,7 @@ class _Pending:
         if self._size > UPLOAD_BYTES:
             data = b"".join(self._parts)
             whole = len(data) // UPLOAD_BYTES * UPLOAD_BYTES
-            self._stream = self._stream or self._api.Upload(self._uri)
+            self._stream = self._stream or self._api.open_upload(self._uri)
             self._stream.append(data[:whole])
             self._parts, self._size = [data[whole:]], len(data) - whole
 
