@@ -1,4 +1,4 @@
-"""gs:// for inputs, manifests and outputs, on a server that speaks the protocol."""
+"""Builds with gs:// inputs, manifests and outputs, on a local server with the same protocol."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def bucket(
 
 
 @pytest.mark.parametrize("writer", ["shard", "beam"])
-def test_from_a_bucket_to_a_bucket(bucket: dict[str, str], writer: str):
+def test_a_build_reads_from_a_bucket_and_writes_to_it(bucket: dict[str, str], writer: str):
     out = f"gs://bucket/out-{writer}"
     options = ["--output", out, "--num_shards", 2, "--writer", writer, "--json"]
     done = imageshards("build", "--input", "gs://bucket/photos", *options, **bucket)
@@ -57,7 +57,7 @@ def test_from_a_bucket_to_a_bucket(bucket: dict[str, str], writer: str):
     assert "14 records in 2 shards" in done.stdout
 
 
-def test_again_does_nothing_and_another_build_is_refused(bucket: dict[str, str]):
+def test_a_repeated_build_does_nothing_and_another_build_is_refused(bucket: dict[str, str]):
     options = ["--input", "gs://bucket/photos", "--output", "gs://bucket/again"]
     assert imageshards("build", *options, "--num_shards=2", **bucket).returncode == 0
     done = imageshards("build", *options, "--num_shards=2", **bucket)
@@ -67,7 +67,7 @@ def test_again_does_nothing_and_another_build_is_refused(bucket: dict[str, str])
     assert "holds another build: --num_shards 2, now 3" in done.stderr
 
 
-def test_the_bytes_are_those_of_a_manifest_to_a_disk(bucket: dict[str, str], tmp_path: Path):
+def test_a_manifest_and_a_pattern_give_the_same_bytes(bucket: dict[str, str], tmp_path: Path):
     done = [
         imageshards("build", "--input", source, "--output", tmp_path / name, "--num_shards=2",
                     **bucket)
@@ -123,7 +123,7 @@ def test_a_missing_object_is_a_reject(bucket: dict[str, str], tmp_path: Path):
     assert (os.path.basename(line["uri"]), line["error"]) == ("none.jpg", "Missing")
 
 
-def test_archives_in_a_bucket(bucket: dict[str, str], tmp_path: Path):
+def test_archives_in_a_bucket_are_read(bucket: dict[str, str], tmp_path: Path):
     found = {}
     for name in ("a.tar", "a.tgz", "a.zip"):
         uri = f"gs://bucket/archives/{name}"
@@ -142,7 +142,7 @@ def test_archives_in_a_bucket(bucket: dict[str, str], tmp_path: Path):
     assert found["a.tar"] == found["a.tgz"] == found["a.zip"]
 
 
-def test_records_in_a_bucket(bucket: dict[str, str], tmp_path: Path):
+def test_tfrecord_files_in_a_bucket_are_read(bucket: dict[str, str], tmp_path: Path):
     out = "gs://bucket/records"
     done = imageshards("build", "--input", "gs://bucket/photos", "--output", out, **bucket)
     assert done.returncode == 0, done.stderr
@@ -154,7 +154,7 @@ def test_records_in_a_bucket(bucket: dict[str, str], tmp_path: Path):
     assert json.loads(done.stdout)["records"] == 14
 
 
-def test_pages_that_are_shorter_than_asked_for_lose_nothing(
+def test_short_pages_of_a_list_lose_nothing(
     server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
     for name, value in gcs.items():
@@ -169,7 +169,7 @@ def test_pages_that_are_shorter_than_asked_for_lose_nothing(
 
 
 class Unsteady(Credentials):
-    """Credentials whose server answers at the third time of asking, or never."""
+    """Credentials whose server fails a number of times before it returns a token."""
 
     def __init__(self, failures: int) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class Unsteady(Credentials):
 
 
 @pytest.mark.parametrize("failures", [2, 1000])
-def test_a_token_that_comes_late(
+def test_requests_for_a_token_are_retried(
     server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch, failures: int
 ):
     for name, value in gcs.items():
@@ -205,8 +205,8 @@ def test_anonymous_credentials_are_looked_up_again_after_a_while(monkeypatch: py
     found = iter([AnonymousCredentials(), Unsteady(0)])
     monkeypatch.setattr(gcs_auth, "_find_credentials", lambda: next(found))
     monkeypatch.setattr(gcs_auth, "_found", None)
-    assert gcs_auth.is_anonymous()
-    assert gcs_auth.is_anonymous()
+    assert gcs_auth.are_anonymous(gcs_auth.credentials())
+    assert gcs_auth.are_anonymous(gcs_auth.credentials())
     assert gcs_auth._found
     gcs_auth._found = (gcs_auth._found[0], 0.0, gcs_auth._found[2])
-    assert not gcs_auth.is_anonymous()
+    assert not gcs_auth.are_anonymous(gcs_auth.credentials())

@@ -12,19 +12,21 @@ from imageshards.transforms.storage.objects import Service
 from imageshards.transforms.storage.retry import Failure, RetryPolicy
 
 if TYPE_CHECKING:
+    from google.auth.credentials import Credentials
     from obstore.store import GCSStore
 
 _ATTEMPTS = 1000  # RetryPolicy.total is the limit
 
 
 def _connect(bucket: str) -> GCSStore:
-    return _client(bucket, gcs_auth.emulator(), gcs_auth.is_anonymous(), retry.POLICY)
+    return _client(bucket, gcs_auth.emulator(), gcs_auth.credentials(), retry.POLICY)
 
 
 @lru_cache(maxsize=256)
-def _client(bucket: str, emulator: str, anonymous: bool, policy: RetryPolicy) -> GCSStore:
+def _client(bucket: str, emulator: str, found: Credentials, policy: RetryPolicy) -> GCSStore:
     from obstore.store import GCSStore
 
+    anonymous = gcs_auth.are_anonymous(found)
     if not emulator:
         policy.call(_resolve_host)
     return GCSStore(

@@ -57,7 +57,7 @@ def credentials() -> Credentials:
     with _finding:
         if _found is None or _found[2] != environment or time.monotonic() > _found[1]:
             found = _find_credentials()
-            final = emulator() or not _are_anonymous(found)
+            final = emulator() or not are_anonymous(found)
             until = float("inf") if final else time.monotonic() + _RETRY_SECONDS
             _found = found, until, environment
         return _found[0]
@@ -84,15 +84,11 @@ def _find_credentials() -> Credentials:
     return found
 
 
-def _are_anonymous(found: Credentials) -> bool:
+def are_anonymous(found: Credentials) -> bool:
+    """Returns whether these are no credentials."""
     from google.auth.credentials import AnonymousCredentials
 
     return isinstance(found, AnonymousCredentials)
-
-
-def is_anonymous() -> bool:
-    """Returns whether there are no credentials."""
-    return _are_anonymous(credentials())
 
 
 def token() -> GCSCredential:
@@ -141,12 +137,12 @@ def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
         )
     account = "the emulator's client"
     if not emulator():
-        if is_anonymous():
+        found = credentials()
+        if are_anonymous(found):
             return StoreError(
                 f"{uri}: not public, and no Google Cloud credentials were found: run 'gcloud auth "
                 f"application-default login', or set {_KEY_FILE} to a key file"
             )
-        found = credentials()
         account = getattr(found, "service_account_email", "") or getattr(found, "account", "")
         account = account if account and account != "default" else "this account"
     permission, role = _NEEDED[action]

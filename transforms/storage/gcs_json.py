@@ -164,7 +164,7 @@ def _no_bucket(uri: str) -> BuildError:
 def list_prefix(bucket: str, prefix: str) -> Iterator[tuple[str, int, int]]:
     """Yields (name, bytes, generation) of the objects with a prefix, in any order."""
 
-    def page(start: str, end: str, most: int) -> list[gcs_list.Entry]:
+    def page(start: str, end: str, most: int) -> list[gcs_list.Item]:
         first = max(start, prefix)
         items = _list(bucket, "name,size,generation", most, startOffset=first, endOffset=end)
         return [(item["name"], int(item["size"]), int(item["generation"])) for item in items]
