@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,6 +66,8 @@ class RetryPolicy:
         Raises:
           Failure: the last one.
         """
+        import random
+
         begin = time.monotonic()
         longest = self.first_wait
         while True:

@@ -8,15 +8,12 @@ requests are decided here. Whatever a server does, a read ends within a bounded 
 from __future__ import annotations
 
 import io
-import random
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from functools import cache
-from http.client import HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urljoin, urlsplit
 
@@ -77,6 +74,8 @@ class WebStore(Store):
 
     def read(self, uri: str, limit: int, stamp: int, web: WebOptions, /) -> tuple[bytes, int]:
         """Returns the body at a URL; it has no stamp."""
+        import random
+
         budget = _Budget(web)
         for attempt in range(web.retries + 1):
             try:
@@ -119,6 +118,8 @@ def _follow(url: str, budget: _Budget, limit: int) -> bytes:
 
 @contextmanager
 def _get(url: str, budget: _Budget) -> Iterator[BaseHTTPResponse]:
+    from http.client import HTTPException
+
     from urllib3 import exceptions
 
     headers = {
@@ -190,6 +191,8 @@ def _body(response: BaseHTTPResponse, limit: int) -> bytes:
 
 def _retry_after(value: str | None) -> float | None:
     """Parses the header of that name (RFC 9110, 10.2.3) into seconds from now."""
+    from email.utils import parsedate_to_datetime
+
     if value is None:
         return None
     if value.strip().isdecimal():
@@ -252,19 +255,6 @@ _thread = threading.local()
 """`deadline`: of the current request of this thread; urllib3 cannot pass it to a response."""
 
 
-class _Response(HTTPResponse):
-    """A response that fails at the deadline of its request.
-
-    A socket's timeout starts again with each byte: a server that sends one byte of the headers or
-    the body every second would never reach it.
-    """
-
-    def __init__(self, sock: Any, *args: Any, **named: Any) -> None:
-        super().__init__(sock, *args, **named)
-        raw = self.fp.detach()
-        self.fp = io.BufferedReader(_UntilDeadline(sock, raw, _thread.deadline), _PIECE_BYTES)
-
-
 class _UntilDeadline(io.RawIOBase):
     def __init__(self, sock: Any, raw: Any, deadline: float) -> None:
         self._sock = sock
@@ -288,15 +278,29 @@ class _UntilDeadline(io.RawIOBase):
 
 @cache
 def _pools() -> PoolManager:
+    from http.client import HTTPResponse
+
     from urllib3 import PoolManager
     from urllib3.connection import HTTPConnection, HTTPSConnection
     from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+    class Response(HTTPResponse):
+        """A response that fails at the deadline of its request.
+
+        A socket's timeout starts again with each byte: a server that sends one byte of the headers
+        or the body every second would never reach it.
+        """
+
+        def __init__(self, sock: Any, *args: Any, **named: Any) -> None:
+            super().__init__(sock, *args, **named)
+            raw = self.fp.detach()
+            self.fp = io.BufferedReader(_UntilDeadline(sock, raw, _thread.deadline), _PIECE_BYTES)
+
     class Connection(HTTPConnection):
-        response_class = _Response
+        response_class = Response
 
     class SecureConnection(HTTPSConnection):
-        response_class = _Response
+        response_class = Response
 
     class Pool(HTTPConnectionPool):
         ConnectionCls = Connection
