@@ -168,6 +168,28 @@ def test_short_pages_of_a_list_lose_nothing(
     assert storage.names_in("gs://bucket/short") == [name[6:] for name in names]
 
 
+@pytest.mark.parametrize("name", ["a//b", "/a", "a/./b", "a\tb", "a/b/"])
+def test_names_that_obstore_cannot_express_are_read_and_written(
+    server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str
+):
+    for variable, value in gcs.items():
+        monkeypatch.setenv(variable, value)
+    uri = f"gs://bucket/{name}"
+    assert storage.create(uri, b"0123456789", "")
+    assert not storage.create(uri, b"other", "")
+    data, stamp = storage.read(uri)
+    assert (data, storage.stat(uri)) == (b"0123456789", (10, stamp))
+    assert storage.read_range(uri, 2, 3, stamp) == b"234"
+    assert storage.read_range(uri, 10, 3, stamp) == b""
+    with pytest.raises(storage.ReadError, match="10 bytes, more than 9"):
+        storage.read(uri, limit=9)
+    assert storage.replace(uri, b"new", "", stamp)
+    with pytest.raises(storage.ReadError, match="was replaced"):
+        storage.read(uri, stamp=stamp)
+    storage.delete([uri])
+    assert not storage.exists(uri)
+
+
 class Unsteady(Credentials):
     """Credentials whose server fails a number of times before it returns a token."""
 
