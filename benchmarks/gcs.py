@@ -1,10 +1,10 @@
-"""Reading and listing objects of Cloud Storage, beside a plain google-cloud-storage loop.
+"""Measure reads and lists of Cloud Storage objects, next to plain google-cloud-storage loops.
 
     python -m benchmarks.gcs [--objects 1000] [--bytes 108000] [--listed 200000] [--server URL]
 
-The server is that of the tests, in a process of its own, or one at a URL, such as fake-gcs-server
-(`fake-gcs-server -scheme http -backend memory -port 4443 -public-host localhost:4443`) for the
-reads. Each row is a process of its own; its CPU is the client's alone.
+The server is that of the tests, in another process, or the one at --server, such as fake-gcs-server
+(`fake-gcs-server -scheme http -backend memory -port 4443 -public-host localhost:4443`). Each row is
+measured in a new process, so that its CPU time is that of the client.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _fill(url: str, prefix: str, objects: int, size: int) -> None:
 
 
 def _serve(objects: int, size: int, listed: int) -> None:
-    """Runs the server of the tests with such objects, tells its URL, and waits for the end."""
+    """Runs the tests' server with these objects, prints its URL, and waits for the end of stdin."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     import gcs_server
 
@@ -70,10 +70,10 @@ def _read(in_flight: int, objects: int) -> None:
         list(threads.map(storage.read, uris[:in_flight]))
         begin, cpu = time.perf_counter(), time.process_time()
         list(threads.map(storage.read, uris))
-    _tell(objects, begin, cpu)
+    _report(objects, begin, cpu)
 
 
-def _read_plainly(objects: int) -> None:
+def _read_baseline(objects: int) -> None:
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage
 
@@ -83,37 +83,38 @@ def _read_plainly(objects: int) -> None:
     begin, cpu = time.perf_counter(), time.process_time()
     for name in names:
         bucket.blob(name).download_as_bytes()
-    _tell(objects, begin, cpu)
+    _report(objects, begin, cpu)
 
 
 def _list(_: int) -> None:
-    from imageshards.transforms.storage import gcs, gcs_auth
+    from imageshards.transforms import storage
+    from imageshards.transforms.storage import gcs_json
 
     requests = 0
-    real = gcs_auth.request
+    real = gcs_json.request
 
     def counted(*arguments: object, **named: object) -> object:
         nonlocal requests
         requests += 1
         return real(*arguments, **named)
 
-    gcs.request = counted
+    gcs_json.request = counted  # type: ignore[assignment]
     begin, cpu = time.perf_counter(), time.process_time()
-    found = sum(1 for _ in gcs.match(f"gs://{_BUCKET}/list/**"))
-    _tell(found, begin, cpu, requests)
+    found = sum(1 for _ in storage.match(f"gs://{_BUCKET}/list/**"))
+    _report(found, begin, cpu, requests)
 
 
-def _list_plainly(_: int) -> None:
+def _list_baseline(_: int) -> None:
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage
 
     client = storage.Client("none", AnonymousCredentials())
     begin, cpu = time.perf_counter(), time.process_time()
     found = sum(1 for _ in client.list_blobs(_BUCKET, prefix="list/"))
-    _tell(found, begin, cpu, -(-found // 1000))
+    _report(found, begin, cpu, -(-found // 1000))
 
 
-def _tell(count: int, begin: float, cpu: float, requests: int = 0) -> None:
+def _report(count: int, begin: float, cpu: float, requests: int = 0) -> None:
     print(
         json.dumps(
             {
@@ -138,7 +139,7 @@ def _run(what: str, url: str, objects: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Fills the server, measures, prints two tables."""
+    """Fills the server, measures, and prints two tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--server", metavar="URL", default="")
     parser.add_argument("--objects", type=int, default=1000)
@@ -148,7 +149,7 @@ def main() -> None:
     parser.add_argument("--only", help=argparse.SUPPRESS)
     args = parser.parse_args()
     jobs = {f"read {number}": lambda n, k=number: _read(k, n) for number in _IN_FLIGHT}
-    jobs |= {"read plainly": _read_plainly, "list": _list, "list plainly": _list_plainly}
+    jobs |= {"read baseline": _read_baseline, "list": _list, "list baseline": _list_baseline}
     if args.only == "serve":
         _serve(args.objects, args.bytes, args.listed)
         return
@@ -176,12 +177,12 @@ def main() -> None:
         rate = statistics.median(r[name]["count"] / r[name]["seconds"] for r in rounds)
         cpu = statistics.median(r[name]["cpu"] / r[name]["count"] for r in rounds)
         label = name.removeprefix("read ")
-        label = "1, google-cloud-storage" if label == "plainly" else label
+        label = "1, google-cloud-storage" if label == "baseline" else label
         print(f"| {label} | {rate:,.0f} | {1000 * cpu:.2f} |")
     if args.listed:
         print(f"\n{args.listed:,} objects of 10 bytes in 100 folders")
         print("| listed by | requests | seconds | CPU, s | memory, MB |\n|---|---|---|---|---|")
-        for name, label in (("list", "imageshards"), ("list plainly", "google-cloud-storage")):
+        for name, label in (("list", "imageshards"), ("list baseline", "google-cloud-storage")):
             done = _run(name, url, 0)
             assert done["count"] == args.listed
             print(

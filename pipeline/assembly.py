@@ -25,7 +25,7 @@ from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.layout import Layout
-from imageshards.transforms.storage.web import Manners
+from imageshards.transforms.storage.web import WebOptions
 
 
 @dataclass(frozen=True)
@@ -186,10 +186,10 @@ class BuildSpec:
     def reader(self) -> ImageReader:
         """Reads the bytes of images."""
         inputs = self.options.inputs
-        manners = Manners(
+        web = WebOptions(
             inputs.user_agent, inputs.web_timeout, inputs.web_retries, inputs.requests_per_host
         )
-        return ImageReader(inputs.image_key, manners)
+        return ImageReader(inputs.image_key, web)
 
     @property
     def text_unit(self) -> TextUnit | None:

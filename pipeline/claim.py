@@ -63,7 +63,7 @@ def check_output(spec: BuildSpec) -> None:
       BuildError: the output is a file, or holds a build with other options.
     """
     root = spec.layout.root
-    if storage.is_local(root) and (problem := storage.folder_problem(root)):
+    if problem := storage.folder_problem(root):
         raise BuildError(f"--output {spec.options.output.output}: {problem}")
     found = other_build_in(spec, None)
     if found and not spec.options.output.overwrite:

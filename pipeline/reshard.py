@@ -145,7 +145,7 @@ def _new_shards(dataset: Dataset, counts: Mapping[str, int]) -> list[ShardId]:
 
 def _claim(dataset: Dataset, layout: Layout, counts: Mapping[str, int]) -> bool:
     """Claims the output folder; returns whether an earlier run has completed it."""
-    if storage.is_local(layout.root) and (problem := storage.folder_problem(layout.root)):
+    if problem := storage.folder_problem(layout.root):
         raise BuildError(f"{layout.root}: {problem}")
     mine = {
         "from": dataset.layout.root,

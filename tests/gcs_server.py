@@ -1,7 +1,8 @@
-"""A Cloud Storage server on this machine: gcp-storage-emulator, mended, with faults at will.
+"""A local Cloud Storage server for tests: gcp-storage-emulator, corrected, with injected faults.
 
-What it has of its own: several requests at a time, lists in pages and by offsets, generations,
-preconditions, the headers that clients look for, and names of objects that hold `#` and `?`.
+It adds concurrent requests, lists with pages and offsets, generations, preconditions, HEAD
+requests, uploads of which a part is received, the headers that clients require, and names with
+`#` and `?`.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ _LIST = re.compile(r"/storage/v1/b/([^/]+)/o/?")
 _PAGE = 1000
 
 Send = Callable[["_Handler", bytes, bytes], None]
-"""(handler, head, body): sends a response, or what a fault makes of it."""
+"""(handler, head, body): sends the response, or what the fault replaces it by."""
 
 
 @dataclass
 class Fault:
-    """What goes wrong.
+    """A fault of the server.
 
     Attributes:
-      send: what is sent instead of the response.
-      requests: matches `METHOD path?query` of those that meet it.
-      after: so many of them meet nothing.
-      times: how many of the others do.
-      before: the server does not do what it was asked for; else the answer alone is lost.
-      met: requests that matched.
+      send: sends something else instead of the response.
+      requests: pattern of `METHOD path?query` of the affected requests.
+      after: number of matching requests that succeed first.
+      times: number of matching requests that fail then.
+      before: the request is not executed; otherwise only its response is lost.
+      met: number of matching requests so far.
     """
 
     send: Send
@@ -62,20 +63,21 @@ class Fault:
 
 
 def status(code: int, message: str = "", **headers: str) -> Send:
-    """Answers with a status."""
+    """Responds with a status."""
 
     def send(handler: _Handler, head: bytes, body: bytes) -> None:
         error = {"error": {"code": code, "message": message or f"status {code}"}}
         text = json.dumps(error).encode()
         lines = [f"HTTP/1.1 {code} {message or 'Fault'}", f"Content-Length: {len(text)}"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        text = b"" if handler.command == "HEAD" else text
         handler.connection.sendall("\r\n".join([*lines, "", ""]).encode() + text)
 
     return send
 
 
 def reset(handler: _Handler, head: bytes, body: bytes) -> None:
-    """Sends half of the body, and resets the connection."""
+    """Sends half of the body and resets the connection."""
     handler.connection.sendall(head + body[: len(body) // 2])
     handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     handler.connection.close()
@@ -83,14 +85,14 @@ def reset(handler: _Handler, head: bytes, body: bytes) -> None:
 
 
 def short_body(handler: _Handler, head: bytes, body: bytes) -> None:
-    """Sends half of the body, and closes the connection in order."""
+    """Sends half of the body and closes the connection properly."""
     handler.connection.sendall(head + body[: len(body) // 2])
     handler.connection.shutdown(socket.SHUT_RDWR)
     handler.close_connection = True
 
 
 def stall(handler: _Handler, head: bytes, body: bytes) -> None:
-    """Sends half of the body, and then nothing until the client has given up."""
+    """Sends half of the body, and then nothing until the client disconnects."""
     handler.connection.sendall(head + body[: len(body) // 2])
     handler.connection.settimeout(120)
     handler.connection.recv(1)
@@ -98,7 +100,7 @@ def stall(handler: _Handler, head: bytes, body: bytes) -> None:
 
 
 def slow(pieces: int, pause: float) -> Send:
-    """Sends the body in so many pieces with pauses between them."""
+    """Sends the body in a number of pieces, with a pause in seconds before each."""
 
     def send(handler: _Handler, head: bytes, body: bytes) -> None:
         handler.connection.sendall(head)
@@ -115,17 +117,18 @@ class GcsServer:
     """A running server.
 
     Attributes:
-      url: of it.
-      storage: what it holds.
-      faults: what goes wrong, of which the first that matches counts.
-      requests: method and kind of request (`GET media`, `GET list`, ...) -> how many.
-      failed: how many of them met a fault.
-      delay: seconds before each answer.
-      most_at_a_time: requests that were served together.
-      uploaded: upload -> object, of the resumable uploads that are completed.
-      short_pages: lists have fewer objects than were asked for, and now and then none.
-      sorted_of: bucket and number of the names that are kept sorted.
-      sorted_names: of a large bucket, for its lists.
+      url: its URL.
+      storage: its buckets and objects.
+      faults: current faults; the first that matches a request applies.
+      requests: method and kind of request (`GET media`, `GET list`, ...) -> number.
+      failed: number of requests that met a fault.
+      delay: seconds before each response.
+      most_at_a_time: highest number of concurrent requests.
+      uploaded: id of a completed resumable upload -> metadata of its object.
+      taken_bytes: bytes that the server receives of each request of a resumable upload; 0: all.
+      short_pages: pages of lists have fewer objects than requested, some have none.
+      sorted_of: bucket and number of objects for which `sorted_names` is valid.
+      sorted_names: sorted names of a large bucket.
     """
 
     url: str = ""
@@ -139,28 +142,34 @@ class GcsServer:
     now: int = 0
     uploaded: dict[str, dict[str, Any]] = field(default_factory=dict)
     short_pages: bool = False
+    taken_bytes: int = 0
     sorted_of: tuple[str, int] = ("", 0)
     sorted_names: list[str] = field(default_factory=list)
 
     def put(self, name: str, data: bytes, bucket: str = "bucket") -> None:
-        """Makes an object, without a request."""
+        """Creates an object, without a request."""
+        with self.lock:
+            self.create(name, data, bucket)
+
+    def create(self, name: str, data: bytes, bucket: str) -> dict[str, Any]:
+        """Creates an object and returns its metadata; the caller holds the lock."""
         from gcp_storage_emulator.handlers.objects import _checksums, _make_object_resource
 
         resource = _make_object_resource(
             self.url, bucket, name, "application/octet-stream", str(len(data))
         )
-        with self.lock:
-            self.storage.create_file(bucket, name, data, _checksums(data, resource))
+        self.storage.create_file(bucket, name, data, _checksums(data, resource))
+        return resource  # type: ignore[no-any-return]
 
     def put_folder(self, folder: Path, prefix: str, bucket: str = "bucket") -> int:
-        """Makes an object of every file below a folder; returns how many."""
+        """Creates an object for each file below a folder; returns their number."""
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         for path in paths:
             self.put(f"{prefix}/{path.relative_to(folder)}", path.read_bytes(), bucket)
         return len(paths)
 
     def get(self, name: str, bucket: str = "bucket") -> bytes:
-        """The bytes of an object."""
+        """Returns the content of an object."""
         data: bytes = self.storage.get_file(bucket, name)
         return data
 
@@ -170,19 +179,19 @@ class GcsServer:
             self.storage.delete_file(bucket, name)
 
     def names(self, prefix: str = "", bucket: str = "bucket") -> list[str]:
-        """Names of the objects that begin so, sorted."""
+        """Returns the names of the objects with a prefix, sorted."""
         with self.lock:
             there = self.storage.objects.get(bucket, {})
             return sorted(name for name in there if name.startswith(prefix))
 
     def contents(self, folder: str, bucket: str = "bucket") -> dict[str, bytes]:
-        """Name below a folder -> bytes."""
+        """Returns name below a folder -> content."""
         names = self.names(folder + "/", bucket)
         return {name.removeprefix(folder + "/"): self.get(name, bucket) for name in names}
 
     @contextmanager
     def failing(self, *faults: Fault) -> Iterator[None]:
-        """Has faults for a while."""
+        """Injects faults inside a `with` block."""
         self.faults = list(faults)
         try:
             yield
@@ -191,7 +200,7 @@ class GcsServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Leads clients here."""
+        """Returns the environment variables that make clients use this server."""
         return {
             "STORAGE_EMULATOR_HOST": self.url,
             "GOOGLE_CLOUD_PROJECT": "project",
@@ -199,7 +208,7 @@ class GcsServer:
         }
 
     def fault_for(self, request: str, before: bool) -> Fault | None:
-        """The fault that a request meets, if any."""
+        """Returns the fault that applies to a request, if any."""
         with self.lock:
             for fault in self.faults:
                 if fault.before != before or not re.search(fault.requests, request):
@@ -231,7 +240,7 @@ class _Handler(emulator.RequestHandler):
     def handle(self) -> None:
         try:
             super().handle()
-        except OSError:  # a client that hung up
+        except OSError:  # the client disconnected
             self.close_connection = True
 
     def _serve(self, method: str) -> None:
@@ -249,8 +258,9 @@ class _Handler(emulator.RequestHandler):
                 gcs.now -= 1
 
     def _answer(self, method: str, path: str, query: dict[str, list[str]]) -> None:
-        # A body that nobody reads would be taken for the next request.
+        # An unread body would be parsed as the next request.
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self._received(method, path, body)
         request = f"{method} {self.path}"
         if self.gcs.delay:
             time.sleep(self.gcs.delay)
@@ -266,10 +276,23 @@ class _Handler(emulator.RequestHandler):
             return
         self.connection.sendall(head + content)
 
+    def _received(self, method: str, path: str, body: bytes) -> bytes:
+        """Returns the part of the body of an upload that the server receives."""
+        begin = re.match(r"bytes (\d+)-", self.headers.get("Content-Range") or "")
+        taken = self.gcs.taken_bytes
+        if not taken or not begin or method != "PUT" or not path.startswith("/upload/"):
+            return body
+        if len(body) > taken:
+            del self.headers["Content-Range"], self.headers["Content-Length"]
+            last = int(begin[1]) + taken - 1
+            self.headers["Content-Range"] = f"bytes {begin[1]}-{last}/*"
+            self.headers["Content-Length"] = str(taken)
+        return body[:taken]
+
     def _response(
         self, method: str, path: str, query: dict[str, list[str]], body: bytes
     ) -> tuple[bytes, bytes]:
-        """(head, body) of the answer."""
+        """Returns the head and the body of the response."""
         rfile, wfile = self.rfile, self.wfile
         self.rfile, self.wfile = BytesIO(body), BytesIO()
         try:
@@ -282,7 +305,7 @@ class _Handler(emulator.RequestHandler):
         return head + b"\r\n\r\n", content
 
     def _mended(self, method: str, path: str, query: dict[str, list[str]]) -> bool:
-        """Answers what the emulator does not, or does otherwise than the real server."""
+        """Handles requests that the emulator does not support, or not as the real server does."""
 
         def first(name: str, default: str = "") -> str:
             return query.get(name, [default])[0]
@@ -292,10 +315,12 @@ class _Handler(emulator.RequestHandler):
             return True
         upload = first("upload_id")
         if method == "PUT" and upload in self.gcs.uploaded:
-            # The answer to its last request was lost.
+            # The response to its last request was lost.
             self._say(200, self.gcs.uploaded[upload])
             return True
         if method == "PUT" and upload:
+            if self._takes_nothing(upload):
+                return True
             resource = self.storage.get_resumable_file_obj(upload)
             emulator.Router(self).handle(method)
             there = self.storage.objects.get(resource["bucket"], {}).get(resource["name"])
@@ -303,14 +328,20 @@ class _Handler(emulator.RequestHandler):
                 self.gcs.uploaded[upload] = there
             return True
         if method == "POST" and path.startswith("/upload/") and "ifGenerationMatch" in query:
-            name = re.search(rb'"name": *("(?:[^"\\]|\\.)*")', self.rfile.getvalue())
-            there = self.storage.objects.get(path.split("/")[5], {}).get(
-                json.loads(name[1]) if name else first("name"), {}
-            )
+            bucket_objects = self.storage.objects.get(path.split("/")[5], {})
+            there = bucket_objects.get(first("name") or self._name_in_body(), {})
             if there.get("generation", "0") != first("ifGenerationMatch"):
                 self._say(412, {"error": {"code": 412, "message": "conditionNotMet"}})
                 return True
-        if not (found := _OBJECT.fullmatch(path)) or method not in ("GET", "DELETE"):
+        if method == "POST" and path.startswith("/upload/") and first("uploadType") == "media":
+            # The emulator refuses objects without bytes.
+            bucket = unquote(path.split("/")[5])
+            if bucket in self.storage.buckets:
+                self._say(200, self.gcs.create(first("name"), self.rfile.getvalue(), bucket))
+            else:
+                self._say(404, {"error": {"code": 404, "message": "The bucket does not exist."}})
+            return True
+        if not (found := _OBJECT.fullmatch(path)) or method not in ("GET", "HEAD", "DELETE"):
             return False
         bucket, name = unquote(found[1] or found[2]), unquote(found[3])
         try:
@@ -328,6 +359,19 @@ class _Handler(emulator.RequestHandler):
             link = f"{self.gcs.url}/download/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
             self._say(200, {**resource, "mediaLink": f"{link}?alt=media"})
         return True
+
+    def _takes_nothing(self, upload: str) -> bool:
+        """Responds to a status query of an upload without bytes: there is no Range header."""
+        query = re.fullmatch(r"bytes \*/(\*|[1-9]\d*)", self.headers.get("Content-Range") or "")
+        if not query or self.storage.get_resumable_byte_count(upload):
+            return False
+        self._say(308, b"")
+        return True
+
+    def _name_in_body(self) -> str:
+        """Returns the name of the object that a multipart upload writes."""
+        name = re.search(rb'"name": *("(?:[^"\\]|\\.)*")', self.rfile.getvalue())
+        return json.loads(name[1]) if name else ""
 
     def _media(self, resource: dict[str, Any], data: bytes) -> None:
         total = len(data)
@@ -353,7 +397,7 @@ class _Handler(emulator.RequestHandler):
             self._say(404, {"error": {"code": 404, "message": "The bucket does not exist."}})
             return
         there = self.storage.objects.get(bucket, {})
-        if self.gcs.sorted_of != (bucket, len(there)):  # of a bucket that grows and shrinks
+        if self.gcs.sorted_of != (bucket, len(there)):  # the bucket has changed
             self.gcs.sorted_of, self.gcs.sorted_names = (bucket, len(there)), sorted(there)
         names = self.gcs.sorted_names if len(there) > _PAGE else sorted(there)
         prefix, delimiter, end = first("prefix"), first("delimiter"), first("endOffset")
@@ -396,10 +440,11 @@ class _Handler(emulator.RequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
 
-for _method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+for _method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"):
     setattr(_Handler, f"do_{_method}", partialmethod(_Handler._serve, _method))
 
 
@@ -411,9 +456,9 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def running(*names: str) -> Iterator[GcsServer]:
-    """Runs a server with buckets of these names, and `bucket`."""
+    """Runs a server with the bucket `bucket` and buckets of these names."""
     gcs = GcsServer()
-    gcs.storage._write_config_to_file = lambda: None  # of a server that lives in memory
+    gcs.storage._write_config_to_file = lambda: None  # it is in memory
     for name in ("bucket", *names):
         buckets.create_bucket(name, gcs.storage)
     httpd = _Server(("127.0.0.1", 0), partial(_Handler, gcs))

@@ -156,9 +156,8 @@ load_beam(lean=True)
 assert "google.cloud.storage" not in sys.modules
 import os
 os.environ["STORAGE_EMULATOR_HOST"] = "http://127.0.0.1:1"
-from imageshards.transforms.storage import gcs
-from google.auth.credentials import AnonymousCredentials
-assert gcs._client(AnonymousCredentials())
+from imageshards.transforms.storage import gcs_json
+assert gcs_json._session()
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.gcp import gcsfilesystem
 assert type(FileSystems.get_filesystem("gs://bucket/x")).__name__ == "GCSFileSystem"

@@ -1,4 +1,4 @@
-"""A web server on this machine that does at each path what a test tells it."""
+"""A local web server for tests, which serves a body or a fault at each path."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Page = Callable[[BaseHTTPRequestHandler], None]
 
 
 class WebServer:
-    """Serves pages; what is not among them is a 404.
+    """Serves pages, and 404 for other paths.
 
     Attributes:
-      pages: path without query, unquoted -> body, or what is done.
-      requests: path -> how often it was asked for.
-      agents: the User-Agents that asked.
-      most_at_a_time: requests that were served together.
+      pages: unquoted path without query -> body, or a function that sends the response.
+      requests: path -> number of requests.
+      agents: User-Agent headers of the requests.
+      most_at_a_time: highest number of concurrent requests.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ def redirect(target: str) -> Page:
 
 
 def short(body: bytes, said: int) -> Page:
-    """Says that the body is longer than it is."""
+    """Sends a Content-Length that is larger than the body."""
 
     def page(handler: BaseHTTPRequestHandler) -> None:
         reply(handler, 200, body, Content_Length=str(said))
@@ -80,7 +80,7 @@ def short(body: bytes, said: int) -> Page:
 
 
 def slow(body: bytes, pause: float) -> Page:
-    """A byte at a time."""
+    """Sends the body byte by byte, with a pause in seconds after each."""
 
     def page(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
@@ -95,7 +95,7 @@ def slow(body: bytes, pause: float) -> Page:
 
 
 def slow_headers(handler: BaseHTTPRequestHandler) -> None:
-    """Headers that come a byte at a time, without end."""
+    """Sends endless headers, byte by byte."""
     handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-A: ")
     while True:
         handler.wfile.write(b"a")
@@ -104,7 +104,7 @@ def slow_headers(handler: BaseHTTPRequestHandler) -> None:
 
 
 def endless(handler: BaseHTTPRequestHandler) -> None:
-    """A body without end, in chunks."""
+    """Sends an endless body, in chunks."""
     handler.send_response(200)
     handler.send_header("Transfer-Encoding", "chunked")
     handler.end_headers()
@@ -113,12 +113,12 @@ def endless(handler: BaseHTTPRequestHandler) -> None:
 
 
 def hang_up(handler: BaseHTTPRequestHandler) -> None:
-    """Closes the connection without a word."""
+    """Closes the connection without a response."""
     handler.close_connection = True
 
 
 def after(failures: int, failure: Page, body: bytes) -> Page:
-    """So many failures, then the body."""
+    """Fails a number of times, then sends the body."""
     left = iter(range(failures))
 
     def page(handler: BaseHTTPRequestHandler) -> None:
@@ -148,7 +148,7 @@ def running() -> Iterator[WebServer]:
         block_on_close = False
 
         def handle_error(self, *_: object) -> None:
-            """A client that hung up is what some tests are about."""
+            """Ignores clients that disconnect, as some tests do."""
 
     server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)

@@ -15,6 +15,7 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.tfrecordio import WriteToTFRecord
 from apache_beam.metrics import Metrics
 
+from imageshards.transforms import storage
 from imageshards.transforms.elements import (
     BuildError,
     ImageRef,
@@ -23,7 +24,6 @@ from imageshards.transforms.elements import (
     ShardId,
     ShardReport,
 )
-from imageshards.transforms.inputs import ranges
 from imageshards.transforms.records.container import CorruptRecord
 from imageshards.transforms.records.containers import container_of, parse_shard_name
 from imageshards.transforms.records.schemas import Schema
@@ -33,7 +33,7 @@ from imageshards.transforms.shards import read_back
 from imageshards.transforms.shards.encoder import ImageEncoder, Rejected
 from imageshards.transforms.shards.layout import Layout
 from imageshards.transforms.shards.write import write_rejects
-from imageshards.transforms.storage.gcs_auth import SCHEME
+from imageshards.transforms.storage.beam import load_filesystem
 
 
 @dataclass
@@ -82,7 +82,7 @@ class _Encode(beam.DoFn):  # type: ignore[misc]
         self._bytes = Metrics.distribution("imageshards", "image_bytes")
 
     def teardown(self) -> None:
-        ranges.close()
+        storage.close()
 
     def process(
         self, element: tuple[str, ImageRef], plan: Plan
@@ -125,9 +125,7 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
 
     def expand(self, examples: beam.PCollection[bytes]) -> beam.PCollection[ShardReport]:
         """Returns the shards' reports, read back from the files."""
-        if self.layout.root.startswith(SCHEME):
-            # A local build has loaded Beam without its filesystem for Cloud Storage.
-            from apache_beam.io.gcp import gcsfilesystem  # noqa: F401
+        load_filesystem(self.layout.root)
         return (
             examples
             | "WriteToTFRecord"

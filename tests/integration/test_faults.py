@@ -1,7 +1,7 @@
-"""What goes wrong on the way to Cloud Storage and back, and what comes of it.
+"""Builds that meet faults of Cloud Storage or of the disk.
 
-Every build here ends in the bytes of a build that met no fault, at once or when it is run again;
-or it fails with a line that names the cause, and is not taken for complete.
+Each build ends with the bytes of a build without faults, at once or after it is resumed; or it
+fails with one line that names the cause, and is not reported as complete.
 """
 
 import io
@@ -21,7 +21,8 @@ from gcs_server import Fault, GcsServer, reset, short_body, slow, stall, status
 from helpers import IMAGESHARDS, contents, image_bytes, imageshards, told, write_images
 
 from imageshards.launch.cli import main
-from imageshards.transforms.storage import gcs, gcs_auth
+from imageshards.transforms.storage import objects, retry
+from imageshards.transforms.storage.retry import RetryPolicy
 
 IMAGES = 60
 MEDIA = r"GET /bucket/photos"
@@ -32,27 +33,18 @@ LAST_OF_SHARD = r"PUT /upload/.*tfrecord"
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
-    """A server with images, and clients in this process that lose patience soon."""
-    for name, value in {
-        "SILENCE_SECONDS": 0.4, "PATIENCE_SECONDS": 4.0, "FIRST_WAIT_SECONDS": 0.02,
-        "LONGEST_WAIT_SECONDS": 0.2,
-    }.items():  # fmt: skip
-        monkeypatch.setattr(gcs_auth, name, value)
+    """A server with images; clients in this process give up within seconds."""
+    policy = RetryPolicy(silence=0.4, total=4.0, first_wait=0.02, longest_wait=0.2)
+    monkeypatch.setattr(retry, "POLICY", policy)
+    # Shards are uploaded in several requests, other files in one.
+    monkeypatch.setattr(objects, "UPLOAD_BYTES", 1 << 16)
     with gcs_server.running() as running:
         for name, value in running.environment.items():
             monkeypatch.setenv(name, value)
         for number in range(IMAGES):
             # Large enough that half a body is not all of it.
             running.put(f"photos/c{number % 3}/{number}.png", image_bytes(number, "PNG", (80, 60)))
-        forget_clients()
         yield running
-    forget_clients()
-
-
-def forget_clients() -> None:
-    gcs_auth.forget_credentials()
-    for cached in (gcs._bucket, gcs._client):
-        cached.cache_clear()
 
 
 @dataclass
@@ -77,7 +69,7 @@ def run(output: str, *options: str) -> Outcome:
 
 @pytest.fixture
 def whole(server: GcsServer) -> dict[str, bytes]:
-    """The files of a build that met no fault."""
+    """The files of a build without faults."""
     assert run("whole").code == 0
     return server.contents("whole")
 
@@ -111,7 +103,7 @@ def whole(server: GcsServer) -> dict[str, bytes]:
         "reset at the end of uploads", "answers to uploads lost",
     ],
 )  # fmt: skip
-def test_what_passes_leaves_no_trace(server: GcsServer, whole: dict[str, bytes], fault: Fault):
+def test_transient_faults_leave_no_trace(server: GcsServer, whole: dict[str, bytes], fault: Fault):
     with server.failing(fault):
         done = run("out")
     assert fault.met, "no request met it"
@@ -143,7 +135,7 @@ def test_what_passes_leaves_no_trace(server: GcsServer, whole: dict[str, bytes],
         "stalled end of uploads",
     ],
 )  # fmt: skip
-def test_what_does_not_pass_is_one_line_and_can_be_finished(
+def test_permanent_faults_are_one_line_and_the_build_can_be_resumed(
     server: GcsServer, whole: dict[str, bytes], fault: Fault, says: str
 ):
     with server.failing(fault):
@@ -160,7 +152,7 @@ def test_what_does_not_pass_is_one_line_and_can_be_finished(
 
 
 @pytest.mark.parametrize("kind", ["Missing", "Changed"])
-def test_an_object_that_goes_between_listing_and_reading(
+def test_an_object_that_changes_after_it_was_listed_is_a_reject(
     server: GcsServer, whole: dict[str, bytes], kind: str
 ):
     name = "photos/c1/1.png"
@@ -214,7 +206,7 @@ def build_beside(server: GcsServer, output: str, *options: str) -> subprocess.Po
     )  # fmt: skip
 
 
-def test_two_builds_of_the_same_at_once(server: GcsServer, whole: dict[str, bytes]):
+def test_two_concurrent_builds_give_the_same_bytes(server: GcsServer, whole: dict[str, bytes]):
     server.delay = 0.02
     both = [build_beside(server, "gs://bucket/out", "--workers=2") for _ in range(2)]
     for process in both:
@@ -255,7 +247,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_a_full_disk(small_disk: Path, tmp_path: Path):
+def test_a_full_disk_is_one_line_and_the_build_can_be_resumed(small_disk: Path, tmp_path: Path):
     write_images(tmp_path / "photos", 3, 100)
     options = ["build", "--input", tmp_path / "photos", "--num_shards=4", "--name=x"]
     assert imageshards(*options, "--output", tmp_path / "whole").returncode == 0
@@ -275,7 +267,7 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path):
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_an_output_that_becomes_read_only(small_disk: Path, tmp_path: Path):
+def test_a_read_only_output_is_one_line(small_disk: Path, tmp_path: Path):
     write_images(tmp_path / "photos", 1, 10)
     options = ["build", "--input", tmp_path / "photos", "--num_shards=1"]
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
@@ -288,7 +280,7 @@ def test_an_output_that_becomes_read_only(small_disk: Path, tmp_path: Path):
     assert imageshards(*options, "--output", small_disk / "out").returncode == 0
 
 
-def test_a_shard_that_another_run_replaced_is_not_called_complete(
+def test_a_build_whose_shard_was_replaced_is_not_complete(
     server: GcsServer, whole: dict[str, bytes]
 ):
     shard = "out/train-00001-of-00003.tfrecord"
@@ -306,13 +298,21 @@ def test_a_shard_that_another_run_replaced_is_not_called_complete(
     assert server.contents("out") == whole
 
 
-def test_an_upload_of_which_a_part_was_taken_is_one_line(server: GcsServer):
-    def half(handler: object, head: bytes, body: bytes) -> None:
-        answer = b"HTTP/1.1 308 Resume Incomplete\r\nRange: bytes=0-99\r\nContent-Length: 0\r\n\r\n"
+def test_an_upload_of_which_the_server_takes_parts_is_continued(
+    server: GcsServer, whole: dict[str, bytes]
+):
+    server.taken_bytes = 10_000
+    assert run("out").code == 0
+    assert server.contents("out") == whole
+
+
+def test_an_upload_of_which_the_server_takes_nothing_is_one_line(server: GcsServer):
+    def nothing(handler: object, head: bytes, body: bytes) -> None:
+        answer = b"HTTP/1.1 308 Resume Incomplete\r\nContent-Length: 0\r\n\r\n"
         handler.connection.sendall(answer)  # type: ignore[attr-defined]
 
-    with server.failing(Fault(half, LAST_OF_SHARD, times=1)):
+    with server.failing(Fault(nothing, LAST_OF_SHARD)):
         done = run("out")
     assert done.code == 1
-    assert re.search(r"tfrecord: cannot be written: ", done.lines[0])
+    assert re.search(r"tfrecord: cannot be written: the server received a part only", done.lines[0])
     assert not [name for name in server.names("out") if name.endswith(".tfrecord")]

@@ -1,4 +1,4 @@
-"""gs:// for inputs, manifests and outputs, on a server that speaks the protocol."""
+"""Builds with gs:// inputs, manifests and outputs, on a local server with the same protocol."""
 
 import json
 import os
@@ -15,8 +15,8 @@ from google.auth.exceptions import TransportError
 from helpers import image_bytes, imageshards, write_images
 
 from imageshards.transforms import storage
-from imageshards.transforms.storage import gcs as store
-from imageshards.transforms.storage import gcs_auth
+from imageshards.transforms.storage import gcs_auth, retry
+from imageshards.transforms.storage.retry import RetryPolicy
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def bucket(
 
 
 @pytest.mark.parametrize("writer", ["shard", "beam"])
-def test_from_a_bucket_to_a_bucket(bucket: dict[str, str], writer: str):
+def test_a_build_reads_from_a_bucket_and_writes_to_it(bucket: dict[str, str], writer: str):
     out = f"gs://bucket/out-{writer}"
     options = ["--output", out, "--num_shards", 2, "--writer", writer, "--json"]
     done = imageshards("build", "--input", "gs://bucket/photos", *options, **bucket)
@@ -57,7 +57,7 @@ def test_from_a_bucket_to_a_bucket(bucket: dict[str, str], writer: str):
     assert "14 records in 2 shards" in done.stdout
 
 
-def test_again_does_nothing_and_another_build_is_refused(bucket: dict[str, str]):
+def test_a_repeated_build_does_nothing_and_another_build_is_refused(bucket: dict[str, str]):
     options = ["--input", "gs://bucket/photos", "--output", "gs://bucket/again"]
     assert imageshards("build", *options, "--num_shards=2", **bucket).returncode == 0
     done = imageshards("build", *options, "--num_shards=2", **bucket)
@@ -67,7 +67,7 @@ def test_again_does_nothing_and_another_build_is_refused(bucket: dict[str, str])
     assert "holds another build: --num_shards 2, now 3" in done.stderr
 
 
-def test_the_bytes_are_those_of_a_manifest_to_a_disk(bucket: dict[str, str], tmp_path: Path):
+def test_a_manifest_and_a_pattern_give_the_same_bytes(bucket: dict[str, str], tmp_path: Path):
     done = [
         imageshards("build", "--input", source, "--output", tmp_path / name, "--num_shards=2",
                     **bucket)
@@ -123,7 +123,7 @@ def test_a_missing_object_is_a_reject(bucket: dict[str, str], tmp_path: Path):
     assert (os.path.basename(line["uri"]), line["error"]) == ("none.jpg", "Missing")
 
 
-def test_archives_in_a_bucket(bucket: dict[str, str], tmp_path: Path):
+def test_archives_in_a_bucket_are_read(bucket: dict[str, str], tmp_path: Path):
     found = {}
     for name in ("a.tar", "a.tgz", "a.zip"):
         uri = f"gs://bucket/archives/{name}"
@@ -142,7 +142,7 @@ def test_archives_in_a_bucket(bucket: dict[str, str], tmp_path: Path):
     assert found["a.tar"] == found["a.tgz"] == found["a.zip"]
 
 
-def test_records_in_a_bucket(bucket: dict[str, str], tmp_path: Path):
+def test_tfrecord_files_in_a_bucket_are_read(bucket: dict[str, str], tmp_path: Path):
     out = "gs://bucket/records"
     done = imageshards("build", "--input", "gs://bucket/photos", "--output", out, **bucket)
     assert done.returncode == 0, done.stderr
@@ -154,12 +154,11 @@ def test_records_in_a_bucket(bucket: dict[str, str], tmp_path: Path):
     assert json.loads(done.stdout)["records"] == 14
 
 
-def test_pages_that_are_shorter_than_asked_for_lose_nothing(
+def test_short_pages_of_a_list_lose_nothing(
     server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
     for name, value in gcs.items():
         monkeypatch.setenv(name, value)
-    gcs_auth.forget_credentials()
     names = [f"short/{number:05}" for number in range(3500)]
     for name in names:
         server.put(name, b"x")
@@ -169,8 +168,30 @@ def test_pages_that_are_shorter_than_asked_for_lose_nothing(
     assert storage.names_in("gs://bucket/short") == [name[6:] for name in names]
 
 
+@pytest.mark.parametrize("name", ["a//b", "/a", "a/./b", "a\tb", "a/b/"])
+def test_names_that_obstore_cannot_express_are_read_and_written(
+    server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str
+):
+    for variable, value in gcs.items():
+        monkeypatch.setenv(variable, value)
+    uri = f"gs://bucket/{name}"
+    assert storage.create(uri, b"0123456789", "")
+    assert not storage.create(uri, b"other", "")
+    data, stamp = storage.read(uri)
+    assert (data, storage.stat(uri)) == (b"0123456789", (10, stamp))
+    assert storage.read_range(uri, 2, 3, stamp) == b"234"
+    assert storage.read_range(uri, 10, 3, stamp) == b""
+    with pytest.raises(storage.ReadError, match="10 bytes, more than 9"):
+        storage.read(uri, limit=9)
+    assert storage.replace(uri, b"new", "", stamp)
+    with pytest.raises(storage.ReadError, match="was replaced"):
+        storage.read(uri, stamp=stamp)
+    storage.delete([uri])
+    assert not storage.exists(uri)
+
+
 class Unsteady(Credentials):
-    """Credentials whose server answers at the third time of asking, or never."""
+    """Credentials whose server fails a number of times before it returns a token."""
 
     def __init__(self, failures: int) -> None:
         super().__init__()
@@ -185,37 +206,29 @@ class Unsteady(Credentials):
 
 
 @pytest.mark.parametrize("failures", [2, 1000])
-def test_a_token_that_comes_late(
+def test_requests_for_a_token_are_retried(
     server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch, failures: int
 ):
     for name, value in gcs.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(gcs_auth, "PATIENCE_SECONDS", 1.5)
-    monkeypatch.setattr(gcs_auth, "FIRST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(retry, "POLICY", RetryPolicy(total=1.5, first_wait=0.05))
     monkeypatch.setattr(gcs_auth, "_find_credentials", lambda: Unsteady(failures))
-    gcs_auth.forget_credentials()
-    store._bucket.cache_clear()
+    monkeypatch.setattr(gcs_auth, "_found", None)
     server.put("late", b"data")
-    try:
-        if failures == 2:
-            assert storage.read("gs://bucket/late")[0] == b"data"
-        else:
-            with pytest.raises(storage.StoreError, match="give no token: the metadata server is"):
-                storage.read("gs://bucket/late")
-    finally:
-        gcs_auth.forget_credentials()
-        store._bucket.cache_clear()
+    if failures == 2:
+        assert storage.read("gs://bucket/late")[0] == b"data"
+    else:
+        with pytest.raises(storage.StoreError, match="credentials: the metadata server is not"):
+            storage.read("gs://bucket/late")
 
 
-def test_nobody_is_asked_again_who_he_is_after_a_while(monkeypatch: pytest.MonkeyPatch):
+def test_anonymous_credentials_are_looked_up_again_after_a_while(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     found = iter([AnonymousCredentials(), Unsteady(0)])
     monkeypatch.setattr(gcs_auth, "_find_credentials", lambda: next(found))
-    gcs_auth.forget_credentials()
-    assert gcs_auth.is_anonymous()
-    assert gcs_auth.is_anonymous()
-    monkeypatch.setattr(gcs_auth, "_LOOK_AGAIN_SECONDS", -1.0)
+    monkeypatch.setattr(gcs_auth, "_found", None)
+    assert gcs_auth.are_anonymous(gcs_auth.credentials())
+    assert gcs_auth.are_anonymous(gcs_auth.credentials())
     assert gcs_auth._found
-    gcs_auth._found = (gcs_auth._found[0], 0.0)
-    assert not gcs_auth.is_anonymous()
-    gcs_auth.forget_credentials()
+    gcs_auth._found = (gcs_auth._found[0], 0.0, gcs_auth._found[2])
+    assert not gcs_auth.are_anonymous(gcs_auth.credentials())

@@ -1,4 +1,4 @@
-"""Versions and their pointer in a bucket."""
+"""Versions of a data set in a bucket, and the pointer to the published one."""
 
 import json
 import os
@@ -10,7 +10,9 @@ from gcs_server import GcsServer
 from helpers import imageshards
 
 
-def test_versions_in_a_bucket(gcs: dict[str, str], server: GcsServer, photos: Path):
+def test_versions_in_a_bucket_are_published_and_deleted(
+    gcs: dict[str, str], server: GcsServer, photos: Path
+):
     server.put_folder(photos / "class00", "in/class00")
     base = "gs://bucket/base"
 
@@ -43,7 +45,7 @@ def test_versions_in_a_bucket(gcs: dict[str, str], server: GcsServer, photos: Pa
     assert "dataset_info.json" in server.contents("base/v10")
 
 
-def test_a_pointer_is_written_in_the_generation_that_was_read(
+def test_a_pointer_is_replaced_only_in_the_generation_that_was_read(
     gcs: dict[str, str], server: GcsServer
 ):
     code = (

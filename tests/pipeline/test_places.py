@@ -19,8 +19,8 @@ from web_server import WebServer, after, endless, redirect, status
 
 from imageshards.pipeline import finish
 from imageshards.pipeline.job.failures import JobError
+from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.inputs import ranges
 from imageshards.transforms.storage import web
 
 SPLITS = "train=0.7,test=0.3"
@@ -140,7 +140,7 @@ def test_an_archive_is_opened_once_by_each_process(
     beam += ["--direct_running_mode=multi_threading", "--direct_num_workers=2"] * (workers - 1)
     build(path, num_shards="8", beam=beam)
     assert 1 <= len(opened) <= workers
-    assert ranges._local.cache_info().currsize == 0
+    assert storage._LOCAL._open.cache_info().currsize == 0
     assert not [
         number for number in os.listdir("/proc/self/fd")
         if os.path.exists(f"/proc/self/fd/{number}")

@@ -9,7 +9,7 @@ from imageshards.transforms.elements import ImageRef
 from imageshards.transforms.inputs.files import SingleFile
 from imageshards.transforms.inputs.kind import IMAGE_KEY, Read
 from imageshards.transforms.inputs.sources import kind_of_codec
-from imageshards.transforms.storage import web
+from imageshards.transforms.storage.web import WebOptions
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,14 @@ class ImageReader:
 
     Attributes:
       image_key: key of the feature of a tf.train.Example that is the image.
-      manners: how often and how fast web servers are asked.
+      web: limits of requests to web servers.
 
     >>> ImageReader().read(ImageRef("photos/class00/0000.jpg"))[6:10]
     b'JFIF'
     """
 
     image_key: str = IMAGE_KEY
-    manners: web.Manners = field(default_factory=web.Manners)
+    web: WebOptions = field(default_factory=WebOptions)
 
     def read(self, ref: ImageRef, limit: int = storage.MAX_BYTES) -> bytes:
         """The bytes of one image, which may be at most `limit`.

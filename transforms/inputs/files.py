@@ -172,7 +172,7 @@ class SingleFile(InputKind):
 
     def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
         """Yields the file; web servers are not asked about theirs."""
-        yield self.uri, *((-1, 0) if storage.is_web(self.uri) else storage.stat(self.uri))
+        yield self.uri, *storage.stat(self.uri)
 
 
 def _in_hidden(uri: str, root_length: int) -> bool:

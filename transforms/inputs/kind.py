@@ -17,7 +17,6 @@ from imageshards.transforms.elements import BuildError, Codec, ImageRef
 from imageshards.transforms.inputs import ranges
 from imageshards.transforms.inputs.listed import Listed
 from imageshards.transforms.references.annotate import Columns
-from imageshards.transforms.storage import web
 
 if TYPE_CHECKING:
     from imageshards.transforms.inputs.fetch import ImageReader
@@ -156,9 +155,7 @@ class InputKind(ABC):
         """
         if ref.range:
             return Read(ranges.read(ref.range, ref.stamp, limit))
-        if storage.is_web(ref.uri):
-            return Read(web.read(ref.uri, reader.manners, limit))
-        image, stamp = storage.read(ref.uri, limit, ref.stamp)
+        image, stamp = storage.read(ref.uri, limit, ref.stamp, reader.web)
         return Read(image, stamp=stamp)
 
     def unreadable(self, error: OSError) -> BuildError:

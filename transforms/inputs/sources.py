@@ -52,7 +52,7 @@ def identify(text: str, text_unit: TextUnit | None = None) -> InputKind:
     uri = storage.normalize(text)
     named = next((kind for kind in KINDS if kind.recognises(uri)), None)
     is_local = storage.is_local(uri)
-    if storage.is_web(uri):
+    if not storage.can_list(uri):
         if text_unit:
             raise BuildError(f"--input {text}: texts are not read from the web: download the file")
         if named or uri.endswith("/"):

@@ -79,7 +79,7 @@ def files_without_stamp(refs: RefBatch) -> list[str]:
     return [
         ref.uri
         for ref in refs.refs()
-        if not ref.stamp and not ref.range and not ref.problem and not storage.is_web(ref.uri)
+        if not ref.stamp and not ref.range and not ref.problem and storage.can_list(ref.uri)
     ]
 
 

@@ -23,7 +23,6 @@ from multiprocessing.connection import Connection, wait
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.images.silence import silence_pillow
-from imageshards.transforms.inputs import ranges
 from imageshards.transforms.references.batch import use_system_allocator
 from imageshards.transforms.shards.read_ahead import ReadAhead
 from imageshards.transforms.shards.state import ShardResult
@@ -87,7 +86,7 @@ class Threads:
         # After a failure or an interrupt, reads in progress are not waited for.
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._decoders.shutdown(wait=False, cancel_futures=True)
-        ranges.close()
+        storage.close()
 
 
 class InProcess:
@@ -178,7 +177,7 @@ def _begin(processes: int, pool: Connection) -> None:
     """Initializes a worker process; `processes` is the size of its pool."""
     global _threads
     _threads = Threads(max(1, cores() // processes))
-    web.share(processes)
+    web.divide_requests(processes)
     silence_pillow()
     use_system_allocator()
     # The main process handles an interrupt, and stops its workers.

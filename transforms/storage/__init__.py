@@ -1,7 +1,8 @@
-"""Bytes at a URI, from anywhere: chooses the store.
+"""Storage: read, list and write files by URI, wherever they are.
 
-A local URI is an absolute path. A name is never taken for a pattern here, whatever
-characters are in it.
+Here: the stores, one for each kind of URI, and the functions that find the store of a URI and call
+it. Not here: what the files contain. A further store implements `protocol.Store` and is added to
+`STORES`. The path of a local file is a URI, too; characters of a name are never a pattern here.
 """
 
 from __future__ import annotations
@@ -15,197 +16,238 @@ from contextlib import AbstractContextManager
 from typing import IO
 from urllib.parse import unquote
 
-from imageshards.transforms.storage import beam, gcs, gcs_auth, local
-from imageshards.transforms.storage.local import TEMP_SUFFIX
+from imageshards.transforms.storage.beam import BeamStore
+from imageshards.transforms.storage.gcs import CLOUD_STORAGE
+from imageshards.transforms.storage.local import TEMP_SUFFIX, LocalStore
+from imageshards.transforms.storage.objects import ObjectStore
 from imageshards.transforms.storage.protocol import (
     MAX_BYTES,
-    UNKNOWN,
     Entry,
     NoFilesystem,
     ReadError,
-    RemoteStore,
     Sink,
     Store,
     StoreError,
 )
+from imageshards.transforms.storage.web import WebOptions, WebStore
 
 __all__ = ["MAX_BYTES", "TEMP_SUFFIX", "NoFilesystem", "ReadError", "Sink", "StoreError"]
 
-_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
-_AT_A_TIME = 32
+STORES: dict[str, Store] = {
+    "gs": ObjectStore(CLOUD_STORAGE),
+    "http": WebStore(),
+    "https": WebStore(),
+}
+"""Scheme -> store of its URIs. Other URIs belong to Beam's filesystems."""
+_LOCAL = LocalStore()
+_OTHERS = BeamStore()
+
+_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
+_CONCURRENT_REQUESTS = 32
+_WEB_OPTIONS = WebOptions()
+
+
+def _store(uri: str) -> Store:
+    scheme = _SCHEME.match(uri)
+    return STORES.get(scheme[1].lower(), _OTHERS) if scheme else _LOCAL
 
 
 def is_local(uri: str) -> bool:
-    """Whether a URI is a path of this machine."""
-    return _SCHEME.match(uri) is None
+    """Returns whether a URI is a path that functions of `os` take, and reading has no latency."""
+    return _store(uri).is_local
 
 
-def is_web(uri: str) -> bool:
-    """Whether a URI is a URL of a web server: what it names can be read, and nothing else."""
-    return uri[:8].lower().startswith(("http://", "https://"))
+def can_list(uri: str) -> bool:
+    """Returns whether the store of a URI lists files and reports their sizes; web servers do not.
+
+    >>> can_list("https://example.org/photos/1.jpg")
+    False
+    """
+    return _store(uri).can_list
 
 
 def normalize(uri: str) -> str:
-    """One spelling for one place: local paths become absolute, `file://` goes away."""
+    """Returns the one spelling of a URI: an absolute path for local files, without `file://`.
+
+    >>> normalize("file:///photos/a%20b/../1.jpg")
+    '/photos/1.jpg'
+    """
     if uri.startswith("file://"):
         uri = unquote(uri.removeprefix("file://").removeprefix("localhost"))
     return os.path.abspath(os.path.expanduser(uri)) if is_local(uri) else uri
 
 
-def join(place: str, *names: str) -> str:
-    """A URI below a place."""
-    return "/".join((place.rstrip("/"), *names))
+def join(folder: str, *names: str) -> str:
+    """Returns the URI of a file in a folder.
+
+    >>> join("gs://bucket/photos/", "cats", "1.jpg")
+    'gs://bucket/photos/cats/1.jpg'
+    """
+    return "/".join((folder.rstrip("/"), *names))
 
 
-def _store(uri: str) -> Store:
-    return local if is_local(uri) else _remote_store(uri)
-
-
-def _remote_store(uri: str) -> RemoteStore:
-    return gcs if uri.startswith(gcs_auth.SCHEME) else beam
-
-
-def read(uri: str, limit: int = MAX_BYTES, stamp: int = 0) -> tuple[bytes, int]:
-    """The bytes of one image.
+def read(
+    uri: str, limit: int = MAX_BYTES, stamp: int = 0, web: WebOptions = _WEB_OPTIONS
+) -> tuple[bytes, int]:
+    """Reads a whole file.
 
     Args:
-      uri: where it is.
+      uri: of the file.
       limit: a file of more bytes is not read.
-      stamp: as the file was listed, or 0. Where the store can tell, another content is not read.
+      stamp: of the file when it was listed, or 0. Object stores do not read another version.
+      web: limits of requests to web servers.
 
     Returns:
-      The bytes, and the stamp of the file that they were read from, 0 where nobody tells.
+      The content, and the stamp of the file that it was read from: a number that changes with the
+      content, or 0 if the store has none.
 
     Raises:
-      ReadError: they cannot be had, and trying again would not help.
-      BuildError: nothing can be had there: no permission, no connection.
+      ReadError: the file cannot be read, and another attempt would not help.
+      BuildError: the store cannot be used: no permission, no connection.
     """
-    return _store(uri).read(uri, limit, stamp)
+    return _store(uri).read(uri, limit, stamp, web)
+
+
+def read_range(uri: str, offset: int, size: int, stamp: int = 0) -> bytes:
+    """Reads a part of a file.
+
+    Args:
+      uri: of the file.
+      offset: of the first byte.
+      size: in bytes.
+      stamp: see `read`; a local file with another stamp is not read either.
+
+    Returns:
+      The bytes; fewer if the file ends before.
+
+    Raises:
+      ReadError, BuildError: see `read`.
+    """
+    return _store(uri).read_range(uri, offset, size, stamp)
 
 
 def open_read(uri: str) -> IO[bytes]:
     """Opens a file for reading.
 
     Raises:
-      FileNotFoundError: there is none.
+      FileNotFoundError: it does not exist.
     """
     return _store(uri).open_read(uri)
 
 
 def stat(uri: str) -> tuple[int, int]:
-    """(size in bytes, a number that changes with the content) of a file, or (-1, 0)."""
-    return UNKNOWN if is_web(uri) else _store(uri).stat(uri)
+    """Returns (bytes, stamp) of a file; (-1, 0) if it does not exist or they are unknown."""
+    return _store(uri).stat(uri)
 
 
 def stats(uris: Sequence[str]) -> list[tuple[int, int]]:
-    """`stat` of each, many requests at a time."""
+    """Returns `stat` of each file, with concurrent requests."""
     if all(map(is_local, uris)):
         return list(map(stat, uris))
-    with ThreadPoolExecutor(_AT_A_TIME, "imageshards-stat") as threads:
+    with ThreadPoolExecutor(_CONCURRENT_REQUESTS, "imageshards-stat") as threads:
         return list(threads.map(stat, uris))
 
 
 def exists(uri: str) -> bool:
-    """Whether there is a file (or, locally, a folder)."""
+    """Returns whether a file (or, locally, a folder) exists."""
     return _store(uri).exists(uri)
 
 
 def size(uri: str) -> int:
-    """Bytes of a file, or -1 if there is none or nobody knows."""
+    """Returns the bytes of a file; -1 if it does not exist or they are unknown."""
     return stat(uri)[0]
 
 
 def match(pattern: str) -> Iterator[tuple[str, int, int]]:
-    """(uri, bytes, stamp) of what matches a pattern of a store that is not local.
+    """Yields (URI, bytes, stamp) of the files that match a pattern, in any order.
 
-    In a pattern `*` and `?` stand for what is not `/`, `**` for anything.
+    `*` and `?` match no `/`; `**` matches anything.
     """
-    return _remote_store(pattern).match(pattern)
+    return _store(pattern).match(pattern)
 
 
 def names_in(folder: str) -> list[str]:
-    """Names of the files directly in a folder, sorted; none if there is no such folder."""
+    """Returns the names of the files directly in a folder, sorted; none if it does not exist."""
     return [entry.name for entry in entries_in(folder)]
 
 
 def entries_in(folder: str) -> list[Entry]:
-    """The files directly in a folder, sorted by name; none if there is no such folder."""
+    """Returns the files directly in a folder, sorted by name; none if it does not exist."""
     return sorted(_store(folder).entries_in(folder))
 
 
 def delete(uris: Sequence[str]) -> None:
-    """Deletes files; one that is not there is no error."""
+    """Deletes the files that exist, with concurrent requests."""
     if len(uris) < 2 or all(map(is_local, uris)):
         for uri in uris:
             _store(uri).delete(uri)
         return
-    with ThreadPoolExecutor(_AT_A_TIME, "imageshards-delete") as threads:
+    with ThreadPoolExecutor(_CONCURRENT_REQUESTS, "imageshards-delete") as threads:
         for _ in threads.map(lambda uri: _store(uri).delete(uri), uris):
             pass
 
 
 def make_folder(folder: str) -> None:
-    """Makes a folder where stores have folders."""
-    if is_local(folder):
-        os.makedirs(folder, exist_ok=True)
+    """Creates a folder and its parents, where the store has folders."""
+    _store(folder).make_folder(folder)
 
 
 def open_sink(uri: str, scratch: str) -> AbstractContextManager[Sink]:
-    """Opens a file that appears under its name when the block ends well, and else never.
+    """Opens a file that appears when the block ends without an error, and otherwise never.
 
     Args:
-      uri: its name.
-      scratch: a folder of the same filesystem in which a local file grows. The name there is
-        unique: two workers that write the same file do not meet.
+      uri: of the file.
+      scratch: a folder of the same filesystem, in which a local file is written under a unique
+        name: two workers may write the same file.
+
+    Raises:
+      StoreError: it cannot be written.
     """
     return _store(uri).open_sink(uri, scratch)
 
 
 def sweep(folder: str) -> None:
-    """Deletes the files of `open_sink` that killed runs left in a local scratch folder."""
-    if is_local(folder):
-        local.sweep(folder)
+    """Deletes the files of `open_sink` that killed runs left in a scratch folder."""
+    _store(folder).sweep(folder)
 
 
 def sweep_folders(folder: str, prefix: str) -> None:
-    """Deletes the folders of a prefix that killed runs left."""
+    """Deletes the folders in a folder whose names begin with a prefix."""
     if not is_local(folder):
         delete([uri for uri, *_ in match(f"{folder}/{prefix}**")])
-    else:
-        for entry in os.scandir(folder):
-            if entry.is_dir() and entry.name.startswith(prefix):
-                shutil.rmtree(entry.path, ignore_errors=True)
+        return
+    for entry in os.scandir(folder):
+        if entry.is_dir() and entry.name.startswith(prefix):
+            shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def create(uri: str, data: bytes, scratch: str) -> bool:
-    """Writes a small file that is not there yet; False if it is.
+    """Writes a small file unless it exists, and returns whether it did.
 
-    Of two processes that try, one succeeds, on local filesystems and Cloud Storage.
+    Of two concurrent calls one succeeds, on local filesystems and on Cloud Storage.
     """
     return _store(uri).create(uri, data, scratch)
 
 
 def replace(uri: str, data: bytes, scratch: str, stamp: int) -> bool:
-    """Writes a small file in place of the one of a stamp, or of none; False if it is another.
+    """Writes a small file if the existing one has a certain stamp, and returns whether it did.
 
-    Of two processes that try, one succeeds on Cloud Storage. Locally they must not try at once,
-    and elsewhere both succeed.
+    Of two concurrent calls one succeeds on Cloud Storage; elsewhere both may.
 
     Args:
-      uri: its name.
-      data: all of it.
+      uri: of the file.
+      data: its new content.
       scratch: see `open_sink`.
-      stamp: as `read` told it; 0: there was no file.
+      stamp: from `read`, or 0 if the file must not exist.
     """
     return _store(uri).replace(uri, data, scratch, stamp)
 
 
 def folder_problem(folder: str) -> str:
-    """Why a local folder could not be made or written to; empty if it could."""
-    while not os.path.lexists(folder):
-        folder = os.path.dirname(folder)
-    if not os.path.isdir(folder):
-        return f"{folder} is a file, not a folder"
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return f"no permission to write in {folder}"
-    return ""
+    """Returns why a local folder cannot be created or written to; empty if nothing is known."""
+    return _store(folder).folder_problem(folder)
+
+
+def close() -> None:
+    """Closes the files that `read_range` keeps open in this process."""
+    _LOCAL.close()

@@ -1,68 +1,169 @@
-"""The store of what Beam's other filesystems know: s3://, abfs://, hdfs://, ..."""
+"""The store of Beam's other filesystems: s3://, azfs://, hdfs://, ..."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from importlib.util import find_spec
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from imageshards.transforms.storage.protocol import (
-    UNKNOWN,
-    BatchSink,
-    Entry,
-    NoFilesystem,
-    ReadError,
-)
+from imageshards.transforms.storage.protocol import UNKNOWN, Entry, NoFilesystem, ReadError, Store
+from imageshards.transforms.storage.sink import BatchSink
+
+if TYPE_CHECKING:
+    from imageshards.transforms.storage.web import WebOptions
+
+_CLIENTS = {"s3": ("boto3", "aws"), "azfs": ("azure.storage", "azure"), "hdfs": ("hdfs", "hadoop")}
+"""Scheme -> the module that Beam's filesystem needs, and the extra of apache-beam that has it."""
+_OPEN_FILES = 8
+
+_threads = threading.local()
 
 
 def _filesystems() -> Any:
-    # Beam takes a second to import: only for what nobody else reads.
+    # Beam takes a second to import: only for URIs that no other store supports.
     from apache_beam.io.filesystems import FileSystems
 
     return FileSystems
 
 
-def read(uri: str, limit: int, stamp: int = 0) -> tuple[bytes, int]:
-    """The bytes of a file; nobody tells its stamp."""
-    try:
-        with open_read(uri) as file:
+def load_filesystem(uri: str) -> None:
+    """Loads Beam's own filesystem of Cloud Storage, if a URI needs it.
+
+    A local build loads Beam without it. Beam's sinks need it; the stores of this package do not.
+    """
+    if uri.startswith("gs://"):
+        from apache_beam.io.gcp import gcsfilesystem  # noqa: F401
+
+
+class BeamStore(Store):
+    """The files of Beam's filesystems. A stamp is the time of the last change in ms."""
+
+    def read(self, uri: str, limit: int, stamp: int, web: WebOptions, /) -> tuple[bytes, int]:
+        """Returns the content of a file; its stamp is not known."""
+        with _read_errors("no such object"), self.open_read(uri) as file:
             data = file.read(limit + 1)
-    except FileNotFoundError as error:
-        raise ReadError("Missing", "no such object") from error
-    except NoFilesystem as error:
-        raise ReadError("Unreadable", str(error)) from error
-    if len(data) > limit:
-        raise ReadError("TooLarge", f"more than {limit:,} bytes")
-    return data, 0
+        if len(data) > limit:
+            raise ReadError("TooLarge", f"more than {limit:,} bytes")
+        return data, 0
 
+    def read_range(self, uri: str, offset: int, size: int, stamp: int, /) -> bytes:
+        """Returns the bytes of a range, or those of them that the file has."""
+        # A file for each thread: Beam's files are not for concurrent use.
+        if not hasattr(_threads, "open"):
+            _threads.open = lru_cache(maxsize=_OPEN_FILES)(self.open_read)
+        with _read_errors("the file that holds it is gone"):
+            file = _threads.open(uri)
+        # Without the buffer, which would be filled for each image.
+        file = getattr(file, "raw", file)
+        file.seek(offset)
+        parts = []
+        while size and (part := file.read(size)):
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
 
-def open_read(uri: str) -> IO[bytes]:
-    """Opens a file."""
-    from apache_beam.io.filesystem import CompressionTypes
+    def open_read(self, uri: str, /) -> IO[bytes]:
+        """Opens a file."""
+        from apache_beam.io.filesystem import CompressionTypes
 
-    try:
-        with _explained(uri):
-            file: IO[bytes] = _filesystems().open(
-                uri, compression_type=CompressionTypes.UNCOMPRESSED
-            )
-    except NoFilesystem:
-        raise
-    except Exception as error:
-        # Each of Beam's filesystems raises what its client does.
-        if _is_missing(error):
-            raise FileNotFoundError(2, "no such object", uri) from error
-        raise
-    return file
+        try:
+            with _named_client(uri):
+                file: IO[bytes] = _filesystems().open(
+                    uri, compression_type=CompressionTypes.UNCOMPRESSED
+                )
+        except NoFilesystem:
+            raise
+        except Exception as error:
+            # Beam's filesystems raise the errors of their clients.
+            if _is_missing(error):
+                raise FileNotFoundError(2, "no such object", uri) from error
+            raise
+        return file
 
+    def stat(self, uri: str, /) -> tuple[int, int]:
+        """Returns (bytes, time of the last change in ms), or `UNKNOWN`."""
+        try:
+            with _named_client(uri):
+                found = _filesystems().get_filesystem(uri).metadata(uri)
+        except NoFilesystem:
+            return UNKNOWN  # reading the file raises the error
+        except Exception as error:
+            if _is_missing(error):
+                return UNKNOWN
+            raise
+        return found.size_in_bytes, int((found.last_updated_in_seconds or 0) * 1000)
 
-_CLIENTS = {"s3": ("boto3", "aws"), "azfs": ("azure.storage", "azure"), "hdfs": ("hdfs", "hadoop")}
-"""Scheme -> the module that Beam's filesystem needs, and what Beam is installed with to have it."""
+    def exists(self, uri: str, /) -> bool:
+        """Returns whether a file exists."""
+        with _named_client(uri):
+            found: bool = _filesystems().exists(uri)
+        return found
+
+    def match(self, pattern: str, /) -> Iterator[tuple[str, int, int]]:
+        """Yields (URI, bytes, time of the last change in ms) of the files that match a pattern."""
+        with _named_client(pattern):
+            results = _filesystems().match([pattern])
+        for result in results:
+            for found in result.metadata_list:
+                when = int((found.last_updated_in_seconds or 0) * 1000)
+                yield found.path, found.size_in_bytes, when
+
+    def entries_in(self, folder: str, /) -> list[Entry]:
+        """Returns the files directly in a folder."""
+        prefix = folder.rstrip("/") + "/"
+        return [
+            Entry(uri.removeprefix(prefix), milliseconds * 1_000_000, size)
+            for uri, size, milliseconds in self.match(prefix + "*")
+        ]
+
+    def delete(self, uri: str, /) -> None:
+        """Deletes a file, if it exists."""
+        if self.exists(uri):
+            _filesystems().delete([uri])
+
+    @contextmanager
+    def open_sink(self, uri: str, scratch: str, /) -> Iterator[BatchSink]:
+        """Opens a file that appears when it is closed; `scratch` is not used."""
+        with _named_client(uri):
+            file = _filesystems().create(uri, mime_type="application/octet-stream")
+
+        def write_all(parts: list[bytes]) -> None:
+            for part in parts:
+                file.write(part)
+
+        sink = BatchSink(write_all)
+        try:
+            yield sink
+            sink.finish()
+        except BaseException:
+            # Closing the file, as the garbage collector does, would complete the object.
+            for stream in (file, getattr(file, "raw", file)):
+                with suppress(AttributeError):
+                    stream.close = lambda: None
+            raise
+        finally:
+            sink.close()
+        file.close()
+        if not sink.keep:
+            self.delete(uri)
 
 
 @contextmanager
-def _explained(uri: str) -> Iterator[None]:
-    """Says in words that there is no filesystem for a URI, or no client of it."""
+def _read_errors(missing: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ReadError("Missing", missing) from error
+    except NoFilesystem as error:
+        raise ReadError("Unreadable", str(error)) from error
+
+
+@contextmanager
+def _named_client(uri: str) -> Iterator[None]:
+    """Raises NoFilesystem if there is no filesystem for a URI, or its client is not installed."""
     try:
         yield
     except Exception as error:
@@ -72,118 +173,20 @@ def _explained(uri: str) -> Iterator[None]:
                 f"{uri}: its client is not installed: pip install 'apache-beam[{extra}]'"
             ) from error
         if isinstance(error, ValueError) and not module:
-            raise NoFilesystem(f"{uri}: no filesystem for such a URI") from error
+            raise NoFilesystem(f"{uri}: no filesystem supports such URIs") from error
         raise
 
 
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package that would hold it
+    except ModuleNotFoundError:  # the package that would contain it is not installed either
         return False
 
 
-def _causes(error: object) -> Iterator[object]:
-    """An error, and those that it holds for the files of a batch."""
-    yield error
-    details = getattr(error, "exception_details", None)
-    for cause in details.values() if isinstance(details, dict) else ():
-        yield from _causes(cause)
-
-
-def _is_missing(error: Exception) -> bool:
-    # By code and never by text: the text holds the URI, and a URI may hold a 404.
-    return any(
-        isinstance(cause, FileNotFoundError) or getattr(cause, "code", None) == 404
-        for cause in _causes(error)
-    )
-
-
-def stat(uri: str) -> tuple[int, int]:
-    """(bytes, time of the last change in ms)."""
-    try:
-        with _explained(uri):
-            found = _filesystems().get_filesystem(uri).metadata(uri)
-    except NoFilesystem:
-        return UNKNOWN  # reading will tell
-    except Exception as error:
-        if _is_missing(error):
-            return UNKNOWN
-        raise
-    return found.size_in_bytes, int((found.last_updated_in_seconds or 0) * 1000)
-
-
-def exists(uri: str) -> bool:
-    """Whether there is such a file."""
-    with _explained(uri):
-        there: bool = _filesystems().exists(uri)
-    return there
-
-
-def match(pattern: str) -> Iterator[tuple[str, int, int]]:
-    """(uri, bytes, time of the last change in ms) of what matches a pattern."""
-    with _explained(pattern):
-        results = _filesystems().match([pattern])
-    for result in results:
-        for found in result.metadata_list:
-            when = int((found.last_updated_in_seconds or 0) * 1000)
-            yield found.path, found.size_in_bytes, when
-
-
-def entries_in(folder: str) -> list[Entry]:
-    """The files directly in a folder."""
-    prefix = folder.rstrip("/") + "/"
-    return [
-        Entry(uri.removeprefix(prefix), milliseconds * 1_000_000, size)
-        for uri, size, milliseconds in match(prefix + "*")
-    ]
-
-
-def delete(uri: str) -> None:
-    """Deletes a file."""
-    if exists(uri):
-        _filesystems().delete([uri])
-
-
-@contextmanager
-def open_sink(uri: str, scratch: str) -> Iterator[BatchSink]:
-    """Opens a file that appears when it is closed; `scratch` is not used."""
-    with _explained(uri):
-        file = _filesystems().create(uri, mime_type="application/octet-stream")
-
-    def write_all(parts: list[bytes]) -> None:
-        for part in parts:
-            file.write(part)
-
-    sink = BatchSink(write_all)
-    try:
-        yield sink
-        sink.finish()
-    except BaseException:
-        # Closing would complete the object with what was written so far, and so would the garbage
-        # collector.
-        for stream in (file, getattr(file, "raw", file)):
-            with suppress(AttributeError):
-                stream.close = lambda: None
-        raise
-    finally:
-        sink.close()
-    file.close()
-    if not sink.keep:
-        delete(uri)
-
-
-def create(uri: str, data: bytes, scratch: str) -> bool:
-    """Writes a small file that is not there yet; of two that try at once, both may."""
-    if exists(uri):
-        return False
-    with open_sink(uri, scratch) as sink:
-        sink.write([data])
-    return True
-
-
-def replace(uri: str, data: bytes, scratch: str, stamp: int) -> bool:
-    """Writes a small file, whatever is there: nobody tells a stamp."""
-    with open_sink(uri, scratch) as sink:
-        sink.write([data])
-    return True
+def _is_missing(error: object) -> bool:
+    # By code, not by text: the text contains the URI, which may contain a 404.
+    if isinstance(error, FileNotFoundError) or getattr(error, "code", None) == 404:
+        return True
+    details = getattr(error, "exception_details", None)  # of the files of a batch
+    return isinstance(details, dict) and any(map(_is_missing, details.values()))

@@ -1,113 +1,66 @@
-"""Requests to Cloud Storage's JSON API: who we are, patience, and what refusals mean.
-
-The API: https://cloud.google.com/storage/docs/json_api/v1
-"""
+"""Credentials for Google Cloud Storage, and what a refused request means."""
 
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
-from collections.abc import Mapping
 from datetime import UTC
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms.storage import retry
 from imageshards.transforms.storage.protocol import StoreError
+from imageshards.transforms.storage.retry import Action, Failure
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
-    from google.auth.transport.requests import AuthorizedSession
     from obstore.store import GCSCredential
 
-SCHEME = "gs://"
-
-_HOST = "storage.googleapis.com"
-CONNECT_SECONDS = 10.0
-SILENCE_SECONDS = 20.0
-PATIENCE_SECONDS = 120.0
-"""After so long no further attempt is made."""
-OFFLINE_SECONDS = 10.0
-"""So long at most, where the host has no address: most likely there is no network."""
-FIRST_WAIT_SECONDS = 0.2
-LONGEST_WAIT_SECONDS = 20.0
-_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
-
 IMPERSONATE = "IMAGESHARDS_IMPERSONATE"
-"""Environment variable: the service account to act as, after those through which, if any."""
+"""Environment variable: the service account to impersonate; delegates, if any, come before it."""
+
+_KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
+_EMULATOR = "STORAGE_EMULATOR_HOST"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-
-FINISH_LATER = "the same command again does the rest"
-
-
-def split(uri: str) -> tuple[str, str]:
-    """gs://BUCKET/NAME -> (bucket, name).
-
-    Raises:
-      BuildError: it names no bucket.
-    """
-    bucket, _, name = uri.removeprefix(SCHEME).partition("/")
-    if not bucket:
-        raise BuildError(f"{uri}: no bucket is named: write gs://BUCKET/...")
-    return bucket, name
-
-
-_ROLES = {
-    "storage.objects.get": "roles/storage.objectViewer",
-    "storage.objects.list": "roles/storage.objectViewer",
-    "storage.objects.create": "roles/storage.objectUser",
-    "storage.objects.delete": "roles/storage.objectUser",
+_NEEDED: dict[Action, tuple[str, str]] = {
+    "read": ("storage.objects.get", "roles/storage.objectViewer"),
+    "list": ("storage.objects.list", "roles/storage.objectViewer"),
+    "write": ("storage.objects.create", "roles/storage.objectUser"),
+    "delete": ("storage.objects.delete", "roles/storage.objectUser"),
 }
+"""Action -> the permission that it requires, and a role that has it."""
 
-
-_VERBS = {
-    "storage.objects.get": "read",
-    "storage.objects.list": "listed",
-    "storage.objects.delete": "deleted",
-}
-
-
-def refused(uri: str, permission: str) -> StoreError:
-    """What a refusal means, and what to do."""
-    bucket, _ = split(uri)
-    who = _who()
-    if not who:
-        return StoreError(
-            f"{uri}: not public, and no Google Cloud credentials were found: run 'gcloud auth "
-            "application-default login', or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
-        )
-    return StoreError(
-        f"{uri}: {who} has no permission {permission} there: grant {_ROLES[permission]} on the "
-        f"bucket {bucket}"
-    )
-
-
-_LOOK_AGAIN_SECONDS = 60.0
-_found: tuple[Credentials, float] | None = None
+_RETRY_SECONDS = 60.0
+_found: tuple[Credentials, float, tuple[str, ...]] | None = None
 _finding = threading.Lock()
+_refreshing = threading.Lock()
+_token_error = ""
+
+
+def emulator() -> str:
+    """Returns the URL of a server that emulates Cloud Storage; empty if none is configured."""
+    url = os.environ.get(_EMULATOR, "")
+    return url if "://" in url or not url else f"http://{url}"
 
 
 def credentials() -> Credentials:
-    """Application default credentials: a key file, those of gcloud, a metadata server; else none.
+    """Returns the application default credentials; anonymous ones if there are none.
 
-    Without any, what is public can be read; they are looked for again after a while, since a
-    metadata server may be there later than we are.
+    They come from a key file, from gcloud, or from a metadata server. Anonymous credentials are
+    replaced after a minute if others are found then: a metadata server may start later than we do.
+
+    Raises:
+      StoreError: GOOGLE_APPLICATION_CREDENTIALS is set to a file that cannot be used.
     """
     global _found
+    environment = tuple(os.environ.get(name, "") for name in (_EMULATOR, _KEY_FILE, IMPERSONATE))
     with _finding:
-        if _found is None or time.monotonic() > _found[1]:
-            ours = _find_credentials()
-            sure = emulator() or not _are_anonymous(ours)
-            _found = ours, float("inf") if sure else time.monotonic() + _LOOK_AGAIN_SECONDS
+        if _found is None or _found[2] != environment or time.monotonic() > _found[1]:
+            found = _find_credentials()
+            final = emulator() or not are_anonymous(found)
+            until = float("inf") if final else time.monotonic() + _RETRY_SECONDS
+            _found = found, until, environment
         return _found[0]
-
-
-def forget_credentials() -> None:
-    """Looks for them anew when they are needed."""
-    global _found
-    _found = None
 
 
 def _find_credentials() -> Credentials:
@@ -120,201 +73,81 @@ def _find_credentials() -> Credentials:
     try:
         found, _ = google.auth.default(scopes=[_SCOPE])
     except DefaultCredentialsError as error:
-        if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-            raise StoreError(f"GOOGLE_APPLICATION_CREDENTIALS: {cause(error)}") from error
+        if os.environ.get(_KEY_FILE):
+            raise StoreError(f"{_KEY_FILE}: {reason_of(error)}") from error
         return AnonymousCredentials()  # type: ignore[no-untyped-call]
     if account := os.environ.get(IMPERSONATE):
         from google.auth import impersonated_credentials
 
-        *through, target = account.split(",")
-        return impersonated_credentials.Credentials(found, target, [_SCOPE], delegates=through)  # type: ignore[no-untyped-call]
+        *delegates, target = account.split(",")
+        return impersonated_credentials.Credentials(found, target, [_SCOPE], delegates=delegates)  # type: ignore[no-untyped-call]
     return found
 
 
-def _are_anonymous(ours: Credentials) -> bool:
+def are_anonymous(found: Credentials) -> bool:
+    """Returns whether these are no credentials."""
     from google.auth.credentials import AnonymousCredentials
 
-    return isinstance(ours, AnonymousCredentials)
-
-
-def is_anonymous() -> bool:
-    """Whether we are nobody."""
-    return _are_anonymous(credentials())
-
-
-def _who() -> str:
-    """Whom Cloud Storage takes us for; empty for nobody."""
-    if is_anonymous():
-        return "the emulator" if emulator() else ""
-    ours = credentials()
-    account: str = getattr(ours, "service_account_email", "") or getattr(ours, "account", "")
-    return account if account and account != "default" else "this account"
-
-
-def emulator() -> str:
-    """URL of a server that stands for Cloud Storage, as all of its clients understand it."""
-    url = os.environ.get("STORAGE_EMULATOR_HOST", "")
-    return url if "://" in url or not url else f"http://{url}"
-
-
-_refreshing = threading.Lock()
+    return isinstance(found, AnonymousCredentials)
 
 
 def token() -> GCSCredential:
-    """A token for obstore, which does not know all kinds of credentials itself."""
-    from google.api_core.retry import Retry
+    """Returns an access token for obstore, which does not support all kinds of credentials.
+
+    obstore passes on the text of an exception only, so that `refusal` finds the reason here.
+    """
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import Request
 
-    ours = credentials()
-    retry = Retry(
-        predicate=lambda error: getattr(error, "retryable", False),
-        initial=FIRST_WAIT_SECONDS, maximum=LONGEST_WAIT_SECONDS, timeout=PATIENCE_SECONDS,
-    )  # fmt: skip
-    global _refusal
-    try:
-        with _refreshing:
-            if not ours.valid:
-                retry(ours.refresh)(Request())
-    except Exception as error:
-        is_known = isinstance(error, GoogleAuthError)
-        _refusal = cause(error if is_known else error.__cause__ or error)
-        raise
-    expiry = ours.expiry.replace(tzinfo=UTC) if ours.expiry else None
-    return {"token": ours.token or "", "expires_at": expiry}
+    found = credentials()
+
+    def refresh() -> None:
+        try:
+            found.refresh(Request())  # type: ignore[no-untyped-call]
+        except GoogleAuthError as error:
+            may_pass = bool(getattr(error, "retryable", False))
+            raise Failure(reason_of(error), retry=may_pass, cause="credentials") from error
+
+    global _token_error
+    with _refreshing:
+        if not found.valid:
+            try:
+                retry.POLICY.call(refresh)
+            except Exception as error:
+                _token_error = reason_of(error)
+                raise
+    expiry = found.expiry.replace(tzinfo=UTC) if found.expiry else None
+    return {"token": found.token or "", "expires_at": expiry}
 
 
-_refusal = ""
-
-
-def no_token(uri: str, why: str = "") -> StoreError:
-    """What it means that there are credentials, and no token for them."""
-    return StoreError(
-        f"{uri}: Google Cloud credentials give no token: {why or _refusal}; gcloud auth "
-        "application-default login gets new ones"
-    )
-
-
-def cause(error: BaseException) -> str:
-    """What went wrong, in one line."""
+def reason_of(error: BaseException) -> str:
+    """Returns the reason of an error in one line."""
     while error.__cause__ is not None and not str(error):
         error = error.__cause__
     text = str(error).partition("\n")[0].strip()
     return text or type(error).__name__
 
 
-_threads = threading.local()
-
-
-def _session() -> AuthorizedSession:
-    ours = credentials()  # which are others when they were found late
-    if getattr(_threads, "of", None) is not ours:
-        from google.auth.transport.requests import AuthorizedSession
-
-        _threads.of, _threads.session = ours, AuthorizedSession(ours)  # type: ignore[no-untyped-call]
-    session: AuthorizedSession = _threads.session
-    return session
-
-
-class _MayPass(Exception):
-    """A failure that may be gone on another attempt."""
-
-
-def request(
-    method: str,
-    uri: str,
-    permission: str,
-    params: Mapping[str, str] = {},
-    headers: Mapping[str, str] = {},
-) -> Any:
-    """Asks for the object, or for those of the bucket where a URI names none.
-
-    Returns:
-      The response; None where the range that was asked for is behind the end.
-
-    Raises:
-      FileNotFoundError: there is no such object or bucket.
-      StoreError: no permission, or no answer.
-    """
-    from google.api_core.exceptions import RetryError
-    from google.api_core.retry import Retry
-    from google.auth.exceptions import RefreshError, TransportError
-    from requests.exceptions import RequestException
-
-    bucket, name = split(uri)
-    host = emulator() or f"https://{_HOST}"
-    url = f"{host}/storage/v1/b/{quote(bucket, safe='')}/o"
-    if name:
-        url += f"/{quote(name, safe='')}"
-
-    begin = time.monotonic()
-
-    def attempt() -> Any:
-        timeout = (CONNECT_SECONDS, SILENCE_SECONDS)
-        try:
-            response = _session().request(  # type: ignore[no-untyped-call]
-                method, url, params=params, headers=headers, timeout=timeout
+def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
+    """Returns the error of a refused request: which permission is missing, and who needs it."""
+    if failure.cause == "credentials":
+        return StoreError(
+            f"{uri}: no access token for the Google Cloud credentials: "
+            f"{str(failure) or _token_error}; 'gcloud auth application-default login' renews them"
+        )
+    account = "the emulator's client"
+    if not emulator():
+        found = credentials()
+        if are_anonymous(found):
+            return StoreError(
+                f"{uri}: not public, and no Google Cloud credentials were found: run 'gcloud auth "
+                f"application-default login', or set {_KEY_FILE} to a key file"
             )
-        except RefreshError as error:
-            if getattr(error, "retryable", False):
-                raise _MayPass(cause(error)) from error
-            raise no_token(uri, cause(error)) from error
-        except (RequestException, TransportError) as error:
-            reason = connection_cause(error)
-            if "Failed to resolve" in reason and time.monotonic() > begin + OFFLINE_SECONDS:
-                raise StoreError(f"{uri}: cannot be {_VERBS[permission]}: {reason}") from error
-            raise _MayPass(reason) from error
-        if response.status_code in _AGAIN:
-            raise _MayPass(f"status {response.status_code} {response.reason}")
-        return response
-
-    retry = Retry(
-        predicate=lambda error: isinstance(error, _MayPass),
-        initial=FIRST_WAIT_SECONDS, maximum=LONGEST_WAIT_SECONDS, timeout=PATIENCE_SECONDS,
-    )  # fmt: skip
-    try:
-        response = retry(attempt)()
-    except RetryError as error:
-        verb = _VERBS[permission]
-        raise StoreError(
-            f"{uri}: cannot be {verb}: {cause(error.cause)}; {FINISH_LATER}"
-        ) from error
-    code = response.status_code
-    if code == 404:
-        raise FileNotFoundError(2, "no such object" if name else "no such bucket", uri)
-    if code in (401, 403):
-        raise refused(uri, permission)
-    if code == 416:
-        return None
-    if code >= 300:
-        verb = _VERBS[permission]
-        raise StoreError(f"{uri}: cannot be {verb}: status {code} {response.reason}")
-    return response
-
-
-def check_network(uri: str) -> None:
-    """Tells in seconds that there is no network, where a client would try for minutes.
-
-    Raises:
-      StoreError: the host of Cloud Storage has no address.
-    """
-    begin = time.monotonic()
-    while True:
-        try:
-            socket.getaddrinfo(_HOST, 443)
-            return
-        except OSError as error:
-            if time.monotonic() > begin + OFFLINE_SECONDS:
-                raise StoreError(f"{uri}: no address of {_HOST}: {error.strerror}") from error
-        time.sleep(1)
-
-
-def connection_cause(error: Exception) -> str:
-    """The innermost reason, without the addresses of objects that urllib3 puts before it."""
-    reason: object = error
-    while isinstance(reason, Exception):
-        error = reason
-        inner = (arg for arg in error.args if isinstance(arg, Exception))
-        reason = getattr(error, "reason", None) or next(inner, None)
-    text = getattr(error, "strerror", None) or str(error).rpartition("): ")[2]
-    return text.rstrip(".") or type(error).__name__
+        account = getattr(found, "service_account_email", "") or getattr(found, "account", "")
+        account = account if account and account != "default" else "this account"
+    permission, role = _NEEDED[action]
+    bucket = uri.split("/")[2]
+    return StoreError(
+        f"{uri}: {account} has no permission {permission} there: grant {role} on the bucket "
+        f"{bucket}"
+    )

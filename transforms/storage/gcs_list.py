@@ -1,9 +1,9 @@
-"""Listing many objects at a time, in ranges of their names. Pure.
+"""The parallel listing of objects, by ranges of their names. Pure.
 
-A list comes in pages of 1,000, each of which names the next: 100 M objects are 100,000 requests in
-a row. But a list may begin and end at any name. Here each thread lists a range of names, and one
-that has finished takes over the farther part of a range that has not. It knows nothing of folders:
-a million of them, or none at all, are listed as fast.
+A list has pages of 1,000 objects, each with the token of the next page: 100 M objects take 100,000
+requests, one after the other. But a list may begin and end at any name. Here each thread lists a
+range of names, and a thread that has finished takes over the second part of another thread's range.
+Folders do not matter: a million of them, or none, are listed at the same speed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-Entry = tuple[str, int, int]
+Item = tuple[str, int, int]
 """Name, bytes, generation."""
-Page = Callable[[str, str, int], list[Entry]]
-"""(first name, name to stop before or "", most entries) -> the first of them, in order."""
+Page = Callable[[str, str, int], list[Item]]
+"""(first name, name to stop before or "", largest number of items) -> the first items, in order."""
 
-PAGE_ENTRIES = 1000
+PAGE_ITEMS = 1000
 _THREADS = 16
 _PROBES = 10
 _LAST_ASCII = 0x7F
@@ -27,24 +27,29 @@ _LAST = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
 
 
-def pages(page: Page, prefix: str, threads: int = _THREADS) -> Iterator[list[Entry]]:
-    """Yields all objects whose names begin so, page by page, in no order of pages.
+def pages(page: Page, prefix: str, threads: int = _THREADS) -> Iterator[list[Item]]:
+    """Yields all objects with a prefix, page by page, in any order of the pages.
 
     Args:
-      page: lists a page; called in threads.
+      page: lists a page; called from several threads.
       prefix: of the names, or empty.
-      threads: requests at a time.
+      threads: concurrent requests.
     """
     end = _after_all(prefix)
-    first = page(prefix, end, PAGE_ENTRIES)
+    first = page(prefix, end, PAGE_ITEMS)
     yield first
-    if len(first) == PAGE_ENTRIES:
+    if len(first) == PAGE_ITEMS:
         yield from _Lister(page, _Range(_next(first[-1][0]), end), threads).run()
 
 
 @dataclass
 class _Range:
-    """Names from `start` on, and before `end`; `listed` since it was last cut."""
+    """Names from `start` on and before `end`.
+
+    Attributes:
+      listed: whether a page has been listed since the range was last cut.
+      busy: whether a thread lists it.
+    """
 
     start: str
     end: str
@@ -57,11 +62,11 @@ class _Lister:
         self._page = page
         self._ranges = [first]
         self._threads = threads
-        self._found: queue.Queue[list[Entry] | BaseException | None] = queue.Queue(4 * threads)
+        self._found: queue.Queue[list[Item] | BaseException | None] = queue.Queue(4 * threads)
         self._changed = threading.Condition()
         self._stopped = False
 
-    def run(self) -> Iterator[list[Entry]]:
+    def run(self) -> Iterator[list[Item]]:
         with ThreadPoolExecutor(self._threads, "imageshards-list") as executor:
             try:
                 for _ in range(self._threads):
@@ -79,7 +84,7 @@ class _Lister:
                 with self._changed:
                     self._stopped = True
                     self._changed.notify_all()
-                while not self._found.empty():  # of which a full one would hold the others
+                while not self._found.empty():  # a full queue would block the threads
                     self._found.get_nowait()
 
     def _work(self) -> None:
@@ -90,7 +95,7 @@ class _Lister:
             self._put(error)
         self._put(None)
 
-    def _put(self, item: list[Entry] | BaseException | None) -> None:
+    def _put(self, item: list[Item] | BaseException | None) -> None:
         while not self._stopped:
             try:
                 return self._found.put(item, timeout=0.1)
@@ -98,7 +103,7 @@ class _Lister:
                 continue
 
     def _take(self) -> _Range | None:
-        """A range that nobody lists, or the farther part of one; None at the end."""
+        """Returns a range that no thread lists, or the second part of another; None at the end."""
         while True:
             with self._changed:
                 if self._stopped or not self._ranges:
@@ -123,7 +128,7 @@ class _Lister:
                 return None
             found = self._page(name, end, 1)
             with self._changed:
-                # It may have been listed beyond that name meanwhile, or be done.
+                # Its thread may have passed that name meanwhile, or have finished.
                 if theirs not in self._ranges or theirs.start >= name or theirs.end != end:
                     return None
                 theirs.end = name
@@ -137,11 +142,11 @@ class _Lister:
         while True:
             with self._changed:
                 start, end = mine.start, mine.end
-            found = self._page(start, end, PAGE_ENTRIES) if not end or start < end else []
+            found = self._page(start, end, PAGE_ITEMS) if not end or start < end else []
             with self._changed:
-                # What was cut off meanwhile is another's.
+                # Another thread lists what was cut off meanwhile.
                 kept = [entry for entry in found if not mine.end or entry[0] < mine.end]
-                done = len(found) < PAGE_ENTRIES or len(kept) < len(found) or self._stopped
+                done = len(found) < PAGE_ITEMS or len(kept) < len(found) or self._stopped
                 if done:
                     self._ranges.remove(mine)
                 else:
@@ -155,12 +160,12 @@ class _Lister:
 
 
 def _next(name: str) -> str:
-    """The first name behind another."""
+    """Returns the first name after another."""
     return name + "\0"
 
 
 def _after_all(prefix: str) -> str:
-    """The first name behind all that begin so; empty if there is none."""
+    """Returns the first name after all names with a prefix; empty if there is none."""
     while prefix:
         last = ord(prefix[-1])
         prefix = prefix[:-1]
@@ -171,14 +176,14 @@ def _after_all(prefix: str) -> str:
 
 
 def middle(start: str, end: str) -> str:
-    """A name between two, in the order of code points, which is that of UTF-8.
+    """Returns a name between two names, in the order of code points, which is that of UTF-8.
 
     Args:
       start: a name.
       end: a later one, or empty for the end of all.
 
     Returns:
-      A name after `start` and before `end`, or empty if none is worth a try.
+      A name after `start` and before `end`; empty if there is none that divides well.
     """
     shared = 0
     while shared < min(len(start), len(end)) and start[shared] == end[shared]:
@@ -189,7 +194,7 @@ def middle(start: str, end: str) -> str:
         high = _LAST_ASCII + 1  # most names are of these characters
     if high - low > 1:
         return start[:shared] + _character((low + high) // 2)
-    # Nothing is between the two characters: behind the first, then.
+    # No character is between the two: look for a name after the first one.
     for place in range(shared + 1, len(start)):
         low = ord(start[place])
         high = _LAST_ASCII + 1 if low < _LAST_ASCII else _LAST

@@ -3,85 +3,242 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import re
 import stat as modes
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import IO
+from functools import lru_cache
+from typing import IO, TYPE_CHECKING
 
-from imageshards.transforms.storage.protocol import UNKNOWN, BatchSink, Entry, ReadError, StoreError
+from imageshards.transforms.storage.protocol import (
+    RESUME,
+    UNKNOWN,
+    Entry,
+    ReadError,
+    Store,
+    StoreError,
+)
+from imageshards.transforms.storage.sink import BatchSink
+
+if TYPE_CHECKING:
+    from imageshards.transforms.storage.web import WebOptions
 
 TEMP_SUFFIX = ".tmp"
-"""Ends the names under which files grow; a later run sweeps what a killed one left."""
+"""The suffix of files that are being written; a later run deletes what a killed one left."""
 _TEMP_NAME = re.compile(r"\.[0-9a-f]{12}\.tmp$")
+_OPEN_FILES = 128
+"""Containers that a process keeps open: opening one takes 20 us, a read from it 2 us."""
+# O_NONBLOCK: a named pipe must not block a worker for ever.
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
-def read(uri: str, limit: int, stamp: int = 0) -> tuple[bytes, int]:
-    """The bytes of a file, and its stamp as they were read."""
-    try:
-        # O_NONBLOCK: a named pipe must not hold a worker for ever.
-        file = os.open(uri, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError as error:
-        raise ReadError("Missing", "no such file") from error
-    except OSError as error:
-        raise ReadError("Unreadable", error.strerror or str(error)) from error
-    except ValueError as error:  # a NUL in the name
-        raise ReadError("Unreadable", str(error)) from error
-    try:
-        status = os.fstat(file)
-        if not modes.S_ISREG(status.st_mode):
-            raise ReadError("NotAFile", "not a regular file")
-        if status.st_size > limit:
-            raise ReadError("TooLarge", f"{status.st_size:,} bytes, more than {limit:,}")
-        data = os.read(file, status.st_size)
-        while len(data) < status.st_size:
-            more = os.read(file, status.st_size - len(data))
-            if not more:
-                break  # it shrank meanwhile: the check of the image will tell
-            data += more
-        return data, status.st_mtime_ns
-    except OSError as error:
-        raise ReadError("Unreadable", error.strerror or str(error)) from error
-    finally:
-        os.close(file)
+class _OpenFile:
+    """An open file, which any number of threads read at the same time.
+
+    It is closed when the last thread that reads it drops it, not when the cache does: the system
+    may give the descriptor of a closed file to another file at once.
+    """
+
+    def __init__(self, path: str, stamp: int) -> None:
+        self._stamp = stamp
+        try:
+            self._file = os.open(path, _READ_FLAGS)
+        except FileNotFoundError as error:
+            raise ReadError("Missing", "the file that holds it is gone") from error
+        except OSError as error:
+            raise ReadError("Unreadable", f"the file that holds it: {error.strerror}") from error
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            os.close(self._file)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        try:
+            # If the file was written since it was listed, the offsets may be wrong.
+            status = os.fstat(self._file)
+            if not modes.S_ISREG(status.st_mode):
+                raise ReadError("NotAFile", "the file that holds it is not a regular file")
+            if self._stamp and status.st_mtime_ns != self._stamp:
+                raise ReadError("Changed", "the file that holds it has changed since it was listed")
+            data = os.pread(self._file, size, offset)
+            while 0 < len(data) < size:
+                more = os.pread(self._file, size - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+            return data
+        except OSError as error:
+            raise ReadError("Unreadable", f"the file that holds it: {error.strerror}") from error
 
 
-def open_read(uri: str) -> IO[bytes]:
-    """Opens a file."""
-    return open(uri, "rb")
+class LocalStore(Store):
+    """Files of this machine."""
 
+    is_local = True
 
-def stat(uri: str) -> tuple[int, int]:
-    """(bytes, time of the last change in ns)."""
-    with suppress(OSError, ValueError):
-        status = os.stat(uri)
-        return status.st_size, status.st_mtime_ns
-    return UNKNOWN
+    def __init__(self) -> None:
+        # The stamp is part of the key: a file that was replaced is another file.
+        self._open = lru_cache(maxsize=_OPEN_FILES)(_OpenFile)
+        self._opening = threading.Lock()
 
+    def read(self, uri: str, limit: int, stamp: int, web: WebOptions, /) -> tuple[bytes, int]:
+        """Returns the content of a file, and its stamp when it was read."""
+        try:
+            file = os.open(uri, _READ_FLAGS)
+        except FileNotFoundError as error:
+            raise ReadError("Missing", "no such file") from error
+        except OSError as error:
+            raise ReadError("Unreadable", error.strerror or str(error)) from error
+        except ValueError as error:  # a NUL in the name
+            raise ReadError("Unreadable", str(error)) from error
+        try:
+            status = os.fstat(file)
+            if not modes.S_ISREG(status.st_mode):
+                raise ReadError("NotAFile", "not a regular file")
+            if status.st_size > limit:
+                raise ReadError("TooLarge", f"{status.st_size:,} bytes, more than {limit:,}")
+            data = os.read(file, status.st_size)
+            while len(data) < status.st_size:
+                more = os.read(file, status.st_size - len(data))
+                if not more:
+                    break  # the file shrank; the check of the image detects that
+                data += more
+            return data, status.st_mtime_ns
+        except OSError as error:
+            raise ReadError("Unreadable", error.strerror or str(error)) from error
+        finally:
+            os.close(file)
 
-def exists(uri: str) -> bool:
-    """Whether there is anything of that name."""
-    return os.path.lexists(uri)
+    def read_range(self, uri: str, offset: int, size: int, stamp: int, /) -> bytes:
+        """Returns the bytes of a range, or those of them that the file has."""
+        with self._opening:  # otherwise two threads would open the file
+            file = self._open(uri, stamp)
+        return file.read_at(offset, size)
 
+    def close(self) -> None:
+        """Closes the files that `read_range` keeps open."""
+        self._open.cache_clear()
 
-def entries_in(folder: str) -> list[Entry]:
-    """The files in a folder; none if there is no folder."""
-    found = []
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):  # it was being written, and is done
-                if not entry.is_dir():
-                    status = entry.stat()
-                    found.append(Entry(entry.name, status.st_mtime_ns, status.st_size))
-    return found
+    def open_read(self, uri: str, /) -> IO[bytes]:
+        """Opens a file."""
+        return open(uri, "rb")
 
+    def stat(self, uri: str, /) -> tuple[int, int]:
+        """Returns (bytes, time of the last change in ns since 1970), or `UNKNOWN`."""
+        with suppress(OSError, ValueError):
+            status = os.stat(uri)
+            return status.st_size, status.st_mtime_ns
+        return UNKNOWN
 
-def delete(uri: str) -> None:
-    """Deletes a file."""
-    with suppress(FileNotFoundError):
-        os.unlink(uri)
+    def exists(self, uri: str, /) -> bool:
+        """Returns whether a file or a folder exists, or a link that leads nowhere."""
+        return os.path.lexists(uri)
+
+    def match(self, pattern: str, /) -> Iterator[tuple[str, int, int]]:
+        """Yields (path, bytes, stamp) of the files that match a pattern of `glob`."""
+        for path in glob.iglob(pattern, recursive=True):
+            if not os.path.isdir(path):
+                yield path, *self.stat(path)
+
+    def entries_in(self, folder: str, /) -> list[Entry]:
+        """Returns the files directly in a folder; none if it does not exist."""
+        found = []
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # a file that was being written has been renamed
+                    if not entry.is_dir():
+                        status = entry.stat()
+                        found.append(Entry(entry.name, status.st_mtime_ns, status.st_size))
+        return found
+
+    def delete(self, uri: str, /) -> None:
+        """Deletes a file, if it exists."""
+        with suppress(FileNotFoundError):
+            os.unlink(uri)
+
+    @contextmanager
+    def open_sink(self, uri: str, scratch: str, /) -> Iterator[BatchSink]:
+        """Opens a file that is written in `scratch`, a folder of the same filesystem."""
+        temp = _temp(uri, scratch)
+        with _writing(uri):
+            file = os.open(temp, _CREATE_FLAGS, 0o666)
+            with suppress(OSError):  # a filesystem without locks
+                fcntl.flock(file, fcntl.LOCK_SH)
+
+        def write_all(parts: list[bytes]) -> None:
+            with _writing(uri):
+                _write_all(file, parts)
+
+        try:
+            sink = BatchSink(write_all)
+            try:
+                yield sink
+                sink.finish()
+            finally:
+                sink.close()
+                os.close(file)
+            with _writing(uri):
+                if sink.keep:
+                    os.replace(temp, uri)
+                else:
+                    self.delete(uri)
+                    self.delete(temp)
+        except BaseException:
+            with suppress(OSError):
+                self.delete(temp)
+            raise
+
+    def create(self, uri: str, data: bytes, scratch: str, /) -> bool:
+        """Writes a small file unless it exists; of two concurrent calls, one succeeds."""
+        temp = _temp(uri, scratch)
+        with self.open_sink(temp, scratch) as sink:
+            sink.write([data])
+        try:
+            os.link(temp, uri)
+        except FileExistsError:
+            return False
+        except OSError:  # a filesystem without links
+            try:
+                os.close(os.open(uri, _CREATE_FLAGS, 0o666))
+            except FileExistsError:
+                return False
+            os.replace(temp, uri)
+        finally:
+            self.delete(temp)
+        return True
+
+    def replace(self, uri: str, data: bytes, scratch: str, stamp: int, /) -> bool:
+        """Writes a small file if the existing one has a stamp; 0: if there is none."""
+        return self.stat(uri)[1] == stamp and super().replace(uri, data, scratch, stamp)
+
+    def make_folder(self, folder: str, /) -> None:
+        """Creates a folder and its parents."""
+        os.makedirs(folder, exist_ok=True)
+
+    def folder_problem(self, folder: str, /) -> str:
+        """Returns why a folder cannot be created or written to; empty if it can."""
+        while not os.path.lexists(folder):
+            folder = os.path.dirname(folder)
+        if not os.path.isdir(folder):
+            return f"{folder} is a file, not a folder"
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return f"no permission to write in {folder}"
+        return ""
+
+    def sweep(self, folder: str, /) -> None:
+        """Deletes incomplete files; those that a running process writes are locked, and stay."""
+        for entry in self.entries_in(folder):
+            if not _TEMP_NAME.search(entry.name):
+                continue
+            path = f"{folder}/{entry.name}"
+            with suppress(OSError), open(path, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(path)
 
 
 def _write_all(file: int, parts: list[bytes]) -> None:
@@ -94,13 +251,13 @@ def _write_all(file: int, parts: list[bytes]) -> None:
 
 
 def _temp(uri: str, scratch: str) -> str:
-    # Unique: two workers that write the same file do not meet.
+    # Unique: two workers may write the same file.
     return f"{scratch}/{os.path.basename(uri)}.{uuid.uuid4().hex[:12]}{TEMP_SUFFIX}"
 
 
 @contextmanager
 def _writing(uri: str) -> Iterator[None]:
-    """What goes wrong with a write becomes one line.
+    """Raises errors of the system with what to do.
 
     Raises:
       StoreError: no space, no permission.
@@ -109,79 +266,5 @@ def _writing(uri: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(
-            f"{uri}: cannot be written: {error.strerror or error}; mend that, and the same "
-            "command again does the rest"
+            f"{uri}: cannot be written: {error.strerror or error}; correct that, then {RESUME}"
         ) from error
-
-
-@contextmanager
-def open_sink(uri: str, scratch: str) -> Iterator[BatchSink]:
-    """Opens a file that grows in `scratch`, a folder of the same filesystem."""
-    temp = _temp(uri, scratch)
-    with _writing(uri):
-        file = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with suppress(OSError):  # of a filesystem that knows no locks
-            fcntl.flock(file, fcntl.LOCK_SH)
-
-    def write_all(parts: list[bytes]) -> None:
-        with _writing(uri):
-            _write_all(file, parts)
-
-    try:
-        sink = BatchSink(write_all)
-        try:
-            yield sink
-            sink.finish()
-        finally:
-            sink.close()
-            os.close(file)
-        with _writing(uri):
-            if sink.keep:
-                os.replace(temp, uri)
-            else:
-                delete(uri)
-                delete(temp)
-    except BaseException:
-        with suppress(OSError):
-            delete(temp)
-        raise
-
-
-def sweep(folder: str) -> None:
-    """Deletes what killed runs left in a folder; what a run is writing is locked, and stays."""
-    for entry in entries_in(folder):
-        if not _TEMP_NAME.search(entry.name):
-            continue
-        path = f"{folder}/{entry.name}"
-        with suppress(OSError), open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(path)
-
-
-def create(uri: str, data: bytes, scratch: str) -> bool:
-    """Writes a small file that is not there yet; False if it is."""
-    temp = _temp(uri, scratch)
-    with open_sink(temp, scratch) as sink:
-        sink.write([data])
-    try:
-        os.link(temp, uri)
-    except FileExistsError:
-        return False
-    except OSError:  # a filesystem without links
-        try:
-            os.close(os.open(uri, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-        except FileExistsError:
-            return False
-        os.replace(temp, uri)
-    finally:
-        delete(temp)
-    return True
-
-
-def replace(uri: str, data: bytes, scratch: str, stamp: int) -> bool:
-    """Writes a small file in place of the one of a stamp; False if it is another."""
-    if stat(uri)[1] != stamp:
-        return False
-    with open_sink(uri, scratch) as sink:
-        sink.write([data])
-    return True

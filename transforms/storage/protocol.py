@@ -1,32 +1,31 @@
-"""What every store of files does: the protocol, its errors, and the sink that writes in batches.
-
-Three modules are stores: `local_files`, `gcs`, and `beam_files` for what else Beam knows.
-`storage` chooses among them.
-"""
+"""The protocol of stores: what a store of files implements, and the errors that it raises."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import IO, NamedTuple, Protocol
-
-import google_crc32c
+from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
 
 from imageshards.transforms.elements import BuildError
 
+if TYPE_CHECKING:
+    from imageshards.transforms.storage.web import WebOptions
+
 MAX_BYTES = 1 << 28
-"""A file of more bytes than this is not read: no image of `images.MAX_PIXELS` needs them."""
+"""A file of more bytes is not read: no image of `images.MAX_PIXELS` pixels needs them."""
 
 UNKNOWN = (-1, 0)
-"""(bytes, stamp) of what is not there, or of which nothing can be told."""
+"""(bytes, stamp) of a file that does not exist, or whose store does not report them."""
+
+RESUME = "run the same command again to resume"
 
 
 class ReadError(Exception):
-    """Bytes that cannot be had.
+    """The bytes of one file cannot be read, and another attempt would not help.
 
     Attributes:
-      kind: its type for counting: Missing, Unreadable, NotAFile, TooLarge, Changed.
+      kind: its type for counting: Missing, Unreadable, NotAFile, TooLarge, Changed, or, from web
+        servers, also Forbidden, Timeout, TooManyRedirects, HttpError.
     """
 
     def __init__(self, kind: str, reason: str) -> None:
@@ -35,21 +34,21 @@ class ReadError(Exception):
 
 
 class NoFilesystem(BuildError):
-    """A URI of a scheme that nobody here knows."""
+    """No store supports the URI, or the client that the store needs is not installed."""
 
 
 class StoreError(BuildError):
-    """A store that does not do what it is asked for: no permission, no connection, no space."""
+    """A store failed: no permission, no connection, no space."""
 
 
 class Entry(NamedTuple):
     """A file in a folder.
 
     Attributes:
-      name: of it in the folder.
-      changed: time of the last change in ns.
+      name: its name in the folder.
+      changed: time of the last change, in ns since 1970.
       size: bytes.
-      crc32c: of the content, where the store tells it without reading.
+      crc32c: CRC-32C of the content, where the store reports it without reading the file.
     """
 
     name: str
@@ -63,8 +62,9 @@ class Sink(Protocol):
 
     Attributes:
       size: bytes written so far.
-      crc32c: of what is written so far.
-      keep: whether the file is to appear at the end; what was there before is then gone.
+      crc32c: CRC-32C of the bytes written so far.
+      keep: whether the file appears at the end; if set to False, an older file of that name is
+        deleted, too.
     """
 
     size: int
@@ -76,96 +76,66 @@ class Sink(Protocol):
 
 
 class Store(Protocol):
-    """Files by URI. A stamp is a number that changes with the content of a file, or 0."""
+    """Files of one kind of URI. The functions of `storage` find the store of a URI and call it.
 
-    def read(self, uri: str, limit: int, stamp: int) -> tuple[bytes, int]:
-        """See `storage.read`."""
+    A store subclasses this protocol and implements the methods without a body; the others suit a
+    store that has neither folders nor preconditions. A *stamp* is a positive number that changes
+    with the content of a file; 0 means that it is unknown. Methods are called from many threads.
 
-    def open_read(self, uri: str) -> IO[bytes]:
-        """Opens a file; FileNotFoundError if there is none."""
-
-    def stat(self, uri: str) -> tuple[int, int]:
-        """(bytes, stamp) of a file, or `UNKNOWN`."""
-
-    def exists(self, uri: str) -> bool:
-        """Whether there is a file (or, locally, a folder)."""
-
-    def entries_in(self, folder: str) -> list[Entry]:
-        """The files directly in a folder, in any order; none if there is no such folder."""
-
-    def delete(self, uri: str) -> None:
-        """Deletes a file; one that is not there is no error."""
-
-    def open_sink(self, uri: str, scratch: str) -> AbstractContextManager[Sink]:
-        """See `storage.open_sink`."""
-
-    def create(self, uri: str, data: bytes, scratch: str) -> bool:
-        """See `storage.create`."""
-
-    def replace(self, uri: str, data: bytes, scratch: str, stamp: int) -> bool:
-        """See `storage.replace`."""
-
-
-class RemoteStore(Store, Protocol):
-    """A store that is not of this machine."""
-
-    def match(self, pattern: str) -> Iterator[tuple[str, int, int]]:
-        """(uri, bytes, stamp) of the files that match a pattern, in any order."""
-
-
-_BATCH_BYTES = 2 << 20
-_BATCH_PARTS = 1000  # the system takes 1,024 in one call
-
-
-class BatchSink:
-    """Writes in batches, each beside the work that makes the next.
-
-    A 108 kB record costs 37 us of the system's time to write. In batches that another thread
-    writes while this one reads and encodes, a record costs 64 us in all where one call after the
-    other costs 89 (10,000 JPEGs on a tmpfs, two cores). Of batches of 4 MB the memory goes back to
-    the system each time: 150,000 page faults where those of 2 MB have 30,000. No payload is
-    copied, as a buffered file object would.
-
-    Args:
-      write_all: appends parts to what is being written.
+    Attributes:
+      is_local: URIs are absolute paths, which functions of `os` take; reading has no latency.
+      can_list: files have sizes and stamps, and can be listed; otherwise they can only be read.
     """
 
-    def __init__(self, write_all: Callable[[list[bytes]], None]) -> None:
-        self._write_all = write_all
-        self._parts: list[bytes] = []
-        self._waiting = 0
-        self._writer: ThreadPoolExecutor | None = None
-        self._writing: Future[None] | None = None
-        self.size = 0
-        self.crc32c = 0
-        self.keep = True
+    is_local: bool = False
+    can_list: bool = True
 
-    def write(self, parts: Sequence[bytes]) -> None:
-        """Appends the parts, in order."""
-        before = self.size
-        for part in parts:
-            self.size += len(part)
-            self.crc32c = google_crc32c.extend(self.crc32c, part)
-        self._parts += parts
-        self._waiting += self.size - before
-        if self._waiting >= _BATCH_BYTES or len(self._parts) >= _BATCH_PARTS:
-            if self._writer is None:
-                self._writer = ThreadPoolExecutor(1, "imageshards-writer")
-            self._wait()
-            self._writing = self._writer.submit(self._write_all, self._parts)
-            self._parts, self._waiting = [], 0
+    def read(self, uri: str, limit: int, stamp: int, web: WebOptions, /) -> tuple[bytes, int]:
+        """Returns the content of a file and its stamp; see `storage.read`."""
 
-    def finish(self) -> None:
-        """Writes what is left; raises what went wrong in the other thread."""
-        self._wait()
-        if self._parts:
-            self._write_all(self._parts)
+    def read_range(self, uri: str, offset: int, size: int, stamp: int, /) -> bytes:
+        """Returns the bytes of a range; see `storage.read_range`."""
 
-    def close(self) -> None:
-        """Waits for the other thread, and ends it."""
-        if self._writer:
-            self._writer.shutdown()
+    def open_read(self, uri: str, /) -> IO[bytes]:
+        """Opens a file for reading; FileNotFoundError if it does not exist."""
 
-    def _wait(self) -> None:
-        if self._writing:
-            self._writing.result()
+    def stat(self, uri: str, /) -> tuple[int, int]:
+        """Returns (bytes, stamp) of a file, or `UNKNOWN`."""
+
+    def match(self, pattern: str, /) -> Iterator[tuple[str, int, int]]:
+        """Yields (URI, bytes, stamp) of the files that match a pattern, in any order."""
+
+    def entries_in(self, folder: str, /) -> list[Entry]:
+        """Returns the files directly in a folder, in any order; none if it does not exist."""
+
+    def delete(self, uri: str, /) -> None:
+        """Deletes a file, if it exists."""
+
+    def open_sink(self, uri: str, scratch: str, /) -> AbstractContextManager[Sink]:
+        """Opens a file that appears complete or not at all; see `storage.open_sink`."""
+
+    def exists(self, uri: str, /) -> bool:
+        """Returns whether a file (or, locally, a folder) exists."""
+        return self.stat(uri) != UNKNOWN
+
+    def create(self, uri: str, data: bytes, scratch: str, /) -> bool:
+        """Writes a small file unless it exists; of two concurrent calls, both may write."""
+        return not self.exists(uri) and self.replace(uri, data, scratch, 0)
+
+    def replace(self, uri: str, data: bytes, scratch: str, stamp: int, /) -> bool:
+        """Writes a small file, whatever the stamp of the existing one."""
+        with self.open_sink(uri, scratch) as sink:
+            sink.write([data])
+        return True
+
+    def make_folder(self, folder: str, /) -> None:
+        """Creates a folder, where the store has folders."""
+        return
+
+    def folder_problem(self, folder: str, /) -> str:
+        """Returns why a folder cannot be created or written to; empty if it can, or unknown."""
+        return ""
+
+    def sweep(self, folder: str, /) -> None:
+        """Deletes the incomplete files that killed runs left in a scratch folder."""
+        return

@@ -1,26 +1,24 @@
-"""Images at http:// and https:// URLs, politely.
+"""The store of http:// and https:// URLs. It only reads whole files, and limits its requests.
 
-urllib3 reads them: it comes with Beam anyway (by way of requests), keeps connections, and knows
-what a broken response is. The time one image may take, retries, redirects and the number of
-requests at a time are decided here. Whatever a server does ends, in a bounded time and memory.
+urllib3 makes the requests: Beam installs it anyway (through requests), it keeps connections, and it
+detects broken responses. The time for an image, retries, redirects and the number of concurrent
+requests are decided here. Whatever a server does, a read ends within a bounded time and memory.
 """
 
 from __future__ import annotations
 
 import io
-import random
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from functools import cache
-from http.client import HTTPException, HTTPResponse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urljoin, urlsplit
 
-from imageshards.transforms.storage import MAX_BYTES, ReadError, is_web
+from imageshards.transforms.storage.protocol import UNKNOWN, NoFilesystem, ReadError, Store
+from imageshards.transforms.storage.retry import connection_error
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, PoolManager
@@ -31,22 +29,22 @@ _SILENCE_SECONDS = 20.0
 _MAX_REDIRECTS = 5
 _FIRST_WAIT_SECONDS = 0.5
 _LONGEST_WAIT_SECONDS = 30.0
-_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KINDS = {401: "Forbidden", 403: "Forbidden", 404: "Missing", 410: "Missing"}
 _PIECE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Manners:
-    """How web servers are treated. None of it reaches a record.
+class WebOptions:
+    """Limits of requests to web servers. They do not affect the records.
 
     Attributes:
-      user_agent: what we say we are.
-      timeout: seconds that one image may take, retries and their waits included; waiting for a
-        turn is not.
-      retries: further attempts after a failure that may pass.
-      per_host: requests at a time to one host, from this machine.
+      user_agent: the User-Agent header.
+      timeout: seconds that one image may take, with retries and the waits between them, but
+        without the wait for other requests to the host.
+      retries: further attempts after a transient error.
+      per_host: concurrent requests to one host, from this machine.
     """
 
     user_agent: str = USER_AGENT
@@ -55,8 +53,13 @@ class Manners:
     per_host: int = 16
 
 
-class _MayPass(Exception):
-    """A failure that may be gone on another attempt."""
+class _Transient(Exception):
+    """A failure after which another attempt may succeed.
+
+    Attributes:
+      kind: of the `ReadError` if no attempt succeeds.
+      wait: seconds until the next attempt, if the server specifies them.
+    """
 
     def __init__(self, kind: str, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
@@ -64,41 +67,48 @@ class _MayPass(Exception):
         self.wait = wait
 
 
-def read(url: str, manners: Manners, limit: int = MAX_BYTES) -> bytes:
-    """The body at a URL.
+class WebStore(Store):
+    """Files of web servers, which can only be read, each as a whole."""
 
-    Args:
-      url: http or https.
-      manners: how the server is treated.
-      limit: a body of more bytes is not read.
+    can_list = False
 
-    Raises:
-      ReadError: it cannot be had.
-    """
-    turn = _Turn(manners)
-    for attempt in range(manners.retries + 1):
-        try:
-            return _follow(url, turn, limit)
-        except _MayPass as failure:
-            wait = _FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.0)
-            wait = min(max(wait, failure.wait or 0), _LONGEST_WAIT_SECONDS)
-            if attempt == manners.retries or wait >= turn.left:
-                tried = f" ({attempt + 1} attempts)" if attempt else ""
-                raise ReadError(failure.kind, f"{failure}{tried}") from failure
-        turn.left -= wait
-        time.sleep(wait)
-    raise AssertionError("the last attempt returns or raises")
+    def read(self, uri: str, limit: int, stamp: int, web: WebOptions, /) -> tuple[bytes, int]:
+        """Returns the body at a URL; it has no stamp."""
+        import random
+
+        budget = _Budget(web)
+        for attempt in range(web.retries + 1):
+            try:
+                return _follow(uri, budget, limit), 0
+            except _Transient as failure:
+                wait = _FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.0)
+                wait = min(max(wait, failure.wait or 0), _LONGEST_WAIT_SECONDS)
+                if attempt == web.retries or wait >= budget.left:
+                    tried = f" ({attempt + 1} attempts)" if attempt else ""
+                    raise ReadError(failure.kind, f"{failure}{tried}") from failure
+            budget.left -= wait
+            time.sleep(wait)
+        raise AssertionError("the last attempt returns or raises")
+
+    def stat(self, uri: str, /) -> tuple[int, int]:
+        """Returns `UNKNOWN`: servers need not report the size of a file."""
+        return UNKNOWN
+
+    def _refuse(self, uri: str, /, *_: object) -> NoReturn:
+        raise NoFilesystem(f"{uri}: only images are read from web servers; download the file first")
+
+    read_range = open_read = match = entries_in = delete = open_sink = exists = _refuse
 
 
-def _follow(url: str, turn: _Turn, limit: int) -> bytes:
+def _follow(url: str, budget: _Budget, limit: int) -> bytes:
     """One attempt, redirects followed."""
     seen = [url]
     while True:
-        with turn.take(seen[-1]), _get(seen[-1], turn) as response:
+        with budget.request(seen[-1]), _get(seen[-1], budget) as response:
             if response.status not in _REDIRECTS or "Location" not in response.headers:
                 return _body(response, limit)
             target = urljoin(seen[-1], response.headers["Location"])
-        if not is_web(target):
+        if not target[:8].lower().startswith(("http://", "https://")):
             raise ReadError("HttpError", f"status {response.status}: redirected to {target!r}")
         if target in seen or len(seen) > _MAX_REDIRECTS:
             what = "in a circle" if target in seen else f"more than {_MAX_REDIRECTS} times"
@@ -107,72 +117,65 @@ def _follow(url: str, turn: _Turn, limit: int) -> bytes:
 
 
 @contextmanager
-def _get(url: str, turn: _Turn) -> Iterator[BaseHTTPResponse]:
+def _get(url: str, budget: _Budget) -> Iterator[BaseHTTPResponse]:
+    from http.client import HTTPException
+
     from urllib3 import exceptions
 
     headers = {
-        "User-Agent": turn.manners.user_agent,
+        "User-Agent": budget.options.user_agent,
         "Accept": "image/*,*/*;q=0.5",
-        # The bytes of the file, and not of something that expands to them.
+        # The bytes of the file, not compressed ones.
         "Accept-Encoding": "identity",
     }
     response = None
     try:
-        _thread.deadline = turn.deadline
+        _thread.deadline = budget.deadline
         response = _pools().request(
             "GET", url, headers=headers, redirect=False, retries=False, preload_content=False,
-            decode_content=False, timeout=_timeout(turn),
+            decode_content=False, timeout=_timeout(budget),
         )  # fmt: skip
         yield response
-    except exceptions.NewConnectionError as error:  # which urllib3 has for a time-out
-        raise _MayPass("HttpError", _cause(error)) from error
+    except exceptions.NewConnectionError as error:  # a subclass of TimeoutError
+        raise _Transient("HttpError", connection_error(error)) from error
     except exceptions.TimeoutError as error:
-        raise _MayPass("Timeout", _timed_out(turn)) from error
+        raise _Transient("Timeout", _timed_out(budget)) from error
     except exceptions.LocationValueError as error:
         raise ReadError("HttpError", f"not a URL: {error}") from error
     except exceptions.SSLError as error:
-        raise ReadError("HttpError", f"TLS: {_cause(error)}") from error
+        raise ReadError("HttpError", f"TLS: {connection_error(error)}") from error
     except (exceptions.HTTPError, HTTPException, OSError) as error:
-        raise _MayPass("HttpError", _cause(error)) from error
-    except ValueError as error:  # numbers and addresses as a server writes them
+        raise _Transient("HttpError", connection_error(error)) from error
+    except ValueError as error:  # malformed numbers and addresses in a response
         raise ReadError("HttpError", f"not HTTP: {error}") from error
     finally:
         if response:
-            # Of a body that was read to its end, the connection is back in its pool by now.
+            # After a complete body, the connection has returned to its pool already.
             response.close()
 
 
-def _timeout(turn: _Turn) -> Any:
+def _timeout(budget: _Budget) -> Any:
     from urllib3 import Timeout
 
-    left = max(turn.deadline - time.monotonic(), 0.001)
+    left = max(budget.deadline - time.monotonic(), 0.001)
     return Timeout(connect=min(_CONNECT_SECONDS, left), read=min(_SILENCE_SECONDS, left))
 
 
-def _timed_out(turn: _Turn) -> str:
-    if time.monotonic() >= turn.deadline:
-        return f"not there after {turn.manners.timeout:g} s"
-    return f"no answer, or none further, for {_SILENCE_SECONDS:g} s"
-
-
-def _cause(error: Exception) -> str:
-    """The innermost reason, without the addresses of objects that urllib3 puts before it."""
-    reason = getattr(error, "reason", None)
-    while isinstance(reason, Exception):
-        error, reason = reason, getattr(reason, "reason", None)
-    text = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
-    return text.rpartition("): ")[2] or type(error).__name__
+def _timed_out(budget: _Budget) -> str:
+    if time.monotonic() >= budget.deadline:
+        return f"incomplete after {budget.options.timeout:g} s"
+    return f"no data for {_SILENCE_SECONDS:g} s"
 
 
 def _body(response: BaseHTTPResponse, limit: int) -> bytes:
     status = response.status
     if status != 200:
         reason = f"status {status} {response.reason or ''}".rstrip()
-        if status in _AGAIN:
-            raise _MayPass("HttpError", reason, _retry_after(response.headers.get("Retry-After")))
+        if status in _TRANSIENT:
+            raise _Transient("HttpError", reason, _retry_after(response.headers.get("Retry-After")))
         raise ReadError(_KINDS.get(status, "HttpError"), reason)
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise ReadError("HttpError", "compressed by the server, though asked not to be")
+        raise ReadError("HttpError", "the server compressed it, although the request excludes that")
     length = response.headers.get("Content-Length", "")
     if length.isdecimal() and int(length) > limit:
         raise ReadError("TooLarge", f"{int(length):,} bytes, more than {limit:,}")
@@ -187,7 +190,9 @@ def _body(response: BaseHTTPResponse, limit: int) -> bytes:
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Seconds, from the header of that name (RFC 9110, 10.2.3)."""
+    """Parses the header of that name (RFC 9110, 10.2.3) into seconds from now."""
+    from email.utils import parsedate_to_datetime
+
     if value is None:
         return None
     if value.strip().isdecimal():
@@ -198,28 +203,28 @@ def _retry_after(value: str | None) -> float | None:
         return None
 
 
-class _Turn:
-    """The time of one image, which stands still while it waits for others.
+class _Budget:
+    """The time left for one image; waiting for other requests to the host does not count.
 
     Attributes:
-      manners: how the server is treated.
+      options: limits of the requests.
       left: seconds.
-      deadline: of the request that is being made, by `time.monotonic`.
+      deadline: of the current request, by `time.monotonic`.
     """
 
-    def __init__(self, manners: Manners) -> None:
-        self.manners = manners
-        self.left = manners.timeout
+    def __init__(self, options: WebOptions) -> None:
+        self.options = options
+        self.left = options.timeout
         self.deadline = 0.0
 
     @contextmanager
-    def take(self, url: str) -> Iterator[None]:
-        """Waits until a further request to the host of a URL would not be one too many."""
+    def request(self, url: str) -> Iterator[None]:
+        """Waits until the host of a URL has a free request slot, and takes it."""
         try:
             host = urlsplit(url).netloc.rpartition("@")[2].lower()
         except ValueError as error:
             raise ReadError("HttpError", f"not a URL: {error}") from error
-        with _limit(host, max(1, self.manners.per_host // _sharers)):
+        with _limit(host, max(1, self.options.per_host // _processes)):
             begin = time.monotonic()
             self.deadline = begin + self.left
             try:
@@ -228,13 +233,13 @@ class _Turn:
                 self.left -= time.monotonic() - begin
 
 
-_sharers = 1
+_processes = 1
 
 
-def share(processes: int) -> None:
-    """Tells that so many processes on this machine ask the same hosts at the same time."""
-    global _sharers
-    _sharers = processes
+def divide_requests(processes: int) -> None:
+    """Divides `WebOptions.per_host` among the worker processes of this machine."""
+    global _processes
+    _processes = processes
 
 
 _limits: dict[tuple[str, int], threading.BoundedSemaphore] = {}
@@ -247,20 +252,7 @@ def _limit(host: str, requests: int) -> threading.BoundedSemaphore:
 
 
 _thread = threading.local()
-"""`deadline`: of the request that this thread makes, for the response that urllib3 makes of it."""
-
-
-class _Response(HTTPResponse):
-    """A response that ends when the time of its image does.
-
-    A time-out of a socket counts from its last byte: a server that sends one byte every second,
-    be it of the headers, would never meet it.
-    """
-
-    def __init__(self, sock: Any, *args: Any, **named: Any) -> None:
-        super().__init__(sock, *args, **named)
-        raw = self.fp.detach()
-        self.fp = io.BufferedReader(_UntilDeadline(sock, raw, _thread.deadline), _PIECE_BYTES)
+"""`deadline`: of the current request of this thread; urllib3 cannot pass it to a response."""
 
 
 class _UntilDeadline(io.RawIOBase):
@@ -286,15 +278,29 @@ class _UntilDeadline(io.RawIOBase):
 
 @cache
 def _pools() -> PoolManager:
+    from http.client import HTTPResponse
+
     from urllib3 import PoolManager
     from urllib3.connection import HTTPConnection, HTTPSConnection
     from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+    class Response(HTTPResponse):
+        """A response that fails at the deadline of its request.
+
+        A socket's timeout starts again with each byte: a server that sends one byte of the headers
+        or the body every second would never reach it.
+        """
+
+        def __init__(self, sock: Any, *args: Any, **named: Any) -> None:
+            super().__init__(sock, *args, **named)
+            raw = self.fp.detach()
+            self.fp = io.BufferedReader(_UntilDeadline(sock, raw, _thread.deadline), _PIECE_BYTES)
+
     class Connection(HTTPConnection):
-        response_class = _Response
+        response_class = Response
 
     class SecureConnection(HTTPSConnection):
-        response_class = _Response
+        response_class = Response
 
     class Pool(HTTPConnectionPool):
         ConnectionCls = Connection

@@ -14,7 +14,7 @@ from imageshards.transforms.elements import UsageError
 from imageshards.transforms.images.resize import MAX_SIDE, RULE
 from imageshards.transforms.images.validate import MAX_PIXELS
 from imageshards.transforms.inputs.kind import IMAGE_KEY
-from imageshards.transforms.storage.web import Manners
+from imageshards.transforms.storage.web import WebOptions
 
 ROOT = Path(__file__).parents[3]
 
@@ -123,7 +123,7 @@ def test_defaults_and_limits_are_those_of_the_code_that_uses_them():
     assert declared["resize"].form_pattern == RULE.pattern
     names = ("user_agent", "web_timeout", "web_retries", "requests_per_host")
     defaults = [declared[name].default for name in names]
-    assert defaults == [field.default for field in fields(Manners)]
+    assert defaults == [field.default for field in fields(WebOptions)]
 
 
 @pytest.mark.parametrize("path", ["README.md", "launch/airflow/dags/imageshards_dag.py"])

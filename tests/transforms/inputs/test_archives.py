@@ -480,7 +480,7 @@ def test_a_change_of_an_archive_while_it_is_read_is_detected(tmp_path: Path):
         file.write(bytes(10_000))
     assert outcomes() == {"Changed"}
     path.unlink()
-    ranges.close()
+    storage.close()
     assert outcomes() == {"Missing"}
 
 
@@ -502,7 +502,7 @@ def test_a_limited_number_of_archives_stays_open(tmp_path: Path, monkeypatch: py
             assert ranges.read(place, 0) == b"0123456789"[offset : offset + 2]
     assert len([path for path in opened if path.endswith(".bin")]) == 200
     assert len(os.listdir("/proc/self/fd")) - before <= 128
-    ranges.close()
+    storage.close()
     assert len(os.listdir("/proc/self/fd")) <= before
 
 

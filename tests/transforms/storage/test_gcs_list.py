@@ -1,4 +1,4 @@
-"""Objects listed in ranges of their names: each once, in few requests."""
+"""The parallel listing yields each object once, in few requests."""
 
 import random
 import threading
@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.transforms.storage.gcs_list import PAGE_ENTRIES, Entry, middle, pages
+from imageshards.transforms.storage.gcs_list import PAGE_ITEMS, Item, middle, pages
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
 class Bucket:
-    """Names, and how often they were asked for."""
+    """A bucket of names, which counts the requests for them."""
 
     def __init__(self, names: list[str], pause: float = 0.0) -> None:
         self.names = sorted(names)
@@ -23,7 +23,7 @@ class Bucket:
         self.now = self.most_at_a_time = 0
         self._lock = threading.Lock()
 
-    def page(self, start: str, end: str, most: int) -> list[Entry]:
+    def page(self, start: str, end: str, most: int) -> list[Item]:
         with self._lock:
             self.requests += 1
             self.now += 1
@@ -35,7 +35,7 @@ class Bucket:
         return [(name, 1, 1) for name in found[:most]]
 
     def listed(self, prefix: str = "", threads: int = 8) -> list[str]:
-        def page(start: str, end: str, most: int) -> list[Entry]:
+        def page(start: str, end: str, most: int) -> list[Item]:
             return self.page(max(start, prefix), end, most)
 
         return [name for found in pages(page, prefix, threads) for name, _, _ in found]
@@ -56,35 +56,35 @@ def names_of(kind: str, count: int) -> list[str]:
 @pytest.mark.parametrize(
     "kind", ["numbers", "folders", "hashes", "words", "one folder a file", "long"]
 )
-def test_each_name_once_in_few_requests(kind: str):
+def test_each_name_is_listed_once_in_few_requests(kind: str):
     names = names_of(kind, 30_000)
     bucket = Bucket([*names, "photo", "photos", "photos0", "zebra"], pause=0.002)
     found = bucket.listed("photos/")
     assert len(found) == len(names)
     assert set(found) == set(names)
-    # 31 pages are needed in any case.
+    # 31 pages are the least.
     assert bucket.requests < 200
     assert bucket.most_at_a_time > 2
 
 
-@pytest.mark.parametrize("count", [0, 1, PAGE_ENTRIES - 1, PAGE_ENTRIES, PAGE_ENTRIES + 1])
-def test_around_the_end_of_a_page(count: int):
+@pytest.mark.parametrize("count", [0, 1, PAGE_ITEMS - 1, PAGE_ITEMS, PAGE_ITEMS + 1])
+def test_numbers_around_a_full_page_are_listed(count: int):
     names = names_of("numbers", count)
     assert sorted(Bucket(names).listed()) == names
     assert sorted(Bucket(names).listed("photos/")) == names
 
 
-def test_a_page_is_enough_for_few():
+def test_few_names_take_one_request():
     bucket = Bucket(names_of("numbers", 999))
     bucket.listed("photos/")
     assert bucket.requests == 1
 
 
 @given(st.sets(TEXT, min_size=0, max_size=40), TEXT)
-def test_any_names(names: set[str], prefix: str):
+def test_any_names_with_a_prefix_are_listed(names: set[str], prefix: str):
     bucket = Bucket(list(names))
 
-    def page(start: str, end: str, most: int) -> list[Entry]:
+    def page(start: str, end: str, most: int) -> list[Item]:
         return bucket.page(max(start, prefix), end, most)
 
     found = [name for entries in pages(page, prefix, 3) for name, _, _ in entries]
@@ -92,7 +92,7 @@ def test_any_names(names: set[str], prefix: str):
 
 
 @given(TEXT, TEXT)
-def test_the_middle_is_in_between(one: str, two: str):
+def test_the_middle_is_between_both_names(one: str, two: str):
     start, end = min(one, two), max(one, two)
     if start != end and (name := middle(start, end)):
         assert start < name < end
@@ -102,10 +102,10 @@ def test_the_middle_is_in_between(one: str, two: str):
         name.encode()
 
 
-def test_an_error_ends_the_listing():
+def test_an_error_ends_the_listing_and_its_threads():
     bucket = Bucket(names_of("numbers", 20_000), pause=0.001)
 
-    def page(start: str, end: str, most: int) -> list[Entry]:
+    def page(start: str, end: str, most: int) -> list[Item]:
         if bucket.requests > 10:
             raise ConnectionError("gone")
         return bucket.page(start, end, most)
@@ -115,7 +115,7 @@ def test_an_error_ends_the_listing():
     assert not [thread for thread in threading.enumerate() if "imageshards-list" in thread.name]
 
 
-def test_whoever_has_seen_enough_ends_the_listing():
+def test_a_caller_that_stops_ends_the_listing_and_its_threads():
     bucket = Bucket(names_of("numbers", 50_000), pause=0.001)
     found = pages(bucket.page, "", 4)
     next(found)

@@ -30,7 +30,7 @@ def test_names_are_never_patterns(tmp_path: Path, name: str):
     assert not storage.exists(path)
 
 
-def test_why_bytes_cannot_be_had(tmp_path: Path):
+def test_errors_of_reading_have_kinds(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     cases = {
@@ -56,7 +56,7 @@ def test_a_huge_file_is_not_read(tmp_path: Path):
     assert caught.value.kind == "TooLarge"
 
 
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path):
+def test_a_file_appears_complete_or_not_at_all(tmp_path: Path):
     target = tmp_path / "out"
     target.write_bytes(b"old")
     with suppress(RuntimeError), storage.open_sink(str(target), str(tmp_path)) as sink:
@@ -71,7 +71,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path):
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_a_file_that_is_not_kept_is_gone(tmp_path: Path):
+def test_a_file_that_is_not_kept_is_deleted(tmp_path: Path):
     target = tmp_path / "out"
     target.write_bytes(b"old")
     with storage.open_sink(str(target), str(tmp_path)) as sink:
@@ -79,14 +79,14 @@ def test_a_file_that_is_not_kept_is_gone(tmp_path: Path):
     assert os.listdir(tmp_path) == []
 
 
-def test_sweep_takes_what_killed_runs_left(tmp_path: Path):
+def test_sweep_deletes_files_of_killed_runs(tmp_path: Path):
     (tmp_path / f"a.0123456789ab{storage.TEMP_SUFFIX}").touch()
     (tmp_path / "notes.tmp").touch()
     storage.sweep(str(tmp_path))
     assert os.listdir(tmp_path) == ["notes.tmp"]
 
 
-def test_sweep_leaves_what_is_being_written(tmp_path: Path):
+def test_sweep_keeps_files_that_are_being_written(tmp_path: Path):
     with storage.open_sink(str(tmp_path / "a"), str(tmp_path)) as sink:
         sink.write([b"data"])
         storage.sweep(str(tmp_path))
@@ -94,7 +94,7 @@ def test_sweep_leaves_what_is_being_written(tmp_path: Path):
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_of_two_that_create_a_file_one_does(tmp_path: Path):
+def test_the_second_create_of_a_file_does_nothing(tmp_path: Path):
     path = str(tmp_path / "a")
     assert storage.create(path, b"one", str(tmp_path))
     assert not storage.create(path, b"two", str(tmp_path))
@@ -102,7 +102,7 @@ def test_of_two_that_create_a_file_one_does(tmp_path: Path):
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_a_file_is_replaced_if_it_is_the_one_that_was_read(tmp_path: Path):
+def test_a_file_is_replaced_only_if_it_is_unchanged(tmp_path: Path):
     path = str(tmp_path / "a")
     assert storage.replace(path, b"one", str(tmp_path), 0)
     assert not storage.replace(path, b"two", str(tmp_path), 0)
@@ -121,7 +121,7 @@ class Failure(Exception):
 
 
 @pytest.mark.parametrize(("code", "kind"), [(404, FileNotFoundError), (503, Failure)])
-def test_only_the_code_tells_what_is_missing(
+def test_a_missing_file_is_recognised_by_the_code_of_the_error(
     monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception]
 ):
     def fail(*_: object, **__: object) -> None:
@@ -133,7 +133,7 @@ def test_only_the_code_tells_what_is_missing(
 
 
 @pytest.mark.parametrize(("scheme", "extra"), [("s3", "aws"), ("hdfs", "hadoop")])
-def test_a_client_that_is_not_installed_is_named(scheme: str, extra: str):
+def test_the_error_names_the_client_to_install(scheme: str, extra: str):
     if find_spec({"s3": "boto3", "hdfs": "hdfs"}[scheme]):
         pytest.skip(f"the client of {scheme}:// is installed")
     place = f"{scheme}://bucket/photos"
@@ -144,10 +144,10 @@ def test_a_client_that_is_not_installed_is_named(scheme: str, extra: str):
     ):
         with pytest.raises(storage.NoFilesystem, match=rf"{scheme}://.*apache-beam\[{extra}\]"):
             attempt()
-    assert storage.stat(f"{place}/a.jpg") == (-1, 0)  # reading tells
+    assert storage.stat(f"{place}/a.jpg") == (-1, 0)  # reading raises the error
 
 
-def test_a_scheme_that_nobody_knows_is_unreadable():
+def test_an_unknown_scheme_is_unreadable():
     with pytest.raises(storage.ReadError, match="no filesystem") as caught:
         storage.read("foo://x/a.jpg")
     assert caught.value.kind == "Unreadable"
@@ -161,11 +161,11 @@ def test_a_scheme_that_nobody_knows_is_unreadable():
         ("/a/b#?%20[1]", "/a/b#?%20[1]"),
     ],
 )  # fmt: skip
-def test_one_spelling_for_one_place(uri: str, normal: str):
+def test_normalize_gives_one_spelling(uri: str, normal: str):
     assert storage.normalize(uri) == normal
 
 
-def test_where_nothing_can_be_written(tmp_path: Path):
+def test_folder_problem_explains_why_a_folder_cannot_be_written(tmp_path: Path):
     (tmp_path / "file").touch()
     assert "is a file" in storage.folder_problem(str(tmp_path / "file"))
     assert "is a file" in storage.folder_problem(str(tmp_path / "file/below"))

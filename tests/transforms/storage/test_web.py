@@ -8,11 +8,12 @@ import pytest
 import web_server
 from web_server import WebServer, after, redirect, short, slow, status
 
+from imageshards.transforms import storage
 from imageshards.transforms.references.rules import parent_name
 from imageshards.transforms.storage import ReadError, web
-from imageshards.transforms.storage.web import Manners
+from imageshards.transforms.storage.web import WebOptions
 
-QUICK = Manners(timeout=5)
+QUICK = WebOptions(timeout=5)
 
 
 @pytest.fixture
@@ -22,9 +23,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
         yield running
 
 
-def outcome(url: str, manners: Manners = QUICK, limit: int = 1 << 20) -> bytes | str:
+def outcome(url: str, options: WebOptions = QUICK, limit: int = 1 << 20) -> bytes | str:
     try:
-        return web.read(url, manners, limit)
+        return storage.read(url, limit, web=options)[0]
     except ReadError as error:
         return f"{error.kind}: {error}"
 
@@ -48,14 +49,14 @@ def test_a_url_is_read(server: WebServer, name: str):
         (302, "HttpError: status 302 Found"),
     ],
 )  # fmt: skip
-def test_what_will_not_pass_is_not_asked_again(server: WebServer, code: int, says: str):
+def test_permanent_errors_are_not_retried(server: WebServer, code: int, says: str):
     server.pages["/a"] = status(code)
     assert outcome(f"{server.url}/a") == says
     assert server.requests["/a"] == 1
 
 
 @pytest.mark.parametrize("code", [408, 429, 500, 503])
-def test_what_may_pass_is_asked_again(server: WebServer, code: int):
+def test_transient_errors_are_retried(server: WebServer, code: int):
     server.pages["/a"] = after(2, status(code), b"image")
     server.pages["/b"] = status(code)
     assert outcome(f"{server.url}/a") == b"image"
@@ -64,12 +65,12 @@ def test_what_may_pass_is_asked_again(server: WebServer, code: int):
     assert "(4 attempts)" in str(outcome(f"{server.url}/b"))
     assert server.requests["/b"] == 8
     server.requests.clear()
-    outcome(f"{server.url}/b", Manners(retries=0))
+    outcome(f"{server.url}/b", WebOptions(retries=0))
     assert server.requests["/b"] == 1
 
 
 @pytest.mark.parametrize("failure", [web_server.hang_up, short(b"ima", 5)])
-def test_broken_connections_are_tried_again(server: WebServer, failure: web_server.Page):
+def test_broken_connections_are_retried(server: WebServer, failure: web_server.Page):
     server.pages["/a"] = after(2, failure, b"image")
     server.pages["/b"] = failure
     assert outcome(f"{server.url}/a") == b"image"
@@ -77,7 +78,7 @@ def test_broken_connections_are_tried_again(server: WebServer, failure: web_serv
     assert server.requests == {"/a": 3, "/b": 4}
 
 
-def test_retry_after_is_honoured_within_reason(server: WebServer):
+def test_retry_after_is_honoured_up_to_a_limit(server: WebServer):
     server.pages["/a"] = after(1, status(429, Retry_After="1"), b"image")
     begin = time.monotonic()
     assert outcome(f"{server.url}/a") == b"image"
@@ -90,17 +91,17 @@ def test_retry_after_is_honoured_within_reason(server: WebServer):
     assert web._retry_after("soon") is None
 
 
-def test_nobody_there():
+def test_hosts_that_do_not_answer_are_errors():
     begin = time.monotonic()
-    assert "refused" in str(outcome("http://127.0.0.1:9/a.jpg", Manners(retries=0)))
-    unknown = outcome("http://no.such.host.invalid/a.jpg", Manners(retries=0, timeout=5))
+    assert "refused" in str(outcome("http://127.0.0.1:9/a.jpg", WebOptions(retries=0)))
+    unknown = outcome("http://no.such.host.invalid/a.jpg", WebOptions(retries=0, timeout=5))
     assert "no.such.host.invalid" in str(unknown)
     for url in ("http://", "http://[bad/a", "http://a:b/c", "http:///a"):
-        assert str(outcome(url, Manners(retries=0))).startswith("HttpError: ")
+        assert str(outcome(url, WebOptions(retries=0))).startswith("HttpError: ")
     assert time.monotonic() - begin < 6
 
 
-def test_redirects(server: WebServer):
+def test_redirects_are_followed_up_to_a_limit(server: WebServer):
     server.pages |= {
         "/a": redirect("/b"), "/b": redirect(f"{server.url}/c"), "/c": b"image",
         "/loop": redirect("/pool"), "/pool": redirect("/loop"), "/self": redirect("/self"),
@@ -124,61 +125,63 @@ def test_huge_bodies_are_not_read(server: WebServer):
 
 
 @pytest.mark.parametrize("page", [slow(bytes(1000), 0.02), web_server.slow_headers])
-def test_what_comes_without_end_is_given_up(server: WebServer, page: web_server.Page):
+def test_endless_responses_end_at_the_time_limit(server: WebServer, page: web_server.Page):
     server.pages["/a"] = page
     begin = time.monotonic()
-    assert outcome(f"{server.url}/a", Manners(timeout=0.5)) == "Timeout: not there after 0.5 s"
+    assert outcome(f"{server.url}/a", WebOptions(timeout=0.5)) == "Timeout: incomplete after 0.5 s"
     assert time.monotonic() - begin < 1
 
 
-def test_a_silent_server_is_given_up(server: WebServer, monkeypatch: pytest.MonkeyPatch):
+def test_a_silent_server_is_a_timeout(server: WebServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(web, "_SILENCE_SECONDS", 0.1)
     server.pages["/a"] = slow(b"image", 1)
     begin = time.monotonic()
-    assert "Timeout: no answer" in str(outcome(f"{server.url}/a", Manners(retries=1)))
+    assert "Timeout: no data" in str(outcome(f"{server.url}/a", WebOptions(retries=1)))
     assert time.monotonic() - begin < 1
     assert server.requests["/a"] == 2
 
 
 def test_compressed_bodies_are_refused(server: WebServer):
     server.pages["/a"] = status(200, Content_Encoding="gzip")
-    assert "compressed by the server" in str(outcome(f"{server.url}/a"))
+    assert "the server compressed it" in str(outcome(f"{server.url}/a"))
 
 
-def test_a_host_is_asked_politely(server: WebServer):
+def test_requests_to_a_host_are_limited(server: WebServer):
     server.pages["/a"] = slow(b"image", 0.005)
-    manners = Manners(per_host=3, user_agent="me (me@example.org)")
+    options = WebOptions(per_host=3, user_agent="me (me@example.org)")
     with ThreadPoolExecutor(16) as executor:
-        got = set(executor.map(lambda _: outcome(f"{server.url}/a", manners), range(30)))
+        got = set(executor.map(lambda _: outcome(f"{server.url}/a", options), range(30)))
     assert got == {b"image"}
     assert server.most_at_a_time == 3
     assert server.agents == {"me (me@example.org)"}
 
 
-def test_worker_processes_share_what_is_polite(server: WebServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(web, "_sharers", 1)
-    web.share(4)
+def test_worker_processes_divide_the_limit_of_requests(
+    server: WebServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(web, "_processes", 1)
+    web.divide_requests(4)
     server.pages["/a"] = slow(b"image", 0.005)
     with ThreadPoolExecutor(16) as executor:
-        list(executor.map(lambda _: outcome(f"{server.url}/a", Manners(per_host=8)), range(20)))
+        list(executor.map(lambda _: outcome(f"{server.url}/a", WebOptions(per_host=8)), range(20)))
     assert server.most_at_a_time == 2
 
 
-def test_waiting_for_a_turn_is_not_the_images_time(server: WebServer):
+def test_waiting_for_other_requests_does_not_count(server: WebServer):
     server.pages["/a"] = slow(b"image", 0.02)
     with ThreadPoolExecutor(8) as executor:
-        manners = Manners(per_host=1, timeout=0.4)
-        got = set(executor.map(lambda _: outcome(f"{server.url}/a", manners), range(6)))
+        options = WebOptions(per_host=1, timeout=0.4)
+        got = set(executor.map(lambda _: outcome(f"{server.url}/a", options), range(6)))
     assert got == {b"image"}
 
 
-def test_the_label_of_a_url():
+def test_the_label_of_a_url_is_its_folder():
     assert parent_name("https://h.org/cats/1.jpg?a=b/c") == "cats"
     assert parent_name("HTTP://h.org/x/big%20cats/1.jpg#a/b") == "big cats"
     assert parent_name("https://h.org/1.jpg") == ""
 
 
-def test_what_is_not_http_is_refused(server: WebServer):
+def test_malformed_responses_are_errors(server: WebServer):
     def wrong_chunk(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
         handler.send_header("Transfer-Encoding", "chunked")
@@ -193,5 +196,5 @@ def test_what_is_not_http_is_refused(server: WebServer):
     }
     for path in server.pages:
         with pytest.raises(ReadError) as caught:
-            web.read(server.url + path, Manners(retries=0, timeout=5))
+            storage.read(server.url + path, web=WebOptions(retries=0, timeout=5))
         assert caught.value.kind == "HttpError", path

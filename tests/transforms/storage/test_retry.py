@@ -1,0 +1,62 @@
+"""The retry policy of object storage, and the errors that its failures become."""
+
+import pytest
+
+from imageshards.transforms.storage.protocol import StoreError
+from imageshards.transforms.storage.retry import Action, Failure, RetryPolicy, translate
+
+QUICK = RetryPolicy(first_wait=0.0)
+
+
+def attempts(policy: RetryPolicy, *failures: Failure) -> int:
+    """Calls a function that fails so, and returns how often it was called."""
+    left, calls = list(failures), 0
+
+    def attempt() -> int:
+        nonlocal calls
+        calls += 1
+        if left:
+            raise left.pop(0)
+        return calls
+
+    try:
+        return policy.call(attempt)
+    except Failure:
+        return -calls
+
+
+@pytest.mark.parametrize("status", [0, 408, 429, 500, 502, 503, 504])
+def test_transient_failures_are_retried(status: int):
+    assert attempts(QUICK, Failure("", status), Failure("", status)) == 3
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 412, 501])
+def test_permanent_failures_are_not_retried(status: int):
+    assert attempts(QUICK, Failure("", status)) == -1
+
+
+def test_no_attempt_begins_after_the_time_is_over():
+    assert attempts(RetryPolicy(total=-1.0), Failure("")) == -1
+    offline = Failure("", cause="offline")
+    assert attempts(RetryPolicy(offline=-1.0), offline) == -1
+    assert attempts(RetryPolicy(first_wait=0.0, offline=-1.0), Failure("")) == 2
+
+
+def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
+    return StoreError(f"refused to {action}")
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "says"),
+    [
+        (Failure("x", 404), FileNotFoundError, "no such object or bucket"),
+        (Failure("x", 401), StoreError, "^refused to write$"),
+        (Failure("x", 403), StoreError, "^refused to write$"),
+        (Failure("x", cause="credentials"), StoreError, "^refused to write$"),
+        (Failure("status 503", 503), StoreError, "^gs://b/x: cannot be written: status 503; run "),
+        (Failure("status 400", 400), StoreError, "^gs://b/x: cannot be written: status 400$"),
+    ],
+)
+def test_failures_become_errors(failure: Failure, kind: type[Exception], says: str):
+    with pytest.raises(kind, match=says):
+        raise translate("gs://b/x", "write", failure, refusal)

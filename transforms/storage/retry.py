@@ -1,0 +1,109 @@
+"""The retry policy of object storage, and the one translation of its errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from imageshards.transforms.storage.protocol import RESUME, StoreError
+
+T = TypeVar("T")
+
+Action = Literal["read", "list", "write", "delete"]
+_PARTICIPLES = {"read": "read", "list": "listed", "write": "written", "delete": "deleted"}
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+
+
+class Failure(Exception):
+    """A request that failed, whichever client made it.
+
+    Attributes:
+      status: of the HTTP response, or 0 if there was none.
+      retry: whether another attempt may succeed.
+      cause: "offline" if the name of the host cannot be resolved, "credentials" if there are
+        credentials but no access token for them.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        status: int = 0,
+        *,
+        retry: bool | None = None,
+        cause: Literal["", "offline", "credentials"] = "",
+    ) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.retry = (not status or status in _TRANSIENT) if retry is None else retry
+        self.cause = cause
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How long clients of object storage wait, and when they give up. All in seconds.
+
+    Attributes:
+      connect: for a connection.
+      silence: for the next bytes of a response.
+      total: after this time no further attempt is made.
+      offline: the same while the host's name cannot be resolved: most likely there is no network.
+      first_wait: before the second attempt; doubled before each further one.
+      longest_wait: before any attempt.
+    """
+
+    connect: float = 10.0
+    silence: float = 20.0
+    total: float = 120.0
+    offline: float = 10.0
+    first_wait: float = 0.2
+    longest_wait: float = 20.0
+
+    def call(self, attempt: Callable[[], T]) -> T:
+        """Calls `attempt` until it succeeds, fails for good, or the time is over.
+
+        Raises:
+          Failure: the last one.
+        """
+        import random
+
+        begin = time.monotonic()
+        longest = self.first_wait
+        while True:
+            try:
+                return attempt()
+            except Failure as failure:
+                pause = random.uniform(0, longest)
+                limit = self.offline if failure.cause == "offline" else self.total
+                if not failure.retry or time.monotonic() + pause > begin + limit:
+                    raise
+            time.sleep(pause)
+            longest = min(2 * longest, self.longest_wait)
+
+
+POLICY = RetryPolicy()
+
+Refusal = Callable[[str, Action, Failure], StoreError]
+"""(URI, action, failure) -> the error that names the missing permission or credentials."""
+
+
+def translate(uri: str, action: Action, failure: Failure, refusal: Refusal) -> Exception:
+    """Returns the error that a failed request raises: FileNotFoundError or StoreError."""
+    if failure.status == 404:
+        return FileNotFoundError(2, "no such object or bucket", uri)
+    if failure.status in (401, 403) or failure.cause == "credentials":
+        return refusal(uri, action, failure)
+    hint = f"; {RESUME}" if failure.retry else ""
+    return StoreError(f"{uri}: cannot be {_PARTICIPLES[action]}: {failure}{hint}")
+
+
+def connection_error(error: Exception) -> str:
+    """Returns the innermost reason, without the representations that urllib3 puts before it."""
+    reason: object = error
+    while isinstance(reason, Exception):
+        error = reason
+        inner = (arg for arg in error.args if isinstance(arg, Exception))
+        reason = getattr(error, "reason", None) or next(inner, None)
+    text = getattr(error, "strerror", None) or str(error).rpartition("): ")[2]
+    return text.rstrip(".") or type(error).__name__
