@@ -6,7 +6,7 @@ FOLDERS := $(shell find api launch pipeline reader transforms -name __init__.py 
 
 env: .venv/made
 
-# A folder is newer when a file came or went, which a strict editable install must be told.
+# A strict editable install links single files: adding or removing one requires a reinstall.
 .venv/made: pyproject.toml setup.py $(FOLDERS)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
@@ -17,9 +17,10 @@ demo: env
 	$(BIN)/python -m imageshards.launch.demo demo
 
 test: env
-	$(BIN)/pytest tests --ignore tests/integration --ignore tests/airflow
+	$(BIN)/pytest tests --numprocesses logical --maxprocesses 8 --dist worksteal \
+	    --ignore tests/integration --ignore tests/airflow
 
-# Airflow in an environment of its own; imageshards is run by that of the project.
+# Airflow has a virtual environment of its own, and runs imageshards in that of the project.
 AIRFLOW := .airflow/venv
 
 $(AIRFLOW)/made: launch/airflow/requirements.txt
@@ -32,7 +33,7 @@ test-airflow: env $(AIRFLOW)/made
 	$(AIRFLOW)/bin/python -m pytest tests/airflow --confcutdir tests/airflow \
 	    --override-ini 'pythonpath=tests/airflow tests' $(or $(TESTS),-m 'not standalone')
 
-# A scheduler, its web server and SQLite for some minutes, as a person would start them.
+# Runs `airflow standalone`: a scheduler, its web server and SQLite, for some minutes.
 test-airflow-standalone:
 	$(MAKE) test-airflow TESTS='-m standalone'
 
@@ -45,7 +46,7 @@ check: env
 integration: env
 	$(BIN)/pytest -rs tests/integration
 
-# Engines to try builds on: Java, Maven and Go fetch them, once.
+# Beam runners for tests and benchmarks; needs Java, Maven and Go.
 engines: .engines/flink.made .engines/bin/prism
 
 .engines/flink.made: launch/flink/pom.xml

@@ -1,1 +1,1 @@
-"""imageshards beside its peers, in one run: `make bench IMAGES=DIR [COPIES=10]`."""
+"""Benchmarks of imageshards and comparable tools: `make bench IMAGES=DIR [COPIES=10]`."""

@@ -1,7 +1,8 @@
-"""Who runs: one table.
+"""The table of contenders: the commands that are compared.
 
-A command's words may hold {python} (of its environment), {peers} (folder of the peers' scripts),
-{imageshards} (the command), {images}, {output}, {shards} and {server} (URL of {images}).
+Arguments of a command may contain {python} (the interpreter of its environment), {peers} (the
+folder of the peers' scripts), {imageshards} (its command), {images} and {output} (folders),
+{shards} (their number) and {server} (an HTTP URL of {images}).
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ Reader = Literal["tfrecord", "tar", "mds"]
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to make shards of images.
+    """A command that writes shards of images.
 
     Attributes:
-      name: for --only, the JSON and the picture.
-      title: for the table.
-      argv: its command.
-      environment: whose interpreter runs it: a key of `environments.REQUIREMENTS`, or "" for none.
-      checks: what it looks at in an image before it writes it.
-      shuffle: by which means it shuffles; whether that works is measured.
-      reader: what reads its output back, see `read_back.py`.
-      memory_factor: bytes of memory that a byte of images takes; where there is less it is skipped.
-      served: it gets the images from a local HTTP server.
-      ours: it is imageshards.
+      name: in --only, in the JSON and in the picture.
+      title: in the table.
+      argv: the command.
+      environment: key of `environments.REQUIREMENTS` whose interpreter runs it; "" for none.
+      checks: what it validates in an image before it writes it.
+      shuffle: how it shuffles; whether the output is shuffled is measured.
+      reader: the format of its output, see `read_back.py`.
+      memory_factor: bytes of memory that it needs per byte of images. It is skipped if the machine
+        has less. 0: unknown or small.
+      served: whether it reads the images from a local HTTP server.
     """
 
     name: str
@@ -103,7 +104,7 @@ CONTENDERS: tuple[Contender, ...] = (
         "peers", "header", "random key", memory_factor=8.0,
     ),
     Contender(
-        TAR, "tar (the floor)",
+        TAR, "tar (lower bound)",
         ("tar", "--sort=name", "-cf", "{output}/images.tar", "-C", "{images}", "."),
         "", "no", "none", reader="tar",
     ),
@@ -120,4 +121,4 @@ CONTENDERS: tuple[Contender, ...] = (
 )  # fmt: skip
 
 GROWTH: tuple[str, ...] = (PLAIN, HEADER)
-"""Whose growth is measured."""
+"""Names of the contenders that run on growing numbers of images."""

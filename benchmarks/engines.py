@@ -1,9 +1,9 @@
-"""The same build on each engine: did it run, in what time, with equal bytes.
+"""Compares the same build on each engine: whether it runs, its time, and whether bytes are equal.
 
     python -m benchmarks.engines DIR
 
-DIR is a folder of images. `make engines` fetches what it needs first; a Flink cluster is started
-for it and stopped. Times are of whole processes, one run each.
+DIR is a folder of images. Run `make engines` first. The benchmark starts a Flink cluster and stops
+it at the end. Times are wall times of whole processes, one run each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BUILD = [sys.executable, "-m", "imageshards.launch.cli", "build"]
 
 
 def main() -> None:
-    """Prints the table."""
+    """Runs the build on each engine, and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("images", type=Path)
     images = parser.parse_args().images
@@ -37,13 +37,13 @@ def main() -> None:
         assert cluster.stdin
         assert cluster.stdout
         try:
-            told = cluster.stdout.readline()
+            started = cluster.stdout.readline()
             engines = {
                 "in process": ["--workers=1"],
                 "2 processes": [
                     "--direct_running_mode=multi_processing", "--direct_num_workers=2",
                 ],
-                "Flink": json.loads(told)["options"] if told else None,
+                "Flink": json.loads(started)["options"] if started else None,
                 "Prism": [
                     "--runner=PrismRunner", f"--prism_location={ROOT / '.engines/bin/prism'}",
                 ],

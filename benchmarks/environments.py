@@ -1,7 +1,7 @@
-"""The peers' own environments: benchmarks/.venv/NAME, made from requirements files.
+"""The virtual environments of the peers: benchmarks/.venv/NAME, from requirements files.
 
-Four of them: img2dataset wants an old webdataset, streaming brings PyTorch, and libvips is for
-benchmarks/resize.py alone.
+There are four: img2dataset needs an old webdataset, streaming needs PyTorch, and only
+benchmarks/resize.py needs libvips.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class Environment:
-    """An interpreter with packages, or why there is none.
+    """A virtual environment, or the reason why it could not be installed.
 
     Attributes:
       name: key of REQUIREMENTS.
-      python: its interpreter.
-      error: the last words of an install that failed, or "".
+      python: the path of its interpreter.
+      error: the last line of pip's errors; "" if the installation succeeded.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Environment:
 
 
 def ensure(name: str) -> Environment:
-    """Makes an environment unless it is there already; a failure is a result, not an error."""
+    """Installs an environment unless it exists; a failure is in the result's `error`."""
     requirements = HERE / REQUIREMENTS[name]
     folder = HERE / ".venv" / name
     python = folder / "bin" / "python"
@@ -71,13 +71,13 @@ def ensure(name: str) -> Environment:
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         error = (lines or done.stderr.splitlines() or ["pip failed"])[-1].strip()
-        return Environment(name, python, f"does not install: {error[:300]}")
+        return Environment(name, python, f"installation failed: {error[:300]}")
     stamp.write_text(digest)
     return Environment(name, python)
 
 
 def versions(python: Path, packages: tuple[str, ...]) -> dict[str, str]:
-    """Versions of the packages that an interpreter has, and its own."""
+    """Returns the versions of an interpreter and of those packages that it has."""
     done = subprocess.run(
         [python, "-c", _VERSIONS, *packages], capture_output=True, text=True, check=False
     )

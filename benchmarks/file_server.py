@@ -1,7 +1,7 @@
-"""A folder over HTTP on this machine alone: python file_server.py FOLDER REQUESTS SECONDS.
+"""Serves a folder over HTTP on localhost: python file_server.py FOLDER REQUESTS SECONDS.
 
-Prints its URL, and stops by itself: after so many requests, after so many seconds, or as soon as
-its standard input ends, which it does with whoever started it.
+Prints its URL. Stops after the given number of requests or seconds, or when its standard input
+ends, so that it never outlives the process that started it.
 """
 
 import http.server
@@ -25,7 +25,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         super().do_GET()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keeps quiet."""
+        """Logs nothing."""
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -33,7 +33,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 def main(folder: str, requests: int, seconds: float) -> None:
-    """Serves until there is a reason to stop."""
+    """Serves until one of the limits is reached or stdin ends."""
     _Handler.left = requests
     server = _Server(("127.0.0.1", 0), partial(_Handler, directory=folder))
     print(f"http://127.0.0.1:{server.server_port}", flush=True)

@@ -1,4 +1,4 @@
-"""Each figure that imageshards wants to reach, beside what was measured. Pure."""
+"""The goals of imageshards, compared with the measurements. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from benchmarks.contenders import (
 )
 from benchmarks.results import Figure, Result, Results
 
-# Name in `Results.figures` -> URIs, seconds, bytes.
+# Number of references -> the most seconds and bytes of memory for them.
 REFERENCES = {1_000_000: (5.0, 400e6), 10_000_000: (60.0, 3e9)}
 
 
 @dataclass(frozen=True)
 class Goal:
-    """One figure.
+    """A goal and its measurement.
 
     Attributes:
-      title: what is compared.
-      goal: the wish, as text.
-      measured: as text.
-      reached: whether; None if it was not measured.
+      title: what is measured.
+      goal: the limit, as text.
+      measured: the value, as text.
+      reached: whether the value is within the limit; None if it was not measured.
     """
 
     title: str
@@ -39,31 +39,31 @@ class Goal:
 
 
 def at_most(title: str, value: float | None, limit: float, form: str = "{:.2f}") -> Goal:
-    """A figure that should be small."""
+    """Returns a goal with an upper limit."""
     return _goal(title, "<= ", value, limit, form, value is not None and value <= limit)
 
 
 def at_least(title: str, value: float | None, limit: float, form: str = "{:.2f} x") -> Goal:
-    """A figure that should be large."""
+    """Returns a goal with a lower limit."""
     return _goal(title, ">= ", value, limit, form, value is not None and value >= limit)
 
 
 def _goal(
     title: str, sense: str, value: float | None, limit: float, form: str, reached: bool
 ) -> Goal:
-    wish = sense + form.format(limit)
+    goal = sense + form.format(limit)
     if value is None:
-        return Goal(title, wish, "not measured", None)
-    return Goal(title, wish, form.format(value), reached)
+        return Goal(title, goal, "not measured", None)
+    return Goal(title, goal, form.format(value), reached)
 
 
 def ratio(above: float | None, below: float | None) -> float | None:
-    """A quotient, if both are there."""
+    """Returns above / below; None if a value is missing or `below` is 0."""
     return above / below if above is not None and below else None
 
 
 def goals(results: Results) -> list[Goal]:
-    """All of them, in the order of the issue that asked for them."""
+    """Returns all goals, by subject."""
     return [*_times(results), *_memory(results), *_start_up(results), *_references(results)]
 
 

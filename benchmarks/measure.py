@@ -1,4 +1,4 @@
-"""One command, measured: wall time, CPU time, and the peak memory of all its processes together.
+"""Measures a command: wall time, CPU time, and the peak memory of all its processes together.
 
 Linux only: memory is read from /proc. Standard library only.
 """
@@ -20,8 +20,8 @@ from typing import IO
 INTERVAL = 0.05
 """Seconds between two samples of memory."""
 
-# The kernel walks the page tables of a process to sum up its memory and holds up its page
-# faults meanwhile: at most a twentieth of the time goes into that, however large it grows.
+# To report its memory the kernel walks the page tables of a process and blocks its page faults
+# meanwhile. At most a twentieth of the time is spent on that.
 _SAMPLING_SHARE = 20
 _RESCAN_SECONDS = 0.25
 _FLOOR_BYTES = 3 << 28
@@ -29,18 +29,18 @@ _FLOOR_BYTES = 3 << 28
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one run took.
+    """The measurements of one run.
 
     Attributes:
       seconds: wall time from start to exit, interpreter start-up and imports included.
       cpu_seconds: user and system time of the process and of all children it has waited for.
-      busy_seconds: CPU time of the whole machine meanwhile, other people's processes included.
-      peak_bytes: highest sum over all its processes of their proportional set sizes (PSS: a page
-        that n processes share counts 1/n for each).
+      busy_seconds: CPU time of the whole machine during the run, other processes included.
+      peak_bytes: the highest sum of the proportional set sizes (PSS) of all its processes: a page
+        that n processes share counts 1/n for each.
       returncode: of the process; negative if a signal ended it.
-      stdout: what it printed.
-      stderr: the end of what it complained about.
-      killed: why it was ended before its time, or "".
+      stdout: the end of its standard output.
+      stderr: the end of its standard error.
+      killed: why the benchmark killed it, or "".
     """
 
     seconds: float
@@ -54,7 +54,7 @@ class Measurement:
 
     @property
     def problem(self) -> str:
-        """One line on why this run does not count, or ""."""
+        """Why the run is invalid, in one line; "" if it is valid."""
         if self.killed:
             return self.killed
         if self.returncode == 0:
@@ -69,7 +69,7 @@ def measure(
     environment: Mapping[str, str] | None = None,
     timeout: float = 3600.0,
 ) -> Measurement:
-    """Runs a command in a session of its own, to its end.
+    """Runs a command in a session of its own, and measures it.
 
     Args:
       argv: the command.
@@ -112,7 +112,7 @@ def measure(
 
 
 def memory_available() -> int:
-    """Bytes that new processes can have without swapping."""
+    """Returns the bytes that new processes can allocate without swapping."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -120,13 +120,13 @@ def memory_available() -> int:
 
 
 def _busy_seconds() -> float:
-    """CPU time that all processes of the machine have taken since it started."""
+    """Returns the CPU time of all processes of the machine since it started."""
     user, nice, system = map(int, Path("/proc/stat").read_text().split(maxsplit=4)[1:4])
     return (user + nice + system) / os.sysconf("SC_CLK_TCK")
 
 
 class _Sampler(threading.Thread):
-    """Samples the memory of a process and its descendants until it is told to stop."""
+    """Samples the memory of a process and its descendants until `finish` is called."""
 
     def __init__(self, root: int, deadline: float) -> None:
         super().__init__(daemon=True)
@@ -145,7 +145,7 @@ class _Sampler(threading.Thread):
                 pids, scanned = _descendants(self._root), begin
             self.peak_bytes = max(self.peak_bytes, sum(map(_pss, pids)))
             if begin > self._deadline:
-                self._kill("killed: it ran into the time limit")
+                self._kill("killed: it reached the time limit")
             elif memory_available() < _FLOOR_BYTES:
                 self._kill(
                     f"killed: the machine ran out of memory ({self.peak_bytes / 1e9:.1f} GB)"
@@ -166,13 +166,13 @@ class _Sampler(threading.Thread):
 
 
 def _descendants(root: int) -> list[int]:
-    """A process, its descendants, and what they have left behind in its session."""
+    """Returns the ids of a process, its descendants, and all other processes in its session."""
     parents: dict[int, int] = {}
     found = {root}
     for name in os.listdir("/proc"):
         if name.isdecimal():
             try:
-                # The command's name stands in parentheses and may hold anything.
+                # The name of the command is in parentheses, and may contain any character.
                 stat = Path("/proc", name, "stat").read_bytes().rpartition(b")")[2].split()
             except OSError:
                 continue
@@ -188,7 +188,7 @@ def _descendants(root: int) -> list[int]:
 
 
 def _pss(pid: int) -> int:
-    # A process may have ended meanwhile.
+    # The process may have ended since.
     with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
         for line in file:
             if line.startswith(b"Pss:"):
@@ -197,7 +197,7 @@ def _pss(pid: int) -> int:
 
 
 def _kill(pid: int) -> None:
-    with contextlib.suppress(OSError):  # it has ended meanwhile
+    with contextlib.suppress(OSError):  # the process has ended since
         os.kill(pid, signal.SIGKILL)
 
 

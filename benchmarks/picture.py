@@ -1,4 +1,4 @@
-"""The picture of a run: python picture.py RESULTS.json PICTURE.png; wants matplotlib."""
+"""Draws the results of a run: python picture.py RESULTS.json PICTURE.png; needs matplotlib."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OURS, _PEER, _INK = "#1f6feb", "#b8bec6", "#30363d"
 
 
 def bars(axes: Any, names: list[str], values: list[float], ours: list[bool], form: str) -> None:
-    """Horizontal bars with their values at their ends."""
+    """Draws horizontal bars with their values at the ends."""
     colours = [_OURS if own else _PEER for own in ours]
     drawn = axes.barh(range(len(names)), values, color=colours, height=0.72)
     labels = [form.format(value) if value else "-" for value in values]
@@ -30,7 +30,7 @@ def bars(axes: Any, names: list[str], values: list[float], ours: list[bool], for
 
 
 def growth_lines(axes: Any, growth: dict[str, Any]) -> None:
-    """Seconds of the whole process over the number of images."""
+    """Draws the wall time of the whole process over the number of images."""
     styles = iter(["-", "--", ":"])
     for name, grown in growth.items():
         points = [size for size in grown["sizes"] if size["seconds"] is not None]
@@ -38,7 +38,7 @@ def growth_lines(axes: Any, growth: dict[str, Any]) -> None:
             continue
         own = name.startswith("imageshards")
         slope = grown["seconds_per_further_image"]
-        label = points[0]["title"] + (f": {slope * 1e6:,.0f} us an image" if slope else "")
+        label = points[0]["title"] + (f": {slope * 1e6:,.0f} us per image" if slope else "")
         axes.plot(
             [p["images"] for p in points],
             [p["seconds"] for p in points],
@@ -60,7 +60,7 @@ def growth_lines(axes: Any, growth: dict[str, Any]) -> None:
 
 
 def draw(results: dict[str, Any], target: Path) -> None:
-    """Draws throughput, time and memory of all contenders, and growth where it was measured."""
+    """Draws throughput, time and memory of all contenders, and growth if it was measured."""
     done = [r for r in results["contenders"].values() if r["seconds"] is not None]
     growth = results["growth"]
     height = 1.3 + 0.31 * len(done)

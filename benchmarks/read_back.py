@@ -1,15 +1,15 @@
 """Reads an output back: python read_back.py READER OUT EXPECTED.
 
-READER is tfrecord (every CRC checked, every Example parsed), tar or mds; EXPECTED is a JSON file,
-`{"ranks": {CRC-32 of an image: its place in the listing}}`. Prints JSON:
+READER is tfrecord (checks every CRC, parses every Example), tar or mds. EXPECTED is a JSON file,
+`{"ranks": {CRC-32 of an image: its position in the listing}}`. Prints JSON:
 
-  images    records with an image
-  bytes     of these images
-  checksum  sum of the CRC-32 of these images
-  known     images whose bytes are those of an input
-  rising    of neighbours in a shard, the part of which the second also comes later in the
-            listing: 0.5 if shuffled, 1 if the output follows the listing
-  shards    files
+  images    number of records
+  bytes     size of their images
+  checksum  sum of the CRC-32 of their images
+  known     number of images with the bytes of an input
+  rising    fraction of pairs of neighbours in a shard that have the same order in the listing:
+            0.5 if the output is shuffled, 1 if it follows the listing
+  shards    number of files
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TFRECORD = re.compile(r"\.tfrecord(-\d+-of-\d+)?$")
 
 
 def tfrecord_shards(output: Path) -> Iterator[Iterator[bytes]]:
-    """Shard by shard, the image in each Example."""
+    """Yields for each shard the image in each Example."""
     import tensorflow as tf
 
     def payloads(path: Path) -> Iterator[bytes]:
@@ -41,21 +41,21 @@ def tfrecord_shards(output: Path) -> Iterator[Iterator[bytes]]:
 
 
 def tar_shards(output: Path) -> Iterator[Iterator[bytes]]:
-    """Shard by shard, the images in a tar file."""
+    """Yields for each tar file its images."""
 
     def payloads(path: Path) -> Iterator[bytes]:
         with tarfile.open(path) as tar:
             for member in tar:
                 if member.name.lower().endswith((".jpg", ".jpeg")):
                     file = tar.extractfile(member)
-                    # tar stores further names of the same bytes as links to the first.
+                    # tar stores other hard links to the same file as links to the first.
                     yield file.read() if file else b""
 
     return (payloads(path) for path in sorted(output.rglob("*.tar")))
 
 
 def mds_shards(output: Path) -> Iterator[Iterator[bytes]]:
-    """Shard by shard, the images of an MDS data set."""
+    """Yields for each shard of an MDS data set its images."""
     from streaming.base.format import reader_from_json
 
     folder = output / "mds"
@@ -65,7 +65,7 @@ def mds_shards(output: Path) -> Iterator[Iterator[bytes]]:
 
 
 def tally(shards: Iterable[Iterable[bytes]], ranks: dict[int, int]) -> dict[str, float]:
-    """Counts what the shards hold."""
+    """Counts the images in the shards."""
     images = total = checksum = known = rising = pairs = files = 0
     for shard in shards:
         files += 1
@@ -77,7 +77,7 @@ def tally(shards: Iterable[Iterable[bytes]], ranks: dict[int, int]) -> dict[str,
             checksum += crc
             rank = ranks.get(crc)
             known += rank is not None
-            # Copies of one image have one rank and say nothing of the order.
+            # Copies of an image have the same rank, which tells nothing about the order.
             if rank is not None and previous is not None and rank != previous:
                 pairs += 1
                 rising += rank > previous
@@ -93,7 +93,7 @@ def tally(shards: Iterable[Iterable[bytes]], ranks: dict[int, int]) -> dict[str,
 
 
 def main(reader: str, output: Path, expected: Path) -> None:
-    """Prints what is in an output."""
+    """Reads an output, and prints the counts."""
     ranks = {int(crc): rank for crc, rank in json.loads(expected.read_text())["ranks"].items()}
     shards = {"tfrecord": tfrecord_shards, "tar": tar_shards, "mds": mds_shards}[reader](output)
     print(json.dumps(tally(shards, ranks)))

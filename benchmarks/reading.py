@@ -1,12 +1,13 @@
-"""Reading beside other readers, in alternation: python -m benchmarks.reading DIR [--rounds 5].
+"""Compares readers of a data set: python -m benchmarks.reading DIR [--rounds 5].
 
-DIR is a data set of JPEGs that imageshards built, uncompressed. Every contender reads its first
-split, again and again up to the records that are told, in batches of 128, shuffled but where it
-says so; the medians are printed, and what they are to TensorFlow Datasets and to a pipeline written
-by hand.
-Without TensorFlow it reads beside the tfrecord package, and reshards beside `cp -r`.
+DIR is a data set of JPEGs that imageshards built without compression. The contenders take turns.
+Each reads the first split repeatedly, up to the given number of records, in batches of 128, and
+shuffled unless its name says otherwise. The medians are printed, and their ratio to TensorFlow
+Datasets and to a pipeline written by hand.
+Reading without TensorFlow is compared with the tfrecord package, resharding with `cp -r`.
 
-Runs in the environment of imageshards (extra `dev`). DIR on a tmpfs measures readers, not a disk.
+Runs in the environment of imageshards (extra `dev`). Put DIR on a tmpfs to measure the readers and
+not the disk.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ def _files(folder: Path, split: str) -> list[str]:
 
 
 def _interleaved(files: list[str]) -> tf.data.Dataset:
-    """Records of files in parallel, and in no fixed order.
+    """Reads files in parallel, in no fixed order.
 
-    Of cycles of 2, 4 and 16 files and of blocks of 1, 16 and 32 records this was the fastest.
+    This was the fastest of cycles of 2, 4 and 16 files and of blocks of 1, 16 and 32 records.
     """
     return (
         tf.data.Dataset.from_tensor_slices(files)
@@ -91,13 +92,13 @@ def _resized(image: tf.Tensor) -> tf.Tensor:
 
 
 def _decoded(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The obvious way: decode all, then resize."""
+    """Decodes the whole image, then resizes it."""
     image, label = _parsed_one(data)
     return _resized(tf.io.decode_image(image, channels=3, expand_animations=False)), label
 
 
 def _cropped(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The centred square of a JPEG, decoded and no more."""
+    """Decodes only the centred square of a JPEG, then resizes it."""
     image, label = _parsed_one(data)
     shape = tf.io.extract_jpeg_shape(image)
     side = tf.minimum(shape[0], shape[1])
@@ -106,7 +107,7 @@ def _cropped(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def undecoded(folder: Path, split: str) -> dict[str, Make]:
-    """Contenders that give batches of (encoded image, label)."""
+    """Returns the contenders that yield batches of (encoded image, label)."""
     files = _files(folder, split)
 
     def from_tfds() -> tf.data.Dataset:
@@ -138,7 +139,7 @@ def undecoded(folder: Path, split: str) -> dict[str, Make]:
 
 
 def decoded(folder: Path, split: str) -> dict[str, Make]:
-    """Contenders that give batches of float32 images of 224 x 224."""
+    """Returns the contenders that yield batches of float32 images of 224 x 224 pixels."""
     files = _files(folder, split)
 
     def from_tfds() -> tf.data.Dataset:
@@ -173,39 +174,39 @@ def decoded(folder: Path, split: str) -> dict[str, Make]:
 
 
 def rate(make: Make, records: int) -> float:
-    """Records a second, from the start of a pipeline that is made to the last batch."""
+    """Returns records per second, from the first request to a new pipeline to the last batch."""
     data = make()
     begin = time.perf_counter()
     batches = iter(data)
     seen = 0
     while seen < records:
         seen += int(tf.nest.flatten(next(batches))[0].shape[0])
-    # To take a pipeline down is now and then half a second of TensorFlow's, whoever made it.
+    # Tearing down a pipeline is not measured: it sometimes takes TensorFlow half a second.
     return seen / (time.perf_counter() - begin)
 
 
 def compare(title: str, contenders: dict[str, Make], records: int, rounds: int) -> None:
-    """Measures in alternation, and prints."""
+    """Measures the contenders in turns, and prints the medians."""
     runs: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
         for name, make in contenders.items():
             found = rate(make, records)
-            if number:  # the first round warms up
+            if number:  # the first round is a warm-up
                 runs[name].append(found)
     print(f"\n{title}: {records:,} records, medians of {rounds} rounds")
-    print(f"{'':34}{'records/s':>11}{'to TFDS':>10}{'to by hand':>12}")
+    print(f"{'':34}{'records/s':>11}{'/ TFDS':>10}{'/ by hand':>12}")
     for name, rates in runs.items():
         to_tfds, to_hand = (_ratio(rates, runs[peer]) for peer in (_TFDS, _HAND))
         print(f"{name:34}{median(rates):11,.0f}{to_tfds:10.2f}{to_hand:12.2f}")
 
 
 def _ratio(mine: list[float], others: list[float]) -> float:
-    """Within a round, since a machine is faster now and slower then."""
+    """Compares within each round, because the speed of a machine varies over time."""
     return median(a / b for a, b in zip(mine, others, strict=True))
 
 
 def without_tensorflow(folder: Path, split: str, rounds: int) -> None:
-    """Sequential and random reading beside the tfrecord package, each in a process of its own."""
+    """Compares sequential and random reading with the tfrecord package, a process for each."""
     runs: dict[str, list[float]] = {}
     for _ in range(rounds):
         for name in ("open", "open-unchecked", "open-random", "tfrecord", "tfrecord-random"):
@@ -214,13 +215,13 @@ def without_tensorflow(folder: Path, split: str, rounds: int) -> None:
                 capture_output=True, text=True, check=True,
             )  # fmt: skip
             runs.setdefault(name, []).append(json.loads(done.stdout)["rate"])
-    print(f"\nWithout TensorFlow, encoded image and label: medians of {rounds}")
+    print(f"\nWithout TensorFlow, encoded image and label, records/s: medians of {rounds}")
     for name, rates in runs.items():
         print(f"{name:34}{median(rates):11,.0f}")
 
 
 def resharding(folder: Path, rounds: int) -> None:
-    """Seconds of `reshard` and of `cp -r`, into the file system of the data set."""
+    """Compares `reshard` with `cp -r`, within the file system of the data set."""
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     taken: dict[str, list[float]] = {"reshard --num_shards 24": [], "cp -r": []}
     with scratch_folder(folder.resolve().parent) as scratch:
@@ -240,19 +241,19 @@ def resharding(folder: Path, rounds: int) -> None:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Runs the comparisons, and prints them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reading", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--rounds", type=int, default=5, metavar="N")
     parser.add_argument(
         "--records", type=int, default=40_000, metavar="N",
-        help="of several epochs, not decoded (default 40000)",
+        help="number of records to read without decoding (default 40000)",
     )  # fmt: skip
     parser.add_argument(
-        "--decoded", type=int, default=5_000, metavar="N", help="to decode (default 5000)"
+        "--decoded", type=int, default=5_000, metavar="N", help="number to decode (default 5000)"
     )
     parser.add_argument(
-        "--only", choices=("undecoded", "decoded", "open", "reshard"), help="one part alone"
+        "--only", choices=("undecoded", "decoded", "open", "reshard"), help="run only this part"
     )
     args = parser.parse_args()
     dataset = open_dataset(str(args.folder))

@@ -1,8 +1,8 @@
-"""References alone, no images: python references.py make|run MANIFEST COUNT_OR_SHARDS.
+"""Measures references without images: python references.py make|run MANIFEST COUNT_OR_SHARDS.
 
-`make` writes a manifest of synthetic URIs. `run` lists, splits, shuffles and plans it with the
-first stages of the graph of `imageshards build`, up to the GroupByKey by shard, and counts.
-Runs in the environment of imageshards.
+`make` writes a manifest of COUNT synthetic URIs. `run` lists, splits, shuffles and plans them with
+the first stages of the graph of `imageshards build`, up to the GroupByKey by shard, and counts
+them. Runs in the environment of imageshards.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def make(manifest: Path, count: int) -> None:
-    """Writes `count` URIs of 1,000 classes, as CSV with the columns uri and label."""
+    """Writes a CSV file with the columns uri and label: `count` URIs of 1,000 classes."""
     with open(manifest, "w", encoding="utf-8") as file:
         file.write("uri,label\n")
         for number in range(count):
@@ -25,7 +25,7 @@ def make(manifest: Path, count: int) -> None:
 
 
 def run(manifest: Path, shards: int) -> None:
-    """Runs the stages and prints what came out."""
+    """Runs the stages, and prints the counts and the time as JSON."""
     from imageshards.launch.load import load_beam
 
     load_beam(lean=True)  # as the command does
@@ -44,7 +44,7 @@ def run(manifest: Path, shards: int) -> None:
     )
 
     def in_order(element: tuple[Any, Iterable[tuple[int, Any]]]) -> tuple[int, int]:
-        # What the owner of a shard does before it reads the first image.
+        # What the worker that writes a shard does before it reads the first image.
         batches = [batch for _, batch in sorted(element[1], key=lambda item: item[0])]
         return len(type(batches[0]).concat(batches)), 1
 

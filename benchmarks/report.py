@@ -1,4 +1,4 @@
-"""Results as tables: aligned for a terminal, Markdown for RESULTS.md. Pure."""
+"""Formats results as tables: aligned text for a terminal, Markdown for RESULTS.md. Pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from benchmarks.goals import Goal, ratio
 from benchmarks.results import Result, Results
 
 _NOTE = (
-    "images/s: in the loop. Peers time their loop themselves, imports left out; of imageshards "
-    "and tar, which are commands, it is images / (whole process - the same command on 10 images). "
-    "whole: the median of the whole process, start-up and imports included, and the fastest and "
-    "slowest run. memory: the highest sum of the proportional set sizes (PSS) of all processes. "
-    "ratio: whole process / that of the plain loop. "
-    "checks: what is looked at in an image before it is written. shuffled: measured in the "
-    "output; in brackets, by which means."
+    "images/s: throughput of the loop. Peers time their own loop, without imports; for commands "
+    "(imageshards, tar) it is images / (whole process - the same command on 10 images). "
+    "whole: median wall time of the whole process, including start-up and imports, with the "
+    "fastest and slowest run. memory: the highest sum of the proportional set sizes (PSS) of all "
+    "processes. ratio: whole process / whole process of the plain loop. "
+    "checks: what is validated in an image before it is written. shuffled: measured in the "
+    "output; in brackets, the method."
 )
 _SERVED = (
-    "img2dataset gets its images from a local HTTP server, whose memory is not counted, but which "
-    "shares the cores."
+    "img2dataset reads its images from a local HTTP server, which shares the cores; its memory is "
+    "not counted."
 )
 
 
 def rows_of(results: Results) -> list[list[str]]:
-    """The table of all contenders, its header first."""
+    """Returns the table of all contenders; the first row is the header."""
     rows = [["", "images/s", "whole, s", "memory, MB", "ratio", "checks", "shuffled"]]
     plain = results.main.get(PLAIN)
     for result in results.main.values():
@@ -52,7 +52,7 @@ def _seconds(result: Result) -> str:
 
 
 def goal_rows(goals: Sequence[Goal]) -> list[list[str]]:
-    """Each figure beside its goal."""
+    """Returns the table of goals and measurements."""
     words = {True: "reached", False: "not reached", None: "not measured"}
     return [
         ["figure", "measured", "goal", ""],
@@ -61,7 +61,7 @@ def goal_rows(goals: Sequence[Goal]) -> list[list[str]]:
 
 
 def growth_rows(results: Results) -> list[list[str]]:
-    """Whole process and memory at each number of images, and the cost of a further one."""
+    """Returns the table of time and memory by number of images, with the time per further image."""
     rows = [["", "images", "whole, s", "memory, MB", "output on", "us per further image"]]
     for name, sizes in results.growth.items():
         slope = results.slope(name)
@@ -73,7 +73,7 @@ def growth_rows(results: Results) -> list[list[str]]:
                     f"{result.images:,}",
                     _seconds(result) if result.runs else "-",
                     f"{result.peak_bytes / 1e6:,.0f}" if result.peak_bytes else "-",
-                    result.place,
+                    result.medium,
                     f"{slope * 1e6:,.0f}" if last and slope is not None else "",
                 ]
             )
@@ -81,7 +81,7 @@ def growth_rows(results: Results) -> list[list[str]]:
 
 
 def figure_rows(results: Results) -> list[list[str]]:
-    """Start-up and references."""
+    """Returns the table of start-up times and of builds of references only."""
     rows = [["", "whole, s", "in the pipeline, s", "memory, MB"]]
     rows += [
         [
@@ -96,7 +96,7 @@ def figure_rows(results: Results) -> list[list[str]]:
 
 
 def problems(results: Results) -> list[str]:
-    """Every run that does not count, and why."""
+    """Returns a line for each invalid run, with the reason."""
     found = []
     for result in [*results.main.values(), *(r for rs in results.growth.values() for r in rs)]:
         for problem, count in {p: result.problems.count(p) for p in result.problems}.items():
@@ -107,7 +107,7 @@ def problems(results: Results) -> list[str]:
 
 
 def changed(results: Results) -> list[str]:
-    """Contenders that wrote other bytes than they read."""
+    """Returns the contenders whose output images differ from the input files."""
     return [
         result.title
         for result in results.main.values()
@@ -116,14 +116,14 @@ def changed(results: Results) -> list[str]:
 
 
 def sections(results: Results, goals: Sequence[Goal]) -> list[tuple[str, list[list[str]], str]]:
-    """(title, table, note) of everything that was measured."""
+    """Returns (title, table, note) for everything that was measured."""
     about = results.about
     found = []
     if results.main:
         note = _NOTE
         if "img2dataset" in results.main:
             note += f" {_SERVED}"
-        # Of a single process it is certain which CPU time is its own.
+        # Only for a single process is it certain which CPU time is its own.
         plain = results.main.get(PLAIN)
         if plain and plain.others is not None:
             note += (
@@ -131,19 +131,21 @@ def sections(results: Results, goals: Sequence[Goal]) -> list[tuple[str, list[li
                 f"kept {plain.others:.1f} cores busy."
             )
         if other := changed(results):
-            note += f" Not all images came out byte for byte as they went in: {', '.join(other)}."
+            note += (
+                f" Not all images are byte-for-byte identical to the inputs: {', '.join(other)}."
+            )
         title = f"{about['images']:,} images in {about['shards']} shards, rounds: {about['rounds']}"
         found.append((title, rows_of(results), note))
     if results.growth:
         note = (
-            "More images are hard links to the same files under other names, so they take no more "
-            "memory. The cost of a further image is the slope of a line through the medians; where "
-            "some output is on a tmpfs and some on the disk, through those on the same."
+            "Further images are hard links to the same files, so they use no more memory. The time "
+            "per further image is the slope of a line through the medians of outputs on the same "
+            "medium (tmpfs or disk)."
         )
         found.append(("Growth", growth_rows(results), note))
     if results.figures:
         note = (
-            "References are synthetic URIs of a CSV manifest: no image is read, none is written. "
+            "References are synthetic URIs in a CSV manifest: no image is read or written. "
             "The graph is that of a build up to the GroupByKey by shard."
             if any(name.startswith("references") for name in results.figures)
             else ""
@@ -154,7 +156,7 @@ def sections(results: Results, goals: Sequence[Goal]) -> list[tuple[str, list[li
 
 
 def text(results: Results, goals: Sequence[Goal]) -> str:
-    """For a terminal."""
+    """Returns the report for a terminal."""
     parts = []
     for title, rows, note in sections(results, goals):
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -168,7 +170,7 @@ def text(results: Results, goals: Sequence[Goal]) -> str:
         lines.insert(1, "-" * max(map(len, lines)))
         parts.append("\n".join([title, "", *lines, *([f"\n{note}"] if note else [])]))
     if found := problems(results):
-        parts.append("\n".join(["Runs that do not count", "", *found]))
+        parts.append("\n".join(["Invalid runs", "", *found]))
     return "\n\n\n".join(parts)
 
 
@@ -177,7 +179,7 @@ def _is_number(cell: str) -> bool:
 
 
 def markdown(results: Results, goals: Sequence[Goal], picture: str) -> str:
-    """RESULTS.md."""
+    """Returns the report as RESULTS.md."""
     about = results.about
     lines = ["# Results", ""]
     lines += [f"- {key}: {value}" for key, value in about["machine"].items()]
@@ -192,7 +194,7 @@ def markdown(results: Results, goals: Sequence[Goal], picture: str) -> str:
         if note:
             lines += [note, ""]
     if found := problems(results):
-        lines += ["## Runs that do not count", "", *(f"- {problem}" for problem in found), ""]
+        lines += ["## Invalid runs", "", *(f"- {problem}" for problem in found), ""]
     lines += ["## Versions", "", _markdown_row(["environment", "versions"]), "| --- | --- |"]
     for name, versions in about["versions"].items():
         listed = ", ".join(f"{package} {version}" for package, version in versions.items())

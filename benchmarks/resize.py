@@ -1,8 +1,8 @@
-"""Resizing beside Pillow and libvips: python -m benchmarks.resize IMAGES [--rounds 3].
+"""Compares resizing with Pillow and libvips: python -m benchmarks.resize IMAGES [--rounds 3].
 
-Every contender takes the bytes of the same JPEG files and gives the bytes of JPEGs whose short
-side is 256 pixels, quality 95, 4:4:4, one thread each. They take turns, a round after the other;
-the medians are printed. Needs the environment of imageshards; libvips gets one of its own.
+Every contender resizes the same JPEG files to a shorter side of 256 pixels, and encodes them as
+JPEGs of quality 95 with 4:4:4 chroma, in one thread. They take turns; the medians are printed.
+Runs in the environment of imageshards; libvips gets an environment of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.scratch import find_images
 
 _HERE = Path(__file__).resolve().parent
 _SIDE = 256
-# Name -> its program, and the environment in which it runs; None: that of imageshards.
+# Name -> (program, environment that runs it; None: the environment of imageshards).
 _CONTENDERS = {
     "imageshards": ("resize_imageshards.py", None),
     "Pillow": ("resize_pillow.py", None),
@@ -30,7 +30,7 @@ _CONTENDERS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures; returns the exit code."""
+    """Runs the comparison, and prints it; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.resize", description=__doc__)
     parser.add_argument("images", type=Path, metavar="IMAGES", help="a folder of JPEG files")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default 3")
@@ -62,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{name}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
                 continue
             runs[name].append(json.loads(done.stdout))
-    print(f"{len(paths):,} files to short:{args.side}, medians of {args.rounds}, one thread each")
-    print(f"{'':14}{'images/s':>10}{'peak MB':>10}{'half-way MB':>13}{'MB out':>9}  right size")
+    print(f"{len(paths):,} files to short:{args.side}, one thread, medians of {args.rounds} rounds")
+    print(f"{'':14}{'images/s':>10}{'peak MB':>10}{'halfway MB':>13}{'MB out':>9}  right size")
     for name, results in runs.items():
         if not results:
             continue

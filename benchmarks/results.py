@@ -1,4 +1,4 @@
-"""What was measured, and its medians. Standard library only."""
+"""The results of all runs, and their medians. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from statistics import linear_regression, median
 from typing import Any
 
 _TOO_SHORT = 0.05
-"""A difference of so few seconds between two runs is noise."""
+"""Seconds: a smaller difference between two runs is noise."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run whose output was read back.
+    """A valid run, whose output was read back.
 
     Attributes:
-      seconds: of the whole process.
-      cpu_seconds: of the whole process.
-      other_seconds: CPU time of processes that are not its own, as far as can be told.
-      peak_bytes: of all its processes together.
-      loop_seconds: in its loop, where it says so itself.
+      seconds: wall time of the whole process.
+      cpu_seconds: CPU time of the whole process.
+      other_seconds: CPU time of all other processes of the machine, estimated.
+      peak_bytes: peak memory of all its processes together.
+      loop_seconds: wall time of its loop, if it reports it.
       images: counted in its output.
       rising: see `read_back.py`.
-      same_bytes: every image came out as it went in.
+      same_bytes: whether every image in the output has the bytes of the input.
     """
 
     seconds: float
@@ -42,13 +42,13 @@ class Result:
     Attributes:
       name: of the contender.
       title: of the contender.
-      images: that it was given.
+      images: number of input images.
       checks: see `contenders.py`.
       shuffle: see `contenders.py`.
-      runs: those that count.
-      startups: seconds of the same command on 10 images, for commands that time no loop.
-      problems: why other runs do not count.
-      place: where the output was written: tmpfs or disk.
+      runs: the valid runs.
+      startups: seconds of the same command on 10 images, for commands that do not time their loop.
+      problems: the reasons of invalid runs.
+      medium: where the output was written: "tmpfs" or "disk".
     """
 
     name: str
@@ -59,32 +59,32 @@ class Result:
     runs: list[Run] = field(default_factory=list)
     startups: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    place: str = ""
+    medium: str = ""
 
     @property
     def seconds(self) -> float | None:
-        """Median of the whole process."""
+        """Median wall time of the whole process."""
         return median(run.seconds for run in self.runs) if self.runs else None
 
     @property
     def range(self) -> tuple[float, float] | None:
-        """Fastest and slowest whole process."""
+        """Wall times of the fastest and the slowest run."""
         times = [run.seconds for run in self.runs]
         return (min(times), max(times)) if times else None
 
     @property
     def others(self) -> float | None:
-        """Median of how many cores processes that are not its own kept busy."""
+        """Median number of cores that other processes kept busy."""
         return median(run.other_seconds / run.seconds for run in self.runs) if self.runs else None
 
     @property
     def peak_bytes(self) -> int | None:
-        """The highest of all runs."""
+        """The highest peak memory of all runs."""
         return max(run.peak_bytes for run in self.runs) if self.runs else None
 
     @property
     def loop_seconds(self) -> float | None:
-        """Median in the loop; for a command, of what it takes longer than for 10 images."""
+        """Median time of the loop; for a command, the time beyond that for 10 images."""
         if self.seconds is None:
             return None
         if self.startups:
@@ -95,16 +95,16 @@ class Result:
 
     @property
     def rate(self) -> float | None:
-        """Images a second in the loop."""
+        """Images per second in the loop."""
         return self.images / self.loop_seconds if self.loop_seconds else None
 
     @property
     def is_shuffled(self) -> bool | None:
-        """Whether the output follows the listing neither forwards nor backwards."""
+        """Whether the order of the output is unrelated to that of the listing."""
         return all(0.4 < run.rising < 0.6 for run in self.runs) if self.runs else None
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, medians included."""
+        """Returns all values, including the medians."""
         return {
             **asdict(self),
             "seconds": self.seconds,
@@ -117,13 +117,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Figure:
-    """A simple measurement: a command that makes no shards of its own.
+    """The measurement of a command whose output is not read back.
 
     Attributes:
-      title: what.
-      seconds: median of the whole process.
-      loop_seconds: median in its loop, or None.
-      peak_bytes: the highest of all its processes together.
+      title: what is measured.
+      seconds: median wall time of the whole process.
+      loop_seconds: median time of its loop, or None.
+      peak_bytes: the highest peak memory of all its processes together.
       problem: why it was not measured, or "".
     """
 
@@ -136,11 +136,11 @@ class Figure:
 
 @dataclass
 class Results:
-    """Everything of one invocation.
+    """The results of one invocation.
 
     Attributes:
-      main: contender -> its result.
-      growth: contender -> its results at growing numbers of images.
+      main: contender -> result.
+      growth: contender -> results on growing numbers of images.
       figures: `help`, `ten`, `references-1000000`, ... -> figure.
       about: machine, versions, date, command.
     """
@@ -151,24 +151,24 @@ class Results:
     about: dict[str, Any] = field(default_factory=dict)
 
     def slope(self, name: str) -> float | None:
-        """Seconds per further image, fitted through the medians.
+        """Returns the seconds per further image: the slope of a line through the medians.
 
-        Only sizes whose output went to the same kind of place are compared: a disk adds its own.
+        Only outputs on the same medium are compared, because a disk takes additional time.
         """
         points = [result for result in self.growth.get(name, []) if result.seconds is not None]
-        places = [result.place for result in points]
-        points = [result for result in points if result.place == max(places, key=places.count)]
+        media = [result.medium for result in points]
+        points = [result for result in points if result.medium == max(media, key=media.count)]
         if len({result.images for result in points}) < 2:
             return None
         fit = linear_regression(
             [float(result.images) for result in points],
             [result.seconds or 0.0 for result in points],
         )
-        # Where the noise is larger than the growth there is nothing to tell.
+        # A negative slope means that the noise is larger than the growth.
         return fit.slope if fit.slope > 0 else None
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, for machines."""
+        """Returns all results as JSON values."""
         return {
             "about": self.about,
             "contenders": {name: result.to_json() for name, result in self.main.items()},

@@ -1,6 +1,6 @@
-"""Runs the suite: python -m benchmarks.run IMAGES [--copies 10]; --help lists the options.
+"""Runs all contenders: python -m benchmarks.run IMAGES [--copies 10]; --help lists the options.
 
-Standard library only: the peers live in environments of their own.
+Standard library only: the peers run in environments of their own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.measure import Measurement, measure, memory_available
 from benchmarks.results import Figure, Result, Results, Run
 from benchmarks.scratch import (
     Images,
-    choose_place,
+    choose_folder,
     copy_images,
     find_images,
     has_room,
@@ -46,7 +46,7 @@ _HERE = Path(__file__).resolve().parent
 _REPOSITORY = _HERE.parent
 _VARIABLES = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
-    "NO_ALBUMENTATIONS_UPDATE": "1",  # img2dataset's library would ask for a newer one online
+    "NO_ALBUMENTATIONS_UPDATE": "1",  # otherwise a library of img2dataset looks for updates online
 }
 _PACKAGES = {
     "imageshards": ("imageshards", "apache-beam", "numpy", "pillow", "simplejpeg", "google-crc32c"),
@@ -60,15 +60,15 @@ _PACKAGES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what the command line asks for; returns the exit code."""
+    """Runs the benchmarks that the arguments select; returns the exit code."""
     args = _parser().parse_args(arguments)
-    # So that the scratch folder goes away then, too.
+    # An exit instead of a signal, so that the scratch folder is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         chosen = _chosen(args)
         size = sum(path.stat().st_size for path in find_images(args.images)) * args.copies
-        place = choose_place(int(2.2 * size), args.scratch)
-        with scratch_folder(place) as scratch:
+        parent = choose_folder(int(2.2 * size), args.scratch)
+        with scratch_folder(parent) as scratch:
             results = _Suite(args, chosen, scratch).run()
     except (ValueError, OSError) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
@@ -80,60 +80,82 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.run",
-        description="Measures imageshards beside its peers on copies of your images.",
+        description="Compares imageshards with its peers on copies of your images.",
     )
     add = parser.add_argument
     add("images", type=Path, metavar="IMAGES", help="a folder of JPEG files, .../CLASS/NAME")
-    add("--copies", type=int, default=10, metavar="N", help="of each image (default 10)")
-    add("--rounds", type=int, default=3, metavar="N", help="of all contenders (default 3)")
-    add("--shards", type=int, default=16, metavar="N", help="default 16")
+    add("--copies", type=int, default=10, metavar="N", help="copies of each image (default 10)")
+    add("--rounds", type=int, default=3, metavar="N", help="runs of each contender (default 3)")
+    add("--shards", type=int, default=16, metavar="N", help="number of shards (default 16)")
     names = ", ".join(contender.name for contender in CONTENDERS)
-    add("--only", default="", metavar="A,B", help=f"these contenders, of {names}; or none")
+    add("--only", default="", metavar="A,B", help=f"run only these: {names}; or none")
     add(
         "--growth", default="1,4,16", metavar="A,B",
-        help="measure growth at so many times the images (default 1,4,16; 0: do not)",
+        help="measure growth with these multiples of the images (default 1,4,16; 0: do not)",
     )  # fmt: skip
-    add("--growth-rounds", type=int, default=0, metavar="N", help="default: as --rounds")
+    add(
+        "--growth-rounds",
+        type=int,
+        default=0,
+        metavar="N",
+        help="runs for growth (default: --rounds)",
+    )
     counts = ",".join(map(str, REFERENCES))
     add(
         "--references", default=counts, metavar="A,B",
         help=f"numbers of synthetic URIs (default {counts}; 0: none)",
     )  # fmt: skip
-    add("--skip-references", action="store_const", dest="references", const="0", help="none")
-    add("--skip-start-up", action="store_true", help="measure no --help and no 10 images")
+    add(
+        "--skip-references",
+        action="store_const",
+        dest="references",
+        const="0",
+        help="as --references 0",
+    )
+    add(
+        "--skip-start-up",
+        action="store_true",
+        help="do not measure --help and a build of 10 images",
+    )
     add(
         "--imageshards", type=Path, default=_REPOSITORY / ".venv/bin/imageshards", metavar="PATH",
-        help="the command (default: that of the repository's .venv)",
+        help="the command to measure (default: .venv/bin/imageshards)",
     )  # fmt: skip
     add(
         "--scratch", type=Path, metavar="DIR",
-        help="where the copies go (default: a tmpfs with room, else the disk)",
+        help="folder for the copies (default: a tmpfs with enough room, else the disk)",
     )  # fmt: skip
     add(
         "--results", type=Path, default=_REPOSITORY / "build/bench", metavar="DIR",
-        help="for RESULTS.md, results.json and results.png (default build/bench)",
+        help="folder for RESULTS.md, results.json and results.png (default build/bench)",
     )  # fmt: skip
-    add("--timeout", type=float, default=1800, metavar="SECONDS", help="a run (default 1800)")
+    add(
+        "--timeout",
+        type=float,
+        default=1800,
+        metavar="SECONDS",
+        help="limit of each run (default 1800)",
+    )
     return parser
 
 
 def _chosen(args: argparse.Namespace) -> list[Contender]:
     for option in ("copies", "rounds", "shards"):
         if getattr(args, option) < 1:
-            raise ValueError(f"--{option} {getattr(args, option)}: write a number from 1")
+            raise ValueError(f"invalid --{option} {getattr(args, option)}: write a number from 1")
     if not args.imageshards.is_file():
-        raise ValueError(f"--imageshards {args.imageshards}: there is no such command; make env")
+        raise ValueError(f"--imageshards {args.imageshards}: no such file; run make env")
     names = [name for name in args.only.split(",") if name]
     known = {contender.name: contender for contender in CONTENDERS}
     for name in names:
         if name not in known and name != "none":
-            raise ValueError(f"--only {name}: the contenders are {', '.join(known)}")
+            raise ValueError(f"invalid --only {name}: the contenders are {', '.join(known)}")
     return [c for c in CONTENDERS if not names or c.name in names]
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A contender with images to work on."""
+    """A contender and its input images."""
 
     contender: Contender
     images: Images
@@ -141,7 +163,7 @@ class _Job:
 
 
 class _Suite:
-    """One invocation."""
+    """All runs of one invocation."""
 
     def __init__(self, args: argparse.Namespace, chosen: list[Contender], scratch: Path) -> None:
         self._args = args
@@ -152,14 +174,14 @@ class _Suite:
         self._results = Results()
 
     def run(self) -> Results:
-        """Copies, runs, reads back."""
+        """Copies the images, runs all jobs, and reads their outputs back."""
         args = self._args
-        # The reader and the picture need "peers", whoever runs.
+        # Reading back and the picture always need the environment "peers".
         for name in dict.fromkeys(["peers", *(c.environment for c in self._chosen)]):
             if name:
                 self._environments[name] = environments.ensure(name)
         if error := self._environments["peers"].error:
-            raise OSError(f"the environment that reads outputs back {error}")
+            raise OSError(f"the environment that reads outputs back: {error}")
         _say(f"copying {args.images} {args.copies} times to {self._scratch}")
         images = copy_images(args.images, self._scratch / "images", args.copies)
         self._expected.write_text(json.dumps({"ranks": images.ranks}))
@@ -202,11 +224,11 @@ class _Suite:
         )
 
     def _once(self, job: _Job, when: str) -> None:
-        """One run, read back; a run that fails is a problem in the result."""
+        """Runs a job once, and reads its output back; adds the run or the problem to its result."""
         problem = self._obstacle(job)
         if not problem:
             with self._output_folder(job.images.bytes) as output:
-                job.result.place = "tmpfs" if is_tmpfs(output) else "disk"
+                job.result.medium = "tmpfs" if is_tmpfs(output) else "disk"
                 measured = self._run(job.contender, job.images, output)
                 problem = measured.problem
                 if not problem:
@@ -225,7 +247,9 @@ class _Suite:
             return error
         needed = job.contender.memory_factor * job.images.bytes + (1 << 30)
         if job.contender.memory_factor and memory_available() < needed:
-            return f"skipped: it takes some {needed / 1e9:.0f} GB of memory, more than there is"
+            return (
+                f"skipped: it needs about {needed / 1e9:.0f} GB of memory, more than is available"
+            )
         return ""
 
     def _run(self, contender: Contender, images: Images, output: Path) -> Measurement:
@@ -254,13 +278,13 @@ class _Suite:
 
     @contextlib.contextmanager
     def _output_folder(self, size: int) -> Iterator[Path]:
-        """A new folder beside the images, or on the disk where the tmpfs has no room for it."""
+        """Makes a folder next to the images, or on the disk if `size` bytes do not fit there."""
         if has_room(self._scratch, int(1.02 * size)):
-            place = self._scratch
+            parent = self._scratch
         else:
-            place = Path(tempfile.gettempdir())
+            parent = Path(tempfile.gettempdir())
         with tempfile.TemporaryDirectory(
-            prefix="imageshards-bench-output-", dir=place, ignore_cleanup_errors=True
+            prefix="imageshards-bench-output-", dir=parent, ignore_cleanup_errors=True
         ) as output:
             yield Path(output)
 
@@ -279,9 +303,9 @@ class _Suite:
             server.wait()
 
     def _read_back(self, job: _Job, output: Path) -> tuple[dict[str, Any], str]:
-        """What is in an output, and why it is not what it must be."""
+        """Returns the counts of an output, and a reason if it is invalid."""
         name = job.contender.environment if job.contender.reader == "mds" else "peers"
-        # -P: modules of this folder must not stand before those of the reader.
+        # -P: modules of this folder must not shadow those that the script imports.
         argv = [self._environments[name].python, "-P", _HERE / "read_back.py", job.contender.reader,
                 output, self._expected]  # fmt: skip
         done = subprocess.run(
@@ -289,10 +313,10 @@ class _Suite:
         )
         if done.returncode:
             lines = done.stderr.strip().splitlines() or ["no message"]
-            return {}, f"its output cannot be read: {lines[-1][:300]}"
+            return {}, f"the output cannot be read: {lines[-1][:300]}"
         read = json.loads(done.stdout.splitlines()[-1])
         if read["images"] != job.images.count:
-            return {}, f"{read['images']:,} of {job.images.count:,} images are in its output"
+            return {}, f"the output has {read['images']:,} of {job.images.count:,} images"
         return read, ""
 
     def _start_up(self, ten: Images) -> None:
@@ -313,12 +337,12 @@ class _Suite:
     def _references(self, count: int) -> None:
         python = self._args.imageshards.parent / "python"
         script = str(_HERE / "references.py")
-        place = self._scratch if has_room(self._scratch, 100 * count) else tempfile.gettempdir()
+        parent = self._scratch if has_room(self._scratch, 100 * count) else tempfile.gettempdir()
         title = f"{count:,} references"
-        with tempfile.TemporaryDirectory(prefix="imageshards-bench-", dir=place) as folder:
+        with tempfile.TemporaryDirectory(prefix="imageshards-bench-", dir=parent) as folder:
             manifest = f"{folder}/manifest.csv"
             subprocess.run([sys.executable, script, "make", manifest, str(count)], check=True)
-            # Some 1,000 images a shard, as 150 MB hold.
+            # About 1,000 images per shard, as in shards of 150 MB.
             argv = [str(python), "-P", script, "run", manifest, str(math.ceil(count / 1000))]
             runs = []
             for _ in range(self._args.rounds):
@@ -327,7 +351,7 @@ class _Suite:
                 if not measured.problem:
                     found = json.loads(measured.stdout.splitlines()[-1])["images"]
                     if found != count:
-                        raise ValueError(f"{title}: {found:,} came out")
+                        raise ValueError(f"{title}: only {found:,} in the output")
                 _say(f"{title}: {measured.problem or f'{measured.seconds:.2f} s'}")
         self._results.figures[f"references-{count}"] = _figure(title, runs)
 
@@ -338,7 +362,7 @@ class _Suite:
             if not environment.error:
                 found[name] = environments.versions(environment.python, _PACKAGES[name])
         medium = "tmpfs" if is_tmpfs(self._scratch) else "disk"
-        # Where the images lie on this machine is of no use elsewhere.
+        # The path of the images is specific to this machine: only the folder's name is kept.
         words = [self._args.images.name if w == str(self._args.images) else w for w in sys.argv[1:]]
         command = ["python", "-m", "benchmarks.run", *words]
         return {

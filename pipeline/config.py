@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.images.convert import Rules
+from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import MAX_SIDE, Resize
 from imageshards.transforms.images.validate import MAX_PIXELS
 from imageshards.transforms.inputs.fetch import ImageReader
@@ -395,14 +395,14 @@ class Config:
         return schema_of(self.options)
 
     @cached_property
-    def rules(self) -> Rules:
+    def rules(self) -> ImagePolicy:
         """How images are checked and converted."""
         convert = self.convert
         if SCHEMAS[self.features].holds == "pixels":
             convert = "pixels"
         elif self.features == "imagenet":
             convert = "jpeg"  # TPU code for ImageNet decodes nothing else
-        return Rules(
+        return ImagePolicy(
             check=self.check,  # type: ignore[arg-type]
             convert=convert,  # type: ignore[arg-type]
             exif=self.exif,  # type: ignore[arg-type]

@@ -1,10 +1,11 @@
-"""Fixtures: images, builds, command lines."""
+"""Fixtures of all tests: images, builds, and the command line."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 from helpers import write_images
 
@@ -14,10 +15,16 @@ from imageshards.pipeline.run import Summary, run
 
 LOCAL = ["--runner=FnApiRunner"]
 
+# On a busy machine the time of an example says nothing about the code.
+hypothesis.settings.register_profile(
+    "tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("tests")
+
 
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """120 images in 6 class folders; nobody writes there."""
+    """A folder with 120 images in 6 class folders; tests do not write to it."""
     folder = tmp_path_factory.mktemp("photos")
     write_images(folder, 6, 20)
     return folder
@@ -28,7 +35,7 @@ Build = Callable[..., Summary]
 
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
-    """build(input, **options) -> Summary; the output is tmp_path/out unless told."""
+    """build(*inputs, **options) -> Summary; the default output is tmp_path/out."""
 
     def do(*inputs: Path | str, beam: list[str] | None = None, **options: object) -> Summary:
         options.setdefault("output", str(tmp_path / "out"))

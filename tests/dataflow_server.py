@@ -1,4 +1,4 @@
-"""A stub of the Dataflow API: what a submission asks of it, on localhost.
+"""A stub of the Dataflow API on localhost, with the requests of a submission.
 
 Format: https://cloud.google.com/dataflow/docs/reference/rest/v1b3/projects.locations.jobs
 """
@@ -18,15 +18,15 @@ JOB_ID = "2026-01-02_03_04_05-1234567890"
 
 @dataclass
 class Service:
-    """Takes one job, and says of it what the test wants.
+    """Accepts one job, and reports the state that the test sets.
 
     Attributes:
-      end: what becomes of the job; gets its description, returns its last state.
-      error: the text of the one message of a job.
-      refuse: the HTTP status of a service that takes no job; 0: it takes it.
-      endpoint: where it listens.
-      requests: "METHOD path", in order.
-      job: the description that was submitted.
+      end: runs the job: takes its description, and returns its final state.
+      error: the text of the job's only message; empty: it has none.
+      refuse: HTTP status with which the service refuses a job; 0: it accepts it.
+      endpoint: the URL of the service.
+      requests: "METHOD path" of all requests, in order.
+      job: the description of the submitted job.
     """
 
     end: Callable[[dict[str, Any]], str] = lambda job: "JOB_STATE_DONE"
@@ -74,7 +74,7 @@ class Service:
 
 @contextmanager
 def serve(service: Service) -> Iterator[Service]:
-    """The service, listening."""
+    """Runs the service until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
         def _do(self) -> None:

@@ -1,8 +1,8 @@
-"""The install steps of a Dockerfile, run without Docker in an environment of their own.
+"""Runs the install steps of a Dockerfile without Docker, in a virtual environment.
 
-Python's base image is a fresh virtual environment, the image's root a folder. What comes from
-other images (COPY --from) is left out. As with Docker, a RUN whose step and files are those of an
-earlier run is not run again.
+A new virtual environment replaces Python's base image, and a folder the root of the image. Files
+of other images (COPY --from) are skipped. As with Docker, a RUN step is cached: it runs again only
+if it, an earlier step or a copied file has changed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# How pip reaches its index is the machine's business.
+# Variables of this machine that pip needs to reach its index.
 _KEPT = ("PIP_", "SSL_", "HTTP", "http", "NO_PROXY", "no_proxy", "REQUESTS_")
 
 
 def stages(text: str) -> dict[str, tuple[str, list[tuple[str, str]]]]:
-    """Stage -> (what it is made from, its steps as (instruction, rest)); "" holds global ARGs."""
+    """Stage -> (its base, its steps as (instruction, arguments)); stage "" has the global ARGs."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     whole = re.sub(r"\\\n\s*", "", "\n".join(lines))
     found: dict[str, tuple[str, list[tuple[str, str]]]] = {"": ("", [])}
@@ -39,7 +39,7 @@ def stages(text: str) -> dict[str, tuple[str, list[tuple[str, str]]]]:
 
 
 def steps_of(text: str, stage: str) -> list[tuple[str, str]]:
-    """All steps that a stage stands on, those of its base stages first."""
+    """All steps of a stage, after those of its base stages."""
     found = stages(text)
     base, steps = found[stage]
     return [*(steps_of(text, base) if base in found else []), *steps]
@@ -47,12 +47,12 @@ def steps_of(text: str, stage: str) -> list[tuple[str, str]]:
 
 @dataclass
 class Image:
-    """What is installed so far.
+    """A built stage.
 
     Attributes:
-      root: the folder that stands for the image's root.
-      environment: variables in it.
-      seconds: that each RUN took, in order, when it was run.
+      root: the folder that represents the root of the image.
+      environment: environment variables of the image.
+      seconds: wall time of each RUN step when it last ran, in order.
     """
 
     root: Path
@@ -64,7 +64,7 @@ class Image:
         return self.root / "venv/bin/python"
 
     def run(self, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command in it."""
+        """Runs a command in the image."""
         return subprocess.run(
             command, cwd=self.root, env={**self.environment, **environment},
             capture_output=True, text=True, check=False, timeout=600,
@@ -72,7 +72,7 @@ class Image:
 
 
 def build(dockerfile: Path, stage: str, context: Path, cache: Path) -> Image:
-    """Builds a stage below `cache`; older builds there are deleted."""
+    """Builds a stage in a folder below `cache`, and deletes older builds there."""
     text = dockerfile.read_text()
     values = dict(_pair(rest) for instruction, rest in stages(text)[""][1] if instruction == "ARG")
     steps = steps_of(text, stage)
@@ -109,10 +109,10 @@ def build(dockerfile: Path, stage: str, context: Path, cache: Path) -> Image:
             where.mkdir(parents=True, exist_ok=True)
         elif instruction == "COPY" and not rest.startswith("--from="):
             *sources, target = rest.split()
-            place = root / target.lstrip("/") if target.startswith("/") else where / target
+            target_path = root / target.lstrip("/") if target.startswith("/") else where / target
             for source in sources:
                 state = _digest(state, _content(context / source))
-                _copy(context / source, place, into=target.endswith("/"))
+                _copy(context / source, target_path, into=target.endswith("/"))
         elif instruction == "RUN":
             done = root / f".{state}"
             if not done.exists():
@@ -137,12 +137,12 @@ def _filled(value: str, known: dict[str, str]) -> str:
     return re.sub(r"\$\{(\w+)\}", lambda match: known.get(match[1], ""), value)
 
 
-def _copy(source: Path, place: Path, *, into: bool) -> None:
+def _copy(source: Path, target_path: Path, *, into: bool) -> None:
     if source.is_dir():
         ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, place, dirs_exist_ok=True, ignore=ignore)
+        shutil.copytree(source, target_path, dirs_exist_ok=True, ignore=ignore)
         return
-    target = place / source.name if into else place
+    target = target_path / source.name if into else target_path
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source, target)
 

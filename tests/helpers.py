@@ -1,4 +1,4 @@
-"""Small real images that the tests make themselves, and ways to look at a data set."""
+"""Small real images, and functions that read data sets and run the command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from imageshards.transforms.shards.read_back import Record
 
 
 def image_bytes(number: int, kind: str = "JPEG", size: tuple[int, int] = (24, 16)) -> bytes:
-    """A picture that differs for every number; size is (width, height)."""
+    """An image file with a different picture for every number; size is (width, height)."""
     rng = np.random.default_rng(number)
     small = Image.fromarray(rng.integers(0, 255, (4, 4, 3), dtype=np.uint8))
     out = io.BytesIO()
@@ -27,13 +27,13 @@ def image_bytes(number: int, kind: str = "JPEG", size: tuple[int, int] = (24, 16
 
 
 def write_images(folder: Path, classes: int, per_class: int) -> list[Path]:
-    """folder/CLASS/NUMBER.jpg, class by class."""
+    """Writes folder/CLASS/NUMBER.jpg; returns the paths, class by class."""
     paths = []
     for label in range(classes):
-        place = folder / f"class{label:02d}"
-        place.mkdir(parents=True, exist_ok=True)
+        class_folder = folder / f"class{label:02d}"
+        class_folder.mkdir(parents=True, exist_ok=True)
         for number in range(per_class):
-            path = place / f"{number:04d}.jpg"
+            path = class_folder / f"{number:04d}.jpg"
             path.write_bytes(image_bytes(label * per_class + number))
             paths.append(path)
     return paths
@@ -44,7 +44,7 @@ def shards(folder: Path | str, split: str = "*") -> list[Path]:
 
 
 def records(folder: Path | str, split: str = "*") -> list[Record]:
-    """All records of a split, in order."""
+    """All records of a split, in the order of its shards."""
     return [record for path in shards(folder, split) for record in read_back.read_shard(str(path))]
 
 
@@ -53,7 +53,7 @@ def names(folder: Path | str, split: str = "*") -> list[str]:
 
 
 def contents(folder: Path | str) -> dict[str, bytes]:
-    """Every file of a data set by its path, the name of the data set left out."""
+    """Path below the folder -> content, of every file."""
     folder = Path(folder)
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -72,11 +72,12 @@ def rejects(folder: Path | str) -> list[dict]:  # type: ignore[type-arg]
 
 
 def every_file(folder: Path) -> dict[str, bytes]:
+    """Absolute path -> content, of every file below a folder."""
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def told(errors: str) -> list[str]:
-    """The lines of stderr without those of the progress, which a slow machine has time to show."""
+    """The lines of stderr without progress, which only a slow machine shows."""
     progress = re.compile(r"imageshards: (listing|[\d,]+ of [\d,]+ shards, .*)")
     return [line for line in errors.splitlines() if not progress.fullmatch(line)]
 
@@ -85,7 +86,7 @@ IMAGESHARDS = [sys.executable, "-m", "imageshards.launch.cli"]
 
 
 def imageshards(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs the command line to its end."""
+    """Runs the command line in a process of its own, and waits for it."""
     return subprocess.run(
         [*IMAGESHARDS, *map(str, arguments)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""A small file of every format and mode that Pillow writes, and broken ones."""
+"""Small image files of every format and mode, corrupt ones, and checks of converted images."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from functools import cache
 import numpy as np
 import pillow_heif
 from PIL import Image, ImageCms
+
+from imageshards.transforms.images import headers
+from imageshards.transforms.images.convert import Converted, convert
+from imageshards.transforms.images.policy import ImagePolicy
+from imageshards.transforms.images.validate import ImageError
 
 WIDTH, HEIGHT = 37, 22
 
@@ -44,7 +49,7 @@ _VARIANTS = (
 
 
 def picture(mode: str = "RGB", size: tuple[int, int] = (WIDTH, HEIGHT)) -> Image.Image:
-    """A smooth picture in a mode of Pillow's; size is (width, height)."""
+    """A smooth picture in a mode of Pillow; size is (width, height)."""
     width, height = size
     x, y = np.meshgrid(np.linspace(0, 1, width), np.linspace(0, 1, height))
     grey = x * (1 - y)
@@ -71,10 +76,10 @@ def picture(mode: str = "RGB", size: tuple[int, int] = (WIDTH, HEIGHT)) -> Image
 
 
 def saved(image: Image.Image, kind: str, **options: object) -> bytes:
-    """The bytes of a file; `frames` adds that many more frames."""
+    """An image file; `frames` is its number of frames."""
     if kind == "HEIF":
         pillow_heif.register_heif_opener()
-    if kind == "ICNS":  # Pillow would write a megabyte, of every size up to 1024
+    if kind == "ICNS":  # Pillow would write a megabyte: all sizes up to 1024
         png = saved(image.resize((16, 16), Image.Resampling.NEAREST), "PNG")
         return struct.pack(">4sI4sI", b"icns", len(png) + 16, b"icp4", len(png) + 8) + png
     frames = options.pop("frames", 0)
@@ -88,11 +93,11 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
 
 @cache
 def written() -> dict[str, bytes]:
-    """Format, mode and variant -> a file, for everything that Pillow can write here."""
+    """ "FORMAT-MODE" or "FORMAT-MODE-VARIANT" -> a file, for all that Pillow can write."""
     found = {}
     for kind in FORMATS:
         for mode in MODES:
-            # That Pillow refuses a mode is known only by asking.
+            # Pillow lists nowhere which modes a format supports.
             try:
                 found[f"{kind}-{mode}"] = saved(picture(mode), kind)
             except (OSError, ValueError, KeyError, SystemError, RuntimeError, TypeError):
@@ -104,7 +109,7 @@ def written() -> dict[str, bytes]:
 
 
 def _by_hand() -> Iterator[tuple[str, bytes]]:
-    """Formats that Pillow reads and does not write, and PNGs that it does not."""
+    """Files of formats that Pillow only reads, and PNGs that it does not write."""
     rgb = np.asarray(picture())
     planes = np.moveaxis(rgb, -1, 0).tobytes()
     yield "PSD-RGB", (
@@ -165,18 +170,63 @@ def png(colour: int, depth: int, samples: int, transparent: bool = False) -> byt
 
 
 def truncated(data: bytes, times: int = 10) -> list[bytes]:
-    """The beginnings of a file: cut at evenly spread places."""
-    return [data[: len(data) * place // times] for place in range(times)]
+    """The beginnings of a file, cut at evenly spaced positions."""
+    return [data[: len(data) * part // times] for part in range(times)]
 
 
-def garbled(data: bytes, times: int = 10) -> list[bytes]:
-    """The file with four bytes changed at ten places, half of them in its head."""
+def corrupted(data: bytes, times: int = 10) -> list[bytes]:
+    """Copies of a file with four bytes changed each; in half of them within the first 64 bytes."""
     rng = np.random.default_rng(len(data))
     found = []
-    for place in range(times):
+    for number in range(times):
         broken = bytearray(data)
-        reach = len(data) if place % 2 else min(len(data), 64)
+        reach = len(data) if number % 2 else min(len(data), 64)
         for at in rng.integers(0, reach, 4):
             broken[at] = rng.integers(0, 256)
         found.append(bytes(broken))
     return found
+
+
+def pixels(data: bytes) -> np.ndarray:
+    """What TensorFlow decodes: uint8, (height, width, channels)."""
+    import tensorflow as tf
+
+    return tf.io.decode_image(data, expand_animations=False).numpy()
+
+
+def assert_decodes(image: Converted) -> None:
+    """TensorFlow decodes the file to the stated size, and its format is the stated one."""
+    shape = pixels(image.data).shape
+    assert shape[:2] == (image.info.height, image.info.width)
+    assert shape[2] in (1, 3) or (shape[2] == 4 and image.info.format == "PNG")
+    assert image.info.format == Image.open(io.BytesIO(image.data)).format.replace("MPO", "JPEG")
+
+
+KINDS = {"Empty", "NotAnImage", "Unsupported", "TooLarge", "TooSmall", "Truncated", "Corrupt"}
+
+
+def outcome(data: bytes, policy: ImagePolicy | None = None) -> str:
+    """Converts a file; returns "decodes" or the kind of the error. Nothing else may happen."""
+    try:
+        image = convert(data, policy or ImagePolicy())
+    except ImageError as caught:
+        error = caught
+    else:
+        assert_decodes(image)
+        return "decodes"
+    assert str(error)
+    assert "\n" not in str(error)
+    assert error.kind in KINDS
+    return error.kind
+
+
+def with_orientation(orientation: int, kind: str, order: str = "big") -> bytes:
+    """A file whose EXIF block, in the given byte order, holds an orientation."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    exif[0x010F] = "A camera"
+    blob = exif.tobytes()
+    if order == "big":
+        blob = headers.exif_with_orientation(orientation)
+    options = {"quality": 100, "subsampling": 0} if kind == "JPEG" else {"lossless": True}
+    return saved(picture(), kind, exif=blob, **options)

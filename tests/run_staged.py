@@ -1,6 +1,6 @@
 """Runs a staged pipeline.pb in this process: python run_staged.py FILE.
 
-What Dataflow does with it on workers, in an environment that need not hold the tests.
+It replaces the workers of Dataflow, and runs in an environment without the tests.
 """
 
 import sys

@@ -18,23 +18,23 @@ from PIL import Image
 
 
 def int64_feature(value: int) -> tf.train.Feature:
-    """A feature of one number."""
+    """Returns a feature with one integer."""
     return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
 
 
 def bytes_feature(value: bytes) -> tf.train.Feature:
-    """A feature of one text."""
+    """Returns a feature with one byte string."""
     return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
 
 
 class ToExample(beam.DoFn):
-    """A path -> a serialized tf.train.Example."""
+    """Converts a path to a serialized tf.train.Example."""
 
     def __init__(self, labels: dict[str, int]) -> None:
         self.labels = labels
 
     def process(self, path: str) -> Iterator[bytes]:
-        """Reads the image and its size."""
+        """Reads an image, and its size from its header."""
         with open(path, "rb") as file:
             data = file.read()
         with Image.open(io.BytesIO(data)) as image:
@@ -59,7 +59,7 @@ def main(images: Path, output: Path, shards: int) -> None:
     begin = time.perf_counter()
     paths = sorted(images.glob("*/*"))
     labels = {name: label for label, name in enumerate(sorted({p.parent.name for p in paths}))}
-    # Named, because DirectRunner first tries to download another runner.
+    # Named, because DirectRunner first tries to download Prism.
     with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
         _ = (
             pipeline

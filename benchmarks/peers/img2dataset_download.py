@@ -13,7 +13,7 @@ from img2dataset import download
 
 
 def main(images: Path, output: Path, shards: int, server: str) -> None:
-    """Downloads all images, as they are, into tar files."""
+    """Downloads all images unchanged into tar files."""
     begin = time.perf_counter()
     paths = sorted(images.glob("*/*"))
     random.seed(0)

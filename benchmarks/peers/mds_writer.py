@@ -10,8 +10,8 @@ from streaming import MDSWriter
 
 
 def main(images: Path, output: Path, shards: int) -> None:
-    """Writes the shards one after the other."""
-    # A shard ends where the next image would not fit: a little more than the average.
+    """Writes the shards one after another."""
+    # A shard ends before the image that would exceed the limit: 2 % above the average size.
     limit = int(1.02 * sum(path.stat().st_size for path in images.glob("*/*")) / shards)
     begin = time.perf_counter()
     paths = sorted(images.glob("*/*"))

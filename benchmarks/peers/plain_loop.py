@@ -1,4 +1,4 @@
-"""The loop of every tutorial: python plain_loop.py IMAGES OUT SHARDS [--decode]."""
+"""The loop of the tutorials: python plain_loop.py IMAGES OUT SHARDS [--decode]."""
 
 import io
 import json
@@ -12,17 +12,17 @@ from PIL import Image
 
 
 def int64_feature(value: int) -> tf.train.Feature:
-    """A feature of one number."""
+    """Returns a feature with one integer."""
     return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
 
 
 def bytes_feature(value: bytes) -> tf.train.Feature:
-    """A feature of one text."""
+    """Returns a feature with one byte string."""
     return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
 
 
 def main(images: Path, output: Path, shards: int, decode: bool) -> None:
-    """Writes the shards one after the other."""
+    """Writes the shards one after another."""
     begin = time.perf_counter()
     paths = sorted(images.glob("*/*"))
     labels = {name: label for label, name in enumerate(sorted({p.parent.name for p in paths}))}

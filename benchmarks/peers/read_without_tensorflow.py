@@ -1,7 +1,7 @@
-"""Encoded images and labels, without TensorFlow: python read_without_tensorflow.py HOW DIR SPLIT.
+"""Reads images and labels without TensorFlow: python read_without_tensorflow.py HOW DIR SPLIT.
 
-Prints JSON: records a second. The tfrecord package checks no CRC; what it can do by an index is to
-seek, so that a random record costs it an open file and a search.
+Prints records per second as JSON. The tfrecord package does not check CRCs. It uses an index only
+to seek to the start of a part, so that each random record takes opening the file and a search.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _RANDOM_READS = 2000
 
 
 def opened(how: str, folder: Path, split: str) -> Iterator[Any]:
-    """By the reader of imageshards."""
+    """Reads with imageshards."""
     from imageshards import reader
 
     records = reader.open(folder, split, decode=False, check=how != "open-unchecked")
@@ -32,7 +32,7 @@ def opened(how: str, folder: Path, split: str) -> Iterator[Any]:
 
 
 def by_tfrecord(how: str, folder: Path, split: str) -> Iterator[Any]:
-    """The tfrecord package."""
+    """Reads with the tfrecord package."""
     from tfrecord import tfrecord_loader
 
     paths = sorted(folder.glob(f"{split}-*.tfrecord"))
@@ -44,12 +44,12 @@ def by_tfrecord(how: str, folder: Path, split: str) -> Iterator[Any]:
     for _ in range(_RANDOM_READS):
         path = rng.choice(paths)
         index = folder / "metadata" / "index" / f"{path.stem}.idx"
-        # Without a shard it begins at a random record.
+        # Without the argument `shard` it starts at a random record.
         yield next(iter(tfrecord_loader(str(path), str(index), _FEATURES)))
 
 
 def main(how: str, folder: Path, split: str) -> None:
-    """Reads all there is, or some at random."""
+    """Reads all records, or some at random, and prints the rate."""
     source = by_tfrecord if how.startswith("tfrecord") else opened
     next(source(how, folder, split))
     begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What the programs of benchmarks/resize.py share: the loop, the clock, the memory.
+"""The loop of the programs of benchmarks/resize.py, with its time and memory.
 
 Standard library only.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 def jpeg_size(data: bytes) -> tuple[int, int]:
-    """(width, height) of a JPEG."""
+    """Returns (width, height) of a JPEG."""
     at = 2
     while True:
         marker, length = struct.unpack_from(">HH", data, at)
@@ -23,12 +23,12 @@ def jpeg_size(data: bytes) -> tuple[int, int]:
 
 
 def peak() -> int:
-    """The most memory that this process has had, in bytes."""
+    """Returns the peak memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def run(resize: Callable[[bytes, int], bytes]) -> None:
-    """Resizes the files that stdin names to a short side of argv[1], and tells how it went."""
+    """Resizes the files listed on stdin to a shorter side of argv[1]; prints time and memory."""
     side = int(sys.argv[1])
     paths = sys.stdin.read().splitlines()
     seconds = 0.0
@@ -39,7 +39,7 @@ def run(resize: Callable[[bytes, int], bytes]) -> None:
         begin = time.perf_counter()
         out = resize(data, side)
         seconds += time.perf_counter() - begin
-        # What is smaller stays as it is: that is right, too.
+        # Smaller images are not enlarged.
         right += min(jpeg_size(out)) == min(side, *jpeg_size(data))
         size += len(out)
         if number == len(paths) // 2:

@@ -1,4 +1,4 @@
-"""Pillow alone: draft, resize, save. See benchmarks/resize.py."""
+"""Resizes with Pillow (draft, resize, save): see benchmarks/resize.py."""
 
 import io
 
@@ -7,7 +7,7 @@ from resize_loop import run
 
 
 def resize(data: bytes, side: int) -> bytes:
-    """As a script would, with Lanczos, and a draft that leaves it twice the pixels it needs."""
+    """Resizes with Lanczos, after decoding to at least twice the target size."""
     image = Image.open(io.BytesIO(data))
     width, height = image.size
     short = min(width, height)

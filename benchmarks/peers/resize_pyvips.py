@@ -1,4 +1,4 @@
-"""pyvips alone: thumbnail. See benchmarks/resize.py."""
+"""Resizes with pyvips (thumbnail): see benchmarks/resize.py."""
 
 import os
 
@@ -11,7 +11,7 @@ _FAR = 10_000_000
 
 
 def resize(data: bytes, side: int) -> bytes:
-    """Lanczos after shrink-on-load, which is what libvips does by itself."""
+    """Resizes with Lanczos after shrink-on-load, the defaults of libvips."""
     image = pyvips.Image.new_from_buffer(data, "")
     short = min(image.width, image.height)
     if short <= side:

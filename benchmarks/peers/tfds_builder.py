@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf  # noqa: F401 - it would be imported inside of what is timed
+import tensorflow as tf  # noqa: F401 - otherwise the import would be timed
 import tensorflow_datasets as tfds
 
 IMAGES, OUTPUT, SHARDS = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 
 
 class Photographs(tfds.core.GeneratorBasedBuilder):
-    """Images of a folder, a class a sub-folder."""
+    """Images of a folder with a sub-folder for each class."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -42,7 +42,7 @@ class Photographs(tfds.core.GeneratorBasedBuilder):
 
 
 def main() -> None:
-    """Prepares the data set."""
+    """Writes the data set."""
     begin = time.perf_counter()
     builder = Photographs(data_dir=OUTPUT, file_format="tfrecord")
     builder.download_and_prepare(

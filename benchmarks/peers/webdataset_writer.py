@@ -11,7 +11,7 @@ import webdataset as wds
 
 
 def main(images: Path, output: Path, shards: int) -> None:
-    """Writes the shards one after the other."""
+    """Writes the shards one after another."""
     begin = time.perf_counter()
     paths = sorted(images.glob("*/*"))
     labels = {name: label for label, name in enumerate(sorted({p.parent.name for p in paths}))}

@@ -1,6 +1,6 @@
-"""Airflow in an environment of its own, and imageshards in the project's.
+"""Fixtures for tests that run in Airflow's environment, which does not have imageshards.
 
-Run with --confcutdir tests/airflow, since nothing of imageshards can be imported here.
+Run with --confcutdir tests/airflow: the other conftest.py imports imageshards.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nights import Run
 
 @pytest.fixture(scope="session")
 def database() -> None:
-    """Airflow's, on SQLite."""
+    """Airflow's database, on SQLite."""
     from airflow.utils.db import initdb
 
     initdb()
@@ -26,7 +26,7 @@ Runner = Callable[..., Run]
 
 @pytest.fixture
 def run(database: None, capfd: pytest.CaptureFixture[str]) -> Runner:
-    """run(dag file, **params): one run of its DAG, by dag.test()."""
+    """run(dag file, **params) -> Run: runs the DAG once with dag.test()."""
 
     def do(path: Path, **params: Any) -> Run:
         from airflow.dag_processing.dagbag import DagBag

@@ -1,6 +1,6 @@
-"""DAG files, images and data sets; what a run came to.
+"""Helpers for DAG files, images, data sets, and the results of DAG runs.
 
-Airflow is set up by importing this: before anything imports Airflow.
+Importing this module configures Airflow, so import it before Airflow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ os.environ.update(
 
 
 def write_dag(dag_id: str, arguments: str, folder: Path = HOME / "dags") -> Path:
-    """A copy of the DAG file, edited as a team would: with another DATASETS."""
+    """Writes a copy of the DAG file in which DATASETS has one entry; returns its path."""
     text, edits = re.subn(
         r"^DATASETS: .*?^}\n",
         lambda _: (
@@ -46,18 +46,18 @@ def write_dag(dag_id: str, arguments: str, folder: Path = HOME / "dags") -> Path
 
 
 def data(*arguments: object) -> str:
-    """Runs data.py."""
+    """Runs data.py; returns its output."""
     command = [str(PYTHON), str(ROOT / "tests/airflow/data.py"), *map(str, arguments)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def splits(output: Path) -> dict[str, str]:
-    """Image -> split of a data set."""
+    """Image -> its split in a data set."""
     return json.loads(data("names", output))
 
 
 def data_set(output: Path) -> dict[str, bytes]:
-    """The files of a data set that do not say where it lies."""
+    """Path below the folder -> content, of every file of a data set."""
     return {
         str(path.relative_to(output)): path.read_bytes()
         for path in sorted(output.rglob("*"))
@@ -66,7 +66,7 @@ def data_set(output: Path) -> dict[str, bytes]:
 
 
 class Run:
-    """A run of a DAG that has ended."""
+    """The result of a DAG run."""
 
     def __init__(self, dag_run: Any, log: str) -> None:
         instances = dag_run.get_task_instances()
@@ -91,7 +91,7 @@ class Run:
         return XComModel.deserialize_value(row)
 
     def asset_event(self) -> dict[str, Any] | None:
-        """What the run told those that wait for its asset."""
+        """The extra data of the asset event that the run emitted, or None."""
         from airflow.models.asset import AssetEvent
         from airflow.settings import Session
         from sqlalchemy import select
@@ -101,6 +101,6 @@ class Run:
         )
 
     def error(self) -> str:
-        """The last line of the error with which a task failed."""
+        """The last error line in the log; empty without one."""
         errors = re.findall(r"^[\w.]+(?:Exception|Error): .*$", self.log, re.MULTILINE)
         return errors[-1] if errors else ""

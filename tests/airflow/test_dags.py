@@ -1,4 +1,4 @@
-"""What the scheduler sees of the DAG files: they are parsed, and nothing is run."""
+"""The DAG files as the scheduler parses them; no task runs."""
 
 import json
 import os
@@ -16,7 +16,6 @@ from airflow.dag_processing.dagbag import DagBag
 bag = DagBag(dag_folder=sys.argv[1])
 print(json.dumps({
     "errors": bag.import_errors, "warnings": bag.captured_warnings, "dags": sorted(bag.dags),
-    "seconds": {stat.file: stat.duration.total_seconds() for stat in bag.dagbag_stats},
 }))
 """
 
@@ -30,10 +29,7 @@ def test_every_dag_imports_without_error_and_warning():
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["dags"] == ["photos", "train"]
     assert (found["errors"], found["warnings"]) == ({}, {})
-    assert str(DAGS) not in done.stderr, "a warning names one of our files"
-    # Some 1.2 s on an idle machine, most of it the providers' own imports.
-    print(found["seconds"])
-    assert sum(found["seconds"].values()) < 10
+    assert str(DAGS) not in done.stderr, "a warning names one of the DAG files"
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +39,7 @@ def dags():
     return DagBag(dag_folder=str(DAGS)).dags
 
 
-def test_an_operator_is_helped(dags):
+def test_tasks_are_documented_and_retried(dags):
     photos = dags["photos"]
     assert photos.max_active_runs == 1
     assert photos.catchup is False
@@ -62,15 +58,15 @@ def test_an_operator_is_helped(dags):
     assert [asset.name for asset in dags["train"].timetable.asset_condition.objects] == ["photos"]
 
 
-def test_the_trigger_form_is_usable(dags):
+def test_every_field_of_the_trigger_form_is_described_and_valid(dags):
     params = dags["photos"].params
     for name in params:
         param = params.get_param(name)
         assert param.description, name
         assert param.schema.get("type"), name
         assert param.schema.get("section"), name
-        default = param.resolve()  # is valid
-        # The form takes an empty text for none, and asks for what may not be null.
+        default = param.resolve()  # raises an error if it is invalid
+        # The form submits null for an empty text, so that an empty default could never be chosen.
         assert default != "", name
     assert params.get_param("engine").schema["enum"] == ["local", "dataflow", "flex_template"]
 
@@ -83,16 +79,25 @@ def test_the_trigger_form_is_usable(dags):
         ("options", {"--num_shards": 3}), ("engine", "spark"), ("overwrite", "yes"),
     ],
 )  # fmt: skip
-def test_the_form_refuses(dags, name: str, value: object):
+def test_the_form_rejects_invalid_values(dags, name: str, value: object):
     from airflow.sdk.exceptions import ParamValidationError
 
     with pytest.raises(ParamValidationError):
         dags["photos"].params.get_param(name).resolve(value)
 
 
-def test_the_serialized_dag_is_the_same(dags):
-    """As the scheduler and the web server get it."""
+def test_a_serialized_dag_has_the_same_tasks_and_params(dags):
+    """The scheduler and the web server get DAGs in this form."""
     from airflow.serialization.serialized_objects import DagSerialization
 
+    assert dags
     for dag in dags.values():
-        DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+        restored = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+        assert restored.dag_id == dag.dag_id
+        assert restored.params.dump() == dag.params.dump()
+        assert {task.task_id: task.downstream_task_ids for task in restored.tasks} == {
+            task.task_id: task.downstream_task_ids for task in dag.tasks
+        }
+        assert {task.task_id: task.retries for task in restored.tasks} == {
+            task.task_id: task.retries for task in dag.tasks
+        }

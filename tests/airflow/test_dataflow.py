@@ -1,7 +1,7 @@
-"""The DAG with Dataflow: all but Google's machines. The API and the buckets are on localhost.
+"""The DAG with the engine Dataflow; the service and Cloud Storage are servers on localhost.
 
-What is submitted runs: the stub takes the pipeline from where it was staged, and runs it in
-imageshards' environment.
+The service runs the job: it reads the staged pipeline, and runs it in the environment of
+imageshards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DAY = "2026-11-01"
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """gs://bucket/photos/DAY/..., and what leads clients to it."""
+    """Environment variables of clients of a server with images in gs://bucket/photos/DAY."""
     folder = tmp_path_factory.mktemp("gcs")
     data("images", folder / "in/photos" / DAY, 0, 30)
     credentials = folder / "credentials.json"
@@ -58,7 +58,7 @@ def bucket(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> stor
 
 @dataclass
 class Dataflow(Service):
-    """The service, with Flex Templates: the launcher runs here what its image runs there."""
+    """The service with Flex Templates: it runs the command of the launcher's image."""
 
     work: Path = Path()
     bucket: Any = None
@@ -127,7 +127,7 @@ def dag(name: str, endpoint: str, **more: object) -> Path:
     return write_dag(name, ", ".join(f"{key}={value!r}" for key, value in arguments.items()))
 
 
-def test_a_job_from_the_schedule_to_the_pointer(
+def test_a_dataflow_job_is_built_verified_and_published(
     dataflow: Dataflow, bucket: storage.Bucket, run: Runner
 ):
     done = run(dag("in_the_cloud", dataflow.endpoint), date=DAY)
@@ -135,7 +135,7 @@ def test_a_job_from_the_schedule_to_the_pointer(
         "check": "success", "build": "success", "build_flex_template": "skipped",
         "verify": "success", "publish": "success",
     }, done.error()  # fmt: skip
-    # The operator found the id in the log, and waited until the service said that it is done.
+    # The operator found the job's id in the log, and waited until the job was done.
     assert done.xcom("build", "dataflow_job_id") == JOB_ID
     assert dataflow.ran == [f"in-the-cloud-{DAY}"]
     assert any(request.startswith("GET /v1b3/") for request in dataflow.requests)
@@ -147,7 +147,7 @@ def test_a_job_from_the_schedule_to_the_pointer(
     assert set(again.states.values()) == {"skipped"}
 
 
-def test_a_job_that_fails_says_why(dataflow: Dataflow, run: Runner):
+def test_the_error_of_a_failed_job_is_reported(dataflow: Dataflow, run: Runner):
     dataflow.end = lambda job: "JOB_STATE_FAILED"
     dataflow.error = (
         "Traceback (most recent call last):\n"
@@ -161,7 +161,7 @@ def test_a_job_that_fails_says_why(dataflow: Dataflow, run: Runner):
 
 @pytest.fixture
 def job_service(dataflow: Dataflow, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The part of the API that triggers ask, by gRPC: google.dataflow.v1beta3.JobsV1Beta3."""
+    """The gRPC service that triggers poll: google.dataflow.v1beta3.JobsV1Beta3."""
     from airflow.providers.google.cloud.hooks.dataflow import AsyncDataflowHook
     from google.cloud.dataflow_v1beta3 import GetJobRequest, Job, JobState
     from google.cloud.dataflow_v1beta3.services.jobs_v1_beta3.transports import (
@@ -194,7 +194,7 @@ def job_service(dataflow: Dataflow, monkeypatch: pytest.MonkeyPatch) -> Iterator
     server.stop(None)
 
 
-def test_a_flex_template(
+def test_a_flex_template_is_launched_with_the_options_of_the_form(
     dataflow: Dataflow, job_service: None, bucket: storage.Bucket, run: Runner
 ):
     template = {

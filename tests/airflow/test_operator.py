@@ -1,4 +1,4 @@
-"""The Beam operator's traps: what it does with options and output that imageshards must bear."""
+"""How imageshards works with Airflow's Beam operator: its options, output, and errors."""
 
 import importlib.util
 import json
@@ -35,7 +35,7 @@ def dag_file() -> Any:
 
 @pytest.fixture
 def operator(dag_file: Any, tmp_path: Path) -> Callable[..., Any]:
-    """operator(options, python): the build task's, writing to tmp_path/out."""
+    """operator(options, python) -> the operator of the build task; it writes to tmp_path/out."""
 
     def make(options: Mapping[str, Any], python: Path | str = PYTHON) -> Any:
         return dag_file.ImageshardsBuildOperator(
@@ -61,7 +61,7 @@ def build_json(tmp_path: Path) -> dict[str, Any]:
     return json.loads((tmp_path / "out/metadata/build.json").read_text())
 
 
-# Runs imageshards, with 70 KiB of log from within: more than a pipe holds.
+# Runs imageshards, and logs 70 KiB, which is more than a pipe buffers.
 CHATTY = """#!{python} -u
 import logging, sys
 from imageshards.launch import cli
@@ -83,7 +83,7 @@ cli.entry()
 
 
 def interpreter(path: Path, text: str) -> Path:
-    """A program in the place of Python; it also tells Beam's version, for which it is asked."""
+    """Writes a program that replaces Python; it runs `python -c`, which the operator also calls."""
     path.write_text(text.replace(
         "import logging", "import os, sys\nif sys.argv[1] == '-c':\n"
         f"    os.execv({str(PYTHON)!r}, [{str(PYTHON)!r}, *sys.argv[1:]])\nimport logging", 1
@@ -92,10 +92,10 @@ def interpreter(path: Path, text: str) -> Path:
     return path
 
 
-def test_70_kib_of_log_and_a_line_of_result(
+def test_a_long_log_before_the_result_does_not_block_the_operator(
     operator: Execute, images: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
-    """The operator reads stdout to its end before stderr: the result must come last."""
+    """The operator reads stdout to its end before stderr, so the result must come last."""
     python = interpreter(tmp_path / "python", CHATTY.format(python=PYTHON))
     thread = threading.Thread(
         target=operator({"input": images}, python).execute, args=({},), daemon=True
@@ -108,13 +108,13 @@ def test_70_kib_of_log_and_a_line_of_result(
     assert not hangs
     assert build_json(tmp_path)["counts"]["records"] == 12
     log = capfd.readouterr().out
-    # What an operator sees: how far it is, then the summary.
+    # The task's log shows the progress, then the summary.
     assert re.search(r"imageshards: (listing|\d+ of \d+ shards)", log)
     assert log.index("000699 xxx") < log.index("12 images in 1 shard")
 
 
-def test_a_line_of_result_before_the_log_would_hang():
-    """What the test above guards against, by the provider's own function."""
+def test_a_result_before_a_long_log_would_block_the_operator():
+    """Shows with the provider's own function what the test above prevents."""
     program = (
         "import sys, time; print('result', flush=True); time.sleep(1); "
         "sys.stderr.write('x' * 71680)"
@@ -129,7 +129,7 @@ def test_a_line_of_result_before_the_log_would_hang():
     )
     assert process.stdout
     try:
-        # From here on it waits for a program that waits until its log is read.
+        # From here on, the operator and the program wait for each other.
         assert any("result" in line for line in iter(process.stdout.readline, ""))
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(10)
@@ -138,9 +138,7 @@ def test_a_line_of_result_before_the_log_would_hang():
         process.wait()
 
 
-def test_repeated_options_and_those_that_are_false_or_none(
-    operator: Execute, images: list[str], tmp_path: Path
-):
+def test_options_may_be_lists_false_or_none(operator: Execute, images: list[str], tmp_path: Path):
     (tmp_path / "in0/class0/notes.txt").write_text("no image")
     operator(
         {
@@ -154,17 +152,19 @@ def test_repeated_options_and_those_that_are_false_or_none(
     assert len(build["shards"]) == 3
 
 
-def test_labels_of_the_job_are_not_those_of_images(
+def test_labels_that_the_operator_adds_do_not_replace_those_of_images(
     operator: Execute, images: list[str], tmp_path: Path
 ):
-    """The operator appends --labels=airflow-version=..., the last one given."""
+    """The operator appends --labels=airflow-version=... to the arguments."""
     operator({"input": images, "labels_from": r"regex:/class(\d)/"}).execute({})
     build = build_json(tmp_path)
     assert build["options"]["labels"] == r"regex:/class(\d)/"
     assert build["classes"] == ["0", "1", "2"]
 
 
-def test_a_failure_says_why(operator: Execute, images: list[str], tmp_path: Path):
+def test_the_error_of_a_failed_build_is_reported(
+    operator: Execute, images: list[str], tmp_path: Path
+):
     with pytest.raises(AirflowException, match=r"^imageshards: .*no such file or folder$"):
         operator({"input": str(tmp_path / "gone")}).execute({})
     (tmp_path / "in0/class0/bad.jpg").write_bytes(b"no image")
@@ -177,7 +177,7 @@ def test_a_failure_says_why(operator: Execute, images: list[str], tmp_path: Path
 def test_a_task_that_is_killed_leaves_no_process(
     operator: Execute, images: list[str], tmp_path: Path
 ):
-    """As on a timeout, in Airflow's order: the code is left, then on_kill is called."""
+    """As on a timeout: Airflow interrupts execute(), then calls on_kill()."""
     python = tmp_path / "python"
     python.write_text(
         f'#!/bin/sh\ncase "$*" in *" build "*) {PYTHON} -c "import time; time.sleep(600)";; *) '
@@ -224,7 +224,7 @@ def options_of(dag_file: Any, **params: object) -> dict[str, Any]:
     return dag_file._options({**FORM, **params}, run, "Europe/Berlin", "x")
 
 
-def test_the_date_of_a_run_is_that_of_its_interval_where_the_team_lives(dag_file: Any):
+def test_the_date_of_a_run_is_in_the_time_zone_of_the_team(dag_file: Any):
     assert options_of(dag_file)["output"] == "/out/2026-11-03"
     assert options_of(dag_file, date="2025-01-01")["output"] == "/out/2025-01-01"
     assert options_of(dag_file, output="/out/{time}")["output"] == "/out/20261103T003000"
@@ -235,19 +235,19 @@ def test_the_date_of_a_run_is_that_of_its_interval_where_the_team_lives(dag_file
 
 
 @pytest.mark.parametrize(
-    ("params", "says"),
+    ("params", "message"),
     [
         ({"options": {"output": "/tmp/x"}}, "options: output has a field of its own"),
         ({"options": {"labels": "dirname"}}, "a field of its own, labels_from"),
         ({"since": "2026-12-01"}, "since 2026-12-01 is later than the date of the run"),
     ],
 )
-def test_a_wrong_form_is_not_tried_again(dag_file: Any, params: dict[str, Any], says: str):
-    with pytest.raises(AirflowFailException, match=says):
+def test_an_invalid_form_fails_without_a_retry(dag_file: Any, params: dict[str, Any], message: str):
+    with pytest.raises(AirflowFailException, match=message):
         options_of(dag_file, **params)
 
 
-def test_the_request_for_a_flex_template(dag_file: Any):
+def test_the_request_for_a_flex_template_has_the_options(dag_file: Any):
     options = {
         "input": ["gs://b/1", "gs://b/2"], "labels_from": "dirname", "overwrite": True,
         "enlarge": False, "resize": None, "num_shards": 4, "temp_location": "gs://b/tmp",
@@ -269,7 +269,7 @@ def test_the_request_for_a_flex_template(dag_file: Any):
             dag_file._flex_body("x", {**params, key: None}, options, {})
 
 
-def test_job_names(dag_file: Any):
+def test_job_names_are_valid_for_dataflow(dag_file: Any):
     assert dag_file._job_name("My_Photos-2026-11-01") == "my-photos-2026-11-01"
     assert dag_file._job_name("7days") == "x-7days"
     assert len(dag_file._job_name("x" * 100)) == 63

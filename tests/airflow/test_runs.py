@@ -1,4 +1,4 @@
-"""Runs of the DAG by dag.test(), with real images, the local runner and imageshards' own Python."""
+"""Runs of the DAG with dag.test(), real images and the local runner."""
 
 import json
 import os
@@ -14,31 +14,31 @@ OPTIONS = {
 DAYS = ("2026-11-01", "2026-11-02", "2026-11-03")
 
 
-def arguments(place: Path, **more: object) -> str:
-    told = {
-        "input": f"{place}/in/{{date}}", "since": DAYS[0], "output": f"{place}/out/{{date}}",
-        "name": place.name, "options": OPTIONS, **more,
+def arguments(folder: Path, **more: object) -> str:
+    values = {
+        "input": f"{folder}/in/{{date}}", "since": DAYS[0], "output": f"{folder}/out/{{date}}",
+        "name": folder.name, "options": OPTIONS, **more,
     }  # fmt: skip
-    return ", ".join(f"{name}={value!r}" for name, value in told.items()) + (
+    return ", ".join(f"{name}={value!r}" for name, value in values.items()) + (
         ", retry_delay=timedelta(seconds=1)"
     )
 
 
-def arrive(place: Path, day: int) -> None:
-    """The images of a day: 40 on each."""
-    data("images", place / "in" / DAYS[day], day * 1000, 40)
+def arrive(folder: Path, day: int) -> None:
+    """Writes the images of a day: 40."""
+    data("images", folder / "in" / DAYS[day], day * 1000, 40)
 
 
-def pointer(place: Path) -> dict[str, object]:
-    return json.loads((place / "out/latest").read_text())
+def pointer(folder: Path) -> dict[str, object]:
+    return json.loads((folder / "out/latest").read_text())
 
 
 def stamps(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-def test_three_nights(tmp_path: Path, run: Callable[..., Run]):
-    """Nights of growing input; one run twice; one without anything new; an earlier date again."""
+def test_three_nights_build_growing_data_sets(tmp_path: Path, run: Callable[..., Run]):
+    """The input grows each night. One run is repeated, one has no new image, all are backfilled."""
     dag = write_dag("three_nights", arguments(tmp_path))
     arrive(tmp_path, 0)
     (tmp_path / "in" / DAYS[0] / "class0/broken.jpg").write_bytes(b"no image")
@@ -49,7 +49,7 @@ def test_three_nights(tmp_path: Path, run: Callable[..., Run]):
     }  # fmt: skip
     output = tmp_path / "out" / DAYS[0]
     assert pointer(tmp_path)["uri"] == str(output)
-    # What an operator sees.
+    # The task's log.
     assert "40 images in 4 shards" in first.log
     assert "1 reject (1 NotAnImage; metadata/rejects.jsonl)" in first.log
     assert "3 classes by folder" in first.log
@@ -57,7 +57,7 @@ def test_three_nights(tmp_path: Path, run: Callable[..., Run]):
         assert first.xcom(task, "rejects") == 1
         assert first.xcom(task, "report") == str(output / "metadata/report.html")
     assert Path(first.xcom("verify", "report")).exists()
-    # What those see that wait for the asset.
+    # The event for DAGs that wait for the asset.
     event = first.asset_event()
     assert event is not None
     assert (event["uri"], event["records"], event["rejects"]) == (str(output), 40, 1)
@@ -74,13 +74,13 @@ def test_three_nights(tmp_path: Path, run: Callable[..., Run]):
     assert again.asset_event() is None
     assert stamps(tmp_path / "out") == before
 
-    # A night on which nothing arrived.
+    # A night without new images.
     idle = run(dag, date=DAYS[1])
     assert set(idle.states.values()) == {"skipped"}
     assert "nothing to do: 2026-11-01 is of the same inputs" in idle.log
     assert stamps(tmp_path / "out") == before
 
-    # Another task of the same folder of images, as it would have run night after night.
+    # The two following nights.
     for day in (1, 2):
         arrive(tmp_path, day)
         assert run(dag, date=DAYS[day]).state == "success"
@@ -90,7 +90,7 @@ def test_three_nights(tmp_path: Path, run: Callable[..., Run]):
         assert {uri: nights[later][uri] for uri in nights[earlier]} == nights[earlier]
     assert set(nights[2].values()) == {"train", "test"}
 
-    # A backfill gives what the nights gave, and moves nothing back.
+    # A backfill writes the same data sets, and leaves the pointer at the latest version.
     backfill = write_dag("backfill", arguments(tmp_path, output=f"{tmp_path}/late/{{date}}"))
     for day in reversed(DAYS):
         assert run(backfill, date=day).state == "success"
@@ -99,25 +99,27 @@ def test_three_nights(tmp_path: Path, run: Callable[..., Run]):
         assert data_set(tmp_path / "late" / day) == data_set(tmp_path / "out" / day)
 
 
-def test_images_that_came_late_are_not_mixed_in(tmp_path: Path, run: Callable[..., Run]):
+def test_images_that_arrive_late_fail_the_run_without_overwrite(
+    tmp_path: Path, run: Callable[..., Run]
+):
     dag = write_dag("late", arguments(tmp_path, since=None, keep_versions=1))
     arrive(tmp_path, 0)
     assert run(dag, date=DAYS[0]).state == "success"
     before = stamps(tmp_path / "out")
     data("images", tmp_path / "in" / DAYS[0], 500, 1)
     late = run(dag, date=DAYS[0])
-    assert (late.state, late.tries["check"]) == ("failed", 1), "trying again would not help"
+    assert (late.state, late.tries["check"]) == ("failed", 1), "a retry cannot succeed"
     assert "is published, and its inputs have changed since" in late.error()
     assert stamps(tmp_path / "out") == before
     assert run(dag, date=DAYS[0], overwrite=True).state == "success"
     assert pointer(tmp_path)["records"] == 41
-    # Another night: the old version goes when the pointer is switched.
+    # The next night: the old version is deleted when the pointer moves.
     arrive(tmp_path, 1)
     assert run(dag, date=DAYS[1]).state == "success"
     assert sorted(os.listdir(tmp_path / "out")) == [DAYS[1], "latest"]
 
 
-def test_a_night_without_images(tmp_path: Path, run: Callable[..., Run]):
+def test_a_night_without_images_fails_or_is_skipped(tmp_path: Path, run: Callable[..., Run]):
     dag = write_dag("empty", arguments(tmp_path, since=None, retries=0))
     typo = run(dag, date=DAYS[0], options={"num_shrads": 4})
     assert "unknown option --num_shrads=4" in typo.error()
@@ -153,7 +155,7 @@ cli.entry()
 """
 
 
-def test_a_killed_build_is_repaired_by_its_retry(tmp_path: Path, run: Callable[..., Run]):
+def test_a_killed_build_is_completed_by_its_retry(tmp_path: Path, run: Callable[..., Run]):
     arrive(tmp_path, 0)
     options = {**OPTIONS, "num_shards": "train=12,test=1", "workers": 1}
     killer = tmp_path / "python"
@@ -174,10 +176,8 @@ def test_a_killed_build_is_repaired_by_its_retry(tmp_path: Path, run: Callable[.
     assert data_set(tmp_path / "out" / DAYS[0]) == data_set(tmp_path / "whole" / DAYS[0])
 
 
-def test_a_failed_try_does_not_stand_in_the_way_of_other_inputs(
-    tmp_path: Path, run: Callable[..., Run]
-):
-    """Of the first try there are shards; meanwhile images came and went."""
+def test_after_a_failed_build_other_inputs_can_be_built(tmp_path: Path, run: Callable[..., Run]):
+    """The failed build leaves shards; then the inputs change."""
     arrive(tmp_path, 0)
     bad = tmp_path / "in" / DAYS[0] / "class0"
     for number in range(10):

@@ -1,7 +1,7 @@
-"""`airflow standalone` on SQLite: the schedule by itself, the consumer, the backfill command.
+"""`airflow standalone` on SQLite: scheduled runs, a DAG that waits for the asset, and a backfill.
 
-With IMAGESHARDS_KEEP_AIRFLOW set, it waits at the end until its file `done` is there, so that one
-can look at http://localhost:PORT.
+If IMAGESHARDS_KEEP_AIRFLOW=PATH is set, the URL of Airflow is written to PATH at the end, and it
+keeps running until the file PATH.done exists.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def free_port() -> int:
 
 
 class Standalone:
-    """A running `airflow standalone`, asked by its REST API."""
+    """A running `airflow standalone`, with a client for its REST API."""
 
     def __init__(self, home: Path, *, log: Path) -> None:
         self.port = free_port()
@@ -46,7 +46,7 @@ class Standalone:
             "AIRFLOW_HOME": str(home),
             "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
             "AIRFLOW__CORE__PARALLELISM": "4",
-            # Seconds for which SQLite waits where another process writes.
+            # Seconds that SQLite waits while another process writes.
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://localhost:{self.port}/execution/",
@@ -63,7 +63,7 @@ class Standalone:
         )  # fmt: skip
 
     def get(self, path: str, patch: dict[str, object] | None = None) -> Any:
-        """Asks the API, or changes something."""
+        """Sends a GET request, or a PATCH request with a body."""
         request = urllib.request.Request(
             f"http://localhost:{self.port}/api/v2/{path}",
             method="PATCH" if patch else "GET",
@@ -74,7 +74,7 @@ class Standalone:
             return json.load(answer)
 
     def start(self, *dag_ids: str) -> None:
-        """Lets the schedule of DAGs begin, when all of Airflow is there to run it."""
+        """Unpauses DAGs as soon as all parts of Airflow are healthy."""
 
         def healthy() -> bool:
             parts = self.get("monitor/health")
@@ -87,7 +87,7 @@ class Standalone:
             self.get(f"dags/{dag_id}", patch={"is_paused": False})
 
     def wait(self, what: Callable[[], Any]) -> Any:
-        """Waits until something is true, and returns it."""
+        """Waits until a function returns a true value, and returns that."""
         deadline = time.monotonic() + DEADLINE
         while time.monotonic() < deadline:
             assert self._process.poll() is None, "airflow standalone has ended"
@@ -100,7 +100,7 @@ class Standalone:
         raise AssertionError(f"not in {DEADLINE} s")
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
-        """Runs that succeeded, the first one first."""
+        """The successful runs of a DAG, in order."""
         runs = self.get(f"dags/{dag_id}/dagRuns?order_by=run_after&state=success&limit=50")
         return list(runs["dag_runs"])
 
@@ -109,12 +109,12 @@ class Standalone:
         return {task["task_id"]: task["state"] for task in found["task_instances"]}
 
     def log(self, run: dict[str, Any], task_id: str) -> str:
-        place = self.home / "logs" / f"dag_id={run['dag_id']}" / f"run_id={run['dag_run_id']}"
-        lines = (place / f"task_id={task_id}" / "attempt=1.log").read_text().splitlines()
+        folder = self.home / "logs" / f"dag_id={run['dag_id']}" / f"run_id={run['dag_run_id']}"
+        lines = (folder / f"task_id={task_id}" / "attempt=1.log").read_text().splitlines()
         return "\n".join(json.loads(line)["event"] for line in lines)
 
     def command(self, *arguments: str) -> None:
-        """Runs a command; again where the database of the scheduler is locked."""
+        """Runs a command; retries it while the database is locked."""
 
         def done() -> bool:
             end = subprocess.run(
@@ -141,8 +141,8 @@ class Standalone:
 
 
 def text(arguments: dict[str, object]) -> str:
-    told = [f"{name}={value!r}" for name, value in arguments.items()]
-    return ", ".join([*told, "retry_delay=timedelta(seconds=5)"])
+    assignments = [f"{name}={value!r}" for name, value in arguments.items()]
+    return ", ".join([*assignments, "retry_delay=timedelta(seconds=5)"])
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def airflow(tmp_path: Path) -> Iterator[Standalone]:
     data("images", tmp_path / "in", 0, 30)
     for day in range(3):
         data("images", tmp_path / "by_date" / f"2026-10-0{day + 1}", 1000 * day, 20)
-    # The night before today is none of those that the test is about.
+    # 30 images on the first day, 20 on each of the others.
     data("images", tmp_path / "by_date/2026-10-01", 5000, 10)
     running = Standalone(home, log=tmp_path / "standalone.log")
     try:
@@ -178,12 +178,12 @@ def airflow(tmp_path: Path) -> Iterator[Standalone]:
         running.stop()
 
 
-def test_it_runs_by_itself(airflow: Standalone, tmp_path: Path):
+def test_the_schedule_builds_publishes_and_triggers_training(airflow: Standalone, tmp_path: Path):
     airflow.start("train", "nightly", "photos")
     latest = tmp_path / "out/latest"
     airflow.wait(latest.exists)
     first = json.loads(latest.read_text())
-    data("images", tmp_path / "in", 100, 10)  # a new image, and the next minute takes it
+    data("images", tmp_path / "in", 100, 10)  # the run of the next minute includes them
     second = airflow.wait(lambda: (now := json.loads(latest.read_text())) != first and now)
     assert (first["records"], second["records"]) == (30, 40)
     before = splits(Path(first["uri"]))
@@ -195,22 +195,22 @@ def test_it_runs_by_itself(airflow: Standalone, tmp_path: Path):
 
     one, two = airflow.wait(lambda: len(built()) >= 2 and built()[:2])
     assert {one["run_type"], two["run_type"]} == {"scheduled"}
-    # What an operator sees.
+    # The task's log.
     log = airflow.log(one, "build")
     assert "30 images in 4 shards" in log
     assert "0 rejects" in log
-    # A minute without anything new.
+    # A minute without new images.
     skipped = airflow.wait(
         lambda: [r for r in airflow.runs("photos") if airflow.states(r)["check"] == "skipped"]
     )
     assert "nothing to do: " in airflow.log(skipped[0], "check")
-    # The training starts from the asset, once for each version, and is told which.
+    # The asset triggers one training for each version, with its URI.
     trained = airflow.wait(lambda: len(runs := airflow.runs("train")) >= 2 and runs)
     assert [run["run_type"] for run in trained] == ["asset_triggered"] * 2
     for run, version in zip(trained, (first, second), strict=True):
         assert f"training on {version['uri']} (train " in airflow.log(run, "train")
 
-    # Last month anew, by Airflow's own command.
+    # Airflow's backfill command builds earlier dates.
     airflow.command(
         "backfill", "create", "--dag-id", "nightly", "--max-active-runs", "1",
         "--from-date", "2026-10-01", "--to-date", "2026-10-03",

@@ -1,4 +1,4 @@
-"""A GCS server for the tests."""
+"""Fixtures: a Cloud Storage server, and the environment of its clients."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gcs_server import GcsServer
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[GcsServer]:
-    """A GCS server with the bucket `bucket`."""
+    """A Cloud Storage server with the bucket `bucket`."""
     with gcs_server.running() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def gcs(server: GcsServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment that leads clients to it."""
-    # Without credentials Beam's client looks for a metadata server for 20 s.
+    """Environment variables that make clients use the server."""
+    # Without credentials, Beam's client searches for a metadata server for 20 s.
     credentials = tmp_path_factory.mktemp("gcs") / "credentials.json"
     credentials.write_text(
         json.dumps(

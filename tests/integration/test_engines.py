@@ -1,6 +1,6 @@
-"""Builds on Flink and on Prism: the bytes of a local build, through faults too.
+"""Builds on Flink and on Prism write the bytes of a local build, also after faults.
 
-Each cell of the README's table of engines is tested here.
+This module tests each cell of the README's table of engines.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ OPTIONS = ["--num_shards=3", "--name=x", "--splits", "train=0.8,test=0.2"]
 
 
 def made(target: str, *tools: str) -> Path:
-    """A file that make fetches; skips where it is not to be had."""
+    """The path of a file that make fetches; skips the test if that is not possible."""
     for tool in tools:
         if not shutil.which(tool):
-            pytest.skip(f"{tool} is not installed, with which make fetches {target}")
+            pytest.skip(f"make {target} needs {tool}, which is not installed")
     done = subprocess.run(
         ["make", "-s", target],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=FIRST_DOWNLOAD,
     )  # fmt: skip
     if done.returncode:
-        told = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        pytest.skip(f"make {target} failed: {told[0] if told else done.returncode}")
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        pytest.skip(f"make {target} failed: {lines[0] if lines else done.returncode}")
     return ROOT / target
 
 
 @pytest.fixture(scope="module")
 def prism() -> list[str]:
-    """What a build on Prism is told."""
+    """The options of a build on Prism."""
     return ["--runner=PrismRunner", f"--prism_location={made('.engines/bin/prism', 'go')}"]
 
 
 @pytest.fixture(scope="module")
 def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """What a build on Flink is told; the cluster, which dies with this process."""
+    """The options of a build on Flink. The cluster ends when its stdin does."""
     made(".engines/flink.made", "java", "mvn")
     folder = tmp_path_factory.mktemp("flink")
     script = ROOT / "launch/flink/cluster.py"
@@ -62,13 +62,13 @@ def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     assert cluster.stdin
     assert cluster.stdout
     try:
-        told = cluster.stdout.readline()
-        assert told, [path.read_text()[-500:] for path in folder.glob("*.log")]
-        yield json.loads(told)["options"]
+        started = cluster.stdout.readline()
+        assert started, [path.read_text()[-500:] for path in folder.glob("*.log")]
+        yield json.loads(started)["options"]
     finally:
         cluster.stdin.close()
         cluster.wait(60)
-        await_that(lambda: not in_group(cluster.pid), "the cluster leaves processes behind")
+        await_that(lambda: not in_group(cluster.pid), "processes of the cluster are still running")
 
 
 @pytest.fixture(params=["flink", "prism"])
@@ -79,7 +79,7 @@ def engine(request: pytest.FixtureRequest) -> list[str]:
 
 @pytest.fixture(scope="module")
 def local(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What a local build of the photos writes."""
+    """The files of a local build of the photos."""
     out = tmp_path_factory.mktemp("local") / "out"
     done = imageshards("build", "--input", photos, "--output", out, *OPTIONS)
     assert done.returncode == 0, done.stderr
@@ -94,16 +94,16 @@ def await_that(condition: Callable[[], object], otherwise: str, seconds: float =
 
 
 def processes() -> Iterator[tuple[int, int, int, str]]:
-    """(pid, parent, group, command line) of what runs here."""
-    for place in Path("/proc").glob("[0-9]*"):
+    """(pid, parent, group, command line) of all processes of this machine."""
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
-            _, _, stat = (place / "stat").read_text().rpartition(")")
-            command = (place / "cmdline").read_text().replace("\0", " ")
+            _, _, stat = (folder / "stat").read_text().rpartition(")")
+            command = (folder / "cmdline").read_text().replace("\0", " ")
         except OSError:
             continue
         state, parent, group = stat.split()[:3]
         if state != "Z":
-            yield int(place.name), int(parent), int(group), command
+            yield int(folder.name), int(parent), int(group), command
 
 
 def in_group(group: int) -> list[int]:
@@ -111,7 +111,7 @@ def in_group(group: int) -> list[int]:
 
 
 def below(ancestor: int, command: str) -> list[int]:
-    """Descendants whose command line has that in it."""
+    """The descendants of a process whose command line contains `command`."""
     found = list(processes())
     family = {ancestor}
     while more := {pid for pid, parent, _, _ in found if parent in family} - family:
@@ -119,7 +119,7 @@ def below(ancestor: int, command: str) -> list[int]:
     return [pid for pid, _, _, line in found if pid in family - {ancestor} and command in line]
 
 
-def test_the_bytes_of_a_local_build(
+def test_an_engine_writes_the_bytes_of_a_local_build(
     engine: list[str], photos: Path, local: dict[str, bytes], tmp_path: Path
 ):
     before = {pid for pid, _, _, _ in processes()}
@@ -133,8 +133,8 @@ def test_the_bytes_of_a_local_build(
     assert not [line for line in left if "prism" in line or "job-server" in line]
 
 
-def test_relative_places(engine: list[str], photos: Path, tmp_path: Path):
-    # Workers run in folders of their own.
+def test_relative_paths_work_on_an_engine(engine: list[str], photos: Path, tmp_path: Path):
+    # Workers have other working directories.
     shutil.copytree(photos / "class00", tmp_path / "in/class00")
     (tmp_path / "names.txt").write_text("class00\n")
     made = []
@@ -149,7 +149,7 @@ def test_relative_places(engine: list[str], photos: Path, tmp_path: Path):
     assert made[0] == made[1]
 
 
-def test_the_beam_writer_on_flink(flink: list[str], photos: Path, tmp_path: Path):
+def test_the_beam_writer_runs_on_flink(flink: list[str], photos: Path, tmp_path: Path):
     out = tmp_path / "out"
     done = imageshards(
         "build", "--input", photos, "--output", out, *OPTIONS, *flink, "--writer=beam"
@@ -160,7 +160,7 @@ def test_the_beam_writer_on_flink(flink: list[str], photos: Path, tmp_path: Path
     assert "120 records in 6 shards" in done.stdout, done.stderr
 
 
-def test_prism_cannot_run_the_beam_writer(photos: Path, tmp_path: Path):
+def test_the_beam_writer_is_refused_on_prism(photos: Path, tmp_path: Path):
     done = imageshards(
         "build", "--input", photos, "--output", tmp_path / "out", "--runner=PrismRunner",
         "--num_shards=2", "--writer=beam",
@@ -169,7 +169,7 @@ def test_prism_cannot_run_the_beam_writer(photos: Path, tmp_path: Path):
     assert "Prism halts in the middle of --writer beam" in done.stderr
 
 
-def test_a_failed_build_is_one_line(engine: list[str], tmp_path: Path):
+def test_a_failed_build_prints_one_line(engine: list[str], tmp_path: Path):
     write_images(tmp_path / "in", 1, 3)
     (tmp_path / "in/class00/bad.jpg").write_bytes(b"nonsense")
     out = tmp_path / "out"
@@ -186,7 +186,7 @@ def is_progress(line: str) -> bool:
     return line.endswith("listing") or " shards, " in line
 
 
-def test_options_without_effect_are_told(prism: list[str], photos: Path, tmp_path: Path):
+def test_options_without_effect_are_reported(prism: list[str], photos: Path, tmp_path: Path):
     done = imageshards(
         "build", "--input", photos, "--output", tmp_path / "out", *prism,
         "--direct_running_mode=multi_processing", "--direct_num_workers=2",
@@ -197,7 +197,7 @@ def test_options_without_effect_are_told(prism: list[str], photos: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("runner", "option", "told"),
+    ("runner", "option", "message"),
     [
         ("FlinkRunner", "--direct_num_workers=2", "FlinkRunner ignores --direct_num_workers"),
         ("FlinkRunner", "--num_workers=2", "FlinkRunner ignores --num_workers"),
@@ -206,11 +206,11 @@ def test_options_without_effect_are_told(prism: list[str], photos: Path, tmp_pat
         ("FnApiRunner", "--direct_num_workers=2", ""),
     ],
 )
-def test_what_a_runner_ignores(runner: str, option: str, told: str):
-    assert without_effect([f"--runner={runner}", option]) == told
+def test_options_that_a_runner_ignores_are_named(runner: str, option: str, message: str):
+    assert without_effect([f"--runner={runner}", option]) == message
 
 
-def test_workers_are_for_the_local_runner(photos: Path, tmp_path: Path):
+def test_workers_are_refused_on_other_runners(photos: Path, tmp_path: Path):
     for runner in ("FlinkRunner", "PrismRunner"):
         done = imageshards(
             "build", "--input", photos, "--output", tmp_path / "out", f"--runner={runner}",
@@ -224,7 +224,7 @@ def test_workers_are_for_the_local_runner(photos: Path, tmp_path: Path):
 
 
 class Gate:
-    """A page that does not answer before it is opened."""
+    """A web page that does not answer until the gate is opened."""
 
     def __init__(self, body: bytes) -> None:
         self.asked = threading.Event()
@@ -245,7 +245,7 @@ def web() -> Iterator[WebServer]:
 
 @pytest.fixture
 def halfway(web: WebServer, tmp_path: Path) -> tuple[Gate, list[str], dict[str, bytes]]:
-    """A build that halts in the middle of a shard; its gate, options and bytes."""
+    """A build that waits in the middle of a shard: its gate, options and expected files."""
     for number in range(40):
         web.pages[f"/c{number % 2}/{number}.jpg"] = image_bytes(number)
     listed = tmp_path / "list.txt"
@@ -259,7 +259,7 @@ def halfway(web: WebServer, tmp_path: Path) -> tuple[Gate, list[str], dict[str, 
 
 @contextmanager
 def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A command line that is under way; ended with the block."""
+    """A running command; it is killed when the block ends."""
     process = subprocess.Popen(
         [*IMAGESHARDS, *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -275,7 +275,7 @@ def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
 Halfway = tuple[Gate, list[str], dict[str, bytes]]
 
 
-def test_flink_replaces_a_worker_that_was_killed_while_it_wrote(
+def test_flink_replaces_a_worker_that_is_killed_while_it_writes(
     flink: list[str], halfway: Halfway, tmp_path: Path
 ):
     gate, options, expected = halfway
@@ -287,12 +287,12 @@ def test_flink_replaces_a_worker_that_was_killed_while_it_wrote(
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
         gate.open.set()
-        _, told = build.communicate(timeout=200)
-    assert build.returncode == 0, told
+        _, errors = build.communicate(timeout=200)
+    assert build.returncode == 0, errors
     assert contents(out) == expected
 
 
-def test_a_worker_of_the_local_runner_that_was_killed_while_it_wrote(
+def test_a_killed_worker_of_the_local_runner_fails_the_build_and_the_next_completes_it(
     halfway: Halfway, tmp_path: Path
 ):
     gate, options, expected = halfway
@@ -305,11 +305,11 @@ def test_a_worker_of_the_local_runner_that_was_killed_while_it_wrote(
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
         gate.open.set()
-        _, told = build.communicate(timeout=120)
+        _, errors = build.communicate(timeout=120)
     assert build.returncode == 1
-    # A worker that lived may tell on its way out that it lost its connection.
-    assert "Traceback" not in told
-    assert "imageshards: a worker process was killed" in told.splitlines()[-1]
+    # Another worker may report that it lost its connection.
+    assert "Traceback" not in errors
+    assert "imageshards: a worker process was killed" in errors.splitlines()[-1]
     assert not (out / "dataset_info.json").exists()
     done = imageshards(*options, "--output", out)
     assert done.returncode == 0, done.stderr
@@ -318,7 +318,7 @@ def test_a_worker_of_the_local_runner_that_was_killed_while_it_wrote(
 
 
 @pytest.mark.parametrize("runner", ["local", "flink"])
-def test_two_builds_of_the_same_data_set_at_once(
+def test_two_builds_of_the_same_data_set_at_once_write_the_same_bytes(
     runner: str, halfway: Halfway, tmp_path: Path, request: pytest.FixtureRequest
 ):
     gate, options, expected = halfway
@@ -326,11 +326,11 @@ def test_two_builds_of_the_same_data_set_at_once(
     out = tmp_path / "out"
     with started(*options, "--output", out, *chosen) as first:
         assert gate.asked.wait(120)
-        # Both are in the middle of the same shard.
+        # Both builds wait in the middle of the same shard.
         gate.asked.clear()
         with started(*options, "--output", out) as second:
             assert gate.asked.wait(120)
             gate.open.set()
-            told = [build.communicate(timeout=200)[1] for build in (first, second)]
-    assert first.returncode == second.returncode == 0, told
+            errors = [build.communicate(timeout=200)[1] for build in (first, second)]
+    assert first.returncode == second.returncode == 0, errors
     assert contents(out) == expected

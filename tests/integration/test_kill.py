@@ -1,4 +1,4 @@
-"""A build that is killed at any moment and run again ends in the bytes of one that was not."""
+"""A build that is killed and run again writes the same bytes as an uninterrupted one."""
 
 import os
 import random
@@ -15,18 +15,20 @@ KILLS = 10
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """3,000 images; small files, but enough of them that a build takes seconds."""
+    """A folder with 3,000 small images, so that a build takes seconds."""
     folder = tmp_path_factory.mktemp("many")
     data = [image_bytes(number, size=(160, 120)) for number in range(50)]
     for number in range(3000):
-        place = folder / f"c{number % 5}"
-        place.mkdir(exist_ok=True)
-        (place / f"{number}.jpg").write_bytes(data[number % 50])
+        class_folder = folder / f"c{number % 5}"
+        class_folder.mkdir(exist_ok=True)
+        (class_folder / f"{number}.jpg").write_bytes(data[number % 50])
     return folder
 
 
 @pytest.mark.parametrize("running", ["in_memory", "multi_processing"])
-def test_killed_at_random_moments(many: Path, tmp_path: Path, running: str):
+def test_a_build_killed_at_random_moments_is_completed_by_the_next(
+    many: Path, tmp_path: Path, running: str
+):
     options = [
         "--input", many, "--num_shards", 12, "--splits", "train=0.8,test=0.2", "--name", "x",
         f"--direct_running_mode={running}", "--direct_num_workers=2",
@@ -42,7 +44,7 @@ def test_killed_at_random_moments(many: Path, tmp_path: Path, running: str):
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        # Some before the first shard, most while shards are written.
+        # Some kills come before the first shard, most while shards are written.
         time.sleep(rng.uniform(0.3, 0.9) * seconds)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -50,10 +52,10 @@ def test_killed_at_random_moments(many: Path, tmp_path: Path, running: str):
         killed_between += 0 < finished < 24
         if not finished or rng.random() < 0.3:
             continue
-        # Begin anew, so that moments in the middle are met again and again.
+        # Delete half of the shards, so that the next build writes some again.
         for path in sorted(out.glob("*.tfrecord"))[::2]:
             path.unlink()
-    assert killed_between, "no kill fell into the writing; the moments need tuning"
+    assert killed_between, "no build was killed while it wrote shards: change the moments"
     done = imageshards("build", "--output", out, *options)
     assert done.returncode == 0, done.stderr
     assert contents(out) == contents(tmp_path / "whole")

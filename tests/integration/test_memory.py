@@ -1,4 +1,4 @@
-"""Memory does not grow with the data set."""
+"""Peak memory does not grow with the data set."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ LIMIT = 400e6
 
 
 def peak_rss(command: list[str]) -> float:
-    """Runs a command; the peak of the resident bytes of its process."""
+    """Runs a command; returns the peak resident memory (RSS) of its process in bytes."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     peak = 0.0
 
@@ -36,8 +36,8 @@ def peak_rss(command: list[str]) -> float:
     return peak
 
 
-def test_a_gigabyte_of_images_passes_through_400_megabytes(tmp_path: Path):
-    # Noise compresses badly: 200 kB a file. Hard links make 5,000 files of 20.
+def test_a_build_of_a_gigabyte_of_images_needs_400_megabytes(tmp_path: Path):
+    # Noise compresses badly: 200 kB per file. Hard links make 5,000 files of 20.
     rng = np.random.default_rng(0)
     originals = []
     for number in range(20):
@@ -60,7 +60,7 @@ def test_a_gigabyte_of_images_passes_through_400_megabytes(tmp_path: Path):
     assert written > 1e9
 
 
-def test_a_hundred_megabytes_of_text_pass_through_500(tmp_path: Path):
+def test_a_build_of_a_hundred_megabytes_of_text_needs_500(tmp_path: Path):
     lines = 100_000_000 // 200
     with open(tmp_path / "a.txt", "wb") as file:
         for number in range(lines):

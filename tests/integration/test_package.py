@@ -1,4 +1,4 @@
-"""The package as users and workers get it: wheel, and the sdist that Beam stages."""
+"""The package as users and workers install it: the sdist that Beam stages, and its wheel."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ NO_NETWORK = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built as Beam does for --setup_file, from a copy that holds what git holds."""
+    """The sdist, built as Beam does for --setup_file, from a copy of the files in git."""
     source = tmp_path_factory.mktemp("source")
     files = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
@@ -30,7 +30,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next((source / "dist").glob("*.tar.gz"))
 
 
-def test_the_sdist_holds_the_package_and_no_tests(sdist: Path):
+def test_the_sdist_contains_the_package_and_no_tests(sdist: Path):
     with tarfile.open(sdist) as archive:
         names = archive.getnames()
     assert any(name.endswith("/transforms/elements.py") for name in names)
@@ -38,15 +38,18 @@ def test_the_sdist_holds_the_package_and_no_tests(sdist: Path):
     assert not any("/tests/" in name or "/benchmarks/" in name for name in names)
 
 
-def test_it_installs_and_builds_without_the_checkout(sdist: Path, tmp_path: Path, photos: Path):
+def test_the_installed_sdist_builds_a_data_set_without_the_checkout(
+    sdist: Path, tmp_path: Path, photos: Path
+):
     site = tmp_path / "site"
     subprocess.run(
         [sys.executable, "-m", "pip", "install", *NO_NETWORK, "--target", site, sdist], check=True
     )
-    assert {path.name for path in (site / "imageshards").iterdir()} == {
-        "pipeline", "transforms", "reader", "launch",
+    installed = {path.name for path in (site / "imageshards").iterdir()} - {"__pycache__"}
+    assert installed == {
+        "__init__.py", "__main__.py", "py.typed", "pipeline", "transforms", "reader", "launch",
     }  # fmt: skip
-    # PYTHONPATH comes before the editable install of this checkout.
+    # PYTHONPATH takes precedence over the editable install of this checkout.
     done = subprocess.run(
         [
             sys.executable, "-c",

@@ -5,6 +5,7 @@ A change of bytes needs a new FORMAT_VERSION and a line in CHANGELOG.md. Then
 holds builds that 0.1.0 did not finish (`python tests/pipeline/test_golden.py begin begun.tar.xz`).
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -135,12 +136,14 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with inputs, and data sets that version 0.1.0 began in out/."""
     version = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: INSTALLED_THEN.get(name) or version(name))
-    shutil.rmtree(BEGUN, ignore_errors=True)
-    unpack(BEGUN)
-    with tarfile.open(GOLDEN / "begun.tar.xz") as archive:
-        archive.extractall(BEGUN, filter="fully_trusted")
-    yield BEGUN
-    shutil.rmtree(BEGUN)
+    with open(f"{BEGUN}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the folder is shared with other processes of the tests
+        shutil.rmtree(BEGUN, ignore_errors=True)
+        unpack(BEGUN)
+        with tarfile.open(GOLDEN / "begun.tar.xz") as archive:
+            archive.extractall(BEGUN, filter="fully_trusted")
+        yield BEGUN
+        shutil.rmtree(BEGUN)
 
 
 @pytest.mark.parametrize("name", RESUMED)

@@ -24,7 +24,8 @@ from imageshards.pipeline.run import JobError
 from imageshards.reader import parse
 from imageshards.reader.verify import verify
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.images.convert import Rules, convert
+from imageshards.transforms.images.convert import convert
+from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.records import example
 from imageshards.transforms.records.schemas import SCHEMAS, SHAPE, Feature, Schema
@@ -311,11 +312,11 @@ def test_every_kind_of_png_is_decoded_as_tensorflow_does(
 def test_pixels_are_those_that_png_would_hold(tmp_path: Path):
     data = image_bytes(3, size=(200, 120))
     for resize in (Resize.parse("32x32"), Resize.parse("pad:64x64")):
-        png = convert(data, Rules(convert="png", resize=resize)).data
-        raw = convert(data, Rules(convert="pixels", resize=resize))
+        png = convert(data, ImagePolicy(convert="png", resize=resize)).data
+        raw = convert(data, ImagePolicy(convert="pixels", resize=resize))
         assert raw.data == as_tensorflow_sees(png).tobytes()
         assert (raw.info.format, raw.channels) == ("uint8", 3)
-    assert convert(data, Rules(convert="pixels")).data == as_tensorflow_sees(data).tobytes()
+    assert convert(data, ImagePolicy(convert="pixels")).data == as_tensorflow_sees(data).tobytes()
 
 
 @pytest.mark.parametrize("resize", ["24x16", "crop:24x16"])

@@ -31,7 +31,7 @@ def untidy(tmp_path: Path) -> Path:
     folder = tmp_path / "in"
     write_images(folder, 2, 5)
     rgb = picture("RGB", SIZE)
-    turned = headers.exif_of(6)
+    turned = headers.exif_with_orientation(6)
     files = {
         "png called.jpg": image_bytes(1, "PNG"),
         "jpeg called.png": image_bytes(2),

@@ -1,5 +1,5 @@
-"""Image bytes: recognise, check, decode, convert and resize them.
+"""Detects, validates, decodes, converts and resizes images.
 
-Here: functions from bytes to bytes, without I/O. Not here: where the bytes come from (`inputs`,
-`storage`) and what a record says about them (`records`).
+Here: pure functions on the bytes of one image, without I/O.
+Not here: reading the bytes (`inputs`, `storage`) and building records from them (`records`).
 """

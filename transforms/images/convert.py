@@ -1,9 +1,9 @@
-"""Bytes of any image -> the bytes of the image that is written. Pure.
+"""Conversion of image files of any format to files that TensorFlow decodes. Pure.
 
-The rule: what is written, `tf.io.decode_image(..., expand_animations=False)` decodes to the
-height and width that its record says, with 1 or 3 channels, or 4 where a PNG has alpha. What
-meets it passes untouched. The same bytes and rules give the same bytes in every run of the same
-versions of Pillow and its libraries.
+Every file returned decodes with `tf.io.decode_image(..., expand_animations=False)` to the height
+and width stated in its record, with 1 or 3 channels, or with 4 for a PNG with alpha. Files for
+which this is true already are returned unchanged. The output is reproducible: with the same
+versions of Pillow and its libraries, the same file and policy give the same bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import simplejpeg
 from PIL import Image
@@ -19,11 +18,12 @@ from PIL import Image
 from imageshards.transforms.images import decode, digests, headers, validate
 from imageshards.transforms.images.headers import UPRIGHT
 from imageshards.transforms.images.modes import to_grey_or_rgb
-from imageshards.transforms.images.resize import MAX_SIDE, Box, Plan, Resize, Size, cut, scale
-from imageshards.transforms.images.validate import Check, ImageError, ImageInfo
+from imageshards.transforms.images.policy import ImagePolicy
+from imageshards.transforms.images.resize import MAX_SIDE, Box, ResizePlan, Size, crop_or_pad, scale
+from imageshards.transforms.images.validate import ImageError, ImageInfo
 
 EXIF_KEPT = "exif-kept"
-"""The one kind that leaves an image as it was: an orientation that is not applied."""
+"""The one conversion that does not change the file: its EXIF orientation is not applied."""
 
 _TRANSPOSES = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -34,64 +34,12 @@ _TRANSPOSES = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_SIDEWAYS = (5, 6, 7, 8)
+_SWAP_SIDES = (5, 6, 7, 8)
 
-# A JPEG is decoded at a reduced size if that is this many times the scaled one in width and
-# height. On photographs the result is then at least 39 dB, at the median 52 dB from that of a full
-# decoding; at 1.5 times 36 and 50.
+# A JPEG is decoded at a reduced size that is at least this many times the scaled size. On
+# photographs the PSNR to scaling a full decoding is then at least 39 dB (median 52 dB); with a
+# factor of 1.5 it is 36 dB (median 50 dB).
 _HEADROOM = 2
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How images are checked and converted.
-
-    Attributes:
-      check: how closely an image is looked at that passes untouched.
-      convert: "auto" writes JPEG and PNG as they are, makes a PNG of what is lossless and a JPEG
-        of what is lossy; "jpeg" and "png" make that of everything else; "never" rewrites nothing;
-        "pixels" decodes everything to raw pixels: of a JPEG that is not resized those of
-        tf.io.decode_image, of all else those that "png" would write.
-      exif: "bake" applies an EXIF orientation to the pixels, "keep" leaves it to the reader.
-      multi_frame: of animations and pages, "first" writes the first; "all" writes animated GIFs
-        whole and rejects others; "reject" rejects them.
-      resize: or None.
-      quality: of JPEGs that are written anew, 1 to 100.
-      min_size: pixels; an image with a shorter side is rejected.
-      max_pixels: an image with more is rejected.
-      max_bytes: a file with more is rejected.
-      channels: of raw pixels, 1 or 3; 0 for 1 of what is grey, else 3.
-    """
-
-    check: Check = "full"
-    convert: Literal["auto", "jpeg", "png", "never", "pixels"] = "auto"
-    exif: Literal["bake", "keep"] = "bake"
-    multi_frame: Literal["first", "all", "reject"] = "first"
-    resize: Resize | None = None
-    quality: int = 95
-    min_size: int = 1
-    max_pixels: int = validate.MAX_PIXELS
-    max_bytes: int = 1 << 28
-    channels: int = 0
-
-    @property
-    def bakes(self) -> bool:
-        """Whether an EXIF orientation is applied."""
-        return self.exif == "bake" and self.convert != "never"
-
-    @property
-    def rewrites_all(self) -> bool:
-        """Whether most images are decoded and written anew, whatever they are."""
-        return self.resize is not None or self.convert in ("png", "pixels")
-
-    def limit_bytes(self, size: int) -> None:
-        """Refuses a file by its size.
-
-        Raises:
-          ImageError: it is too large.
-        """
-        if size > self.max_bytes:
-            raise ImageError("TooLarge", f"{size:,} bytes, more than {self.max_bytes:,}")
 
 
 @dataclass(frozen=True)
@@ -99,116 +47,131 @@ class Converted:
     """An image as it is written.
 
     Attributes:
-      data: its bytes: the very object that was given, where nothing was to be done.
-      info: format and size of what is written.
-      kinds: what was done, each a short stable name such as "webp-to-jpeg" or "resized".
-      channels: of raw pixels; 0 of a file.
+      data: an image file, or raw pixels: uint8, row by row. If nothing had to be converted, it is
+        the object that was passed in.
+      info: format and size of `data`.
+      conversions: short stable names of what was done, such as "webp-to-jpeg" or "resized".
+      channels: of raw pixels, 1 or 3; 0 for an image file.
     """
 
     data: bytes
     info: ImageInfo
-    kinds: tuple[str, ...] = ()
+    conversions: tuple[str, ...] = ()
     channels: int = 0
 
 
-def is_changed(kinds: tuple[str, ...]) -> bool:
-    """Whether an image of which these kinds were noted has other bytes than its file."""
-    return any(kind != EXIF_KEPT for kind in kinds)
+def is_changed(conversions: tuple[str, ...]) -> bool:
+    """Returns whether conversions change the bytes of a file.
+
+    >>> is_changed(("webp-to-jpeg",)), is_changed((EXIF_KEPT,))
+    (True, False)
+    """
+    return any(conversion != EXIF_KEPT for conversion in conversions)
 
 
-def convert(data: bytes, rules: Rules) -> Converted:
-    """Checks an image, and converts it where the rules or TensorFlow want it.
+def convert(data: bytes, policy: ImagePolicy) -> Converted:
+    """Validates an image file, and converts it if the policy or TensorFlow requires it.
 
     Args:
       data: the whole file.
-      rules: what to do.
+      policy: how to validate and convert it.
 
     Raises:
-      ImageError: it does not go into the data set.
+      ImageError: the image is rejected.
+
+    >>> convert(b"P5 3 2 255 " + bytes(6), ImagePolicy()).info
+    ImageInfo(format='PNG', height=2, width=3)
     """
-    rules.limit_bytes(len(data))
-    image_format = validate.sniff(data)
+    policy.check_file_size(len(data))
+    image_format = validate.detect_format(data)
     if image_format == "JPEG":
-        return _convert_jpeg(data, rules)
+        return _convert_jpeg(data, policy)
     if image_format == "PNG":
-        return _convert_png(data, rules)
-    if rules.convert == "never" and image_format != "GIF":
-        return _untouched(data, rules)
-    return _convert_other(data, rules)
+        return _convert_png(data, policy)
+    if policy.convert == "never" and image_format != "GIF":
+        return _without_conversion(data, policy)
+    return _convert_other(data, policy)
 
 
-def pixel_digest(data: bytes, rules: Rules) -> bytes:
-    """16 bytes that are equal for images of which the same pixels are written, at any size.
+def pixel_digest(data: bytes, policy: ImagePolicy) -> bytes:
+    """Returns a digest of the pixels that are written for an image, before resizing: 16 bytes.
 
-    Where more is written than 8-bit colours, such as 16 bits, alpha or the frames of an animation,
-    that counts too.
+    It is equal for images with identical pixels, whatever their formats. It covers everything that
+    is written: also 16-bit samples, alpha, and the frames of an animation.
 
     Raises:
-      ImageError: it does not go into the data set.
+      ImageError: the image is rejected.
     """
-    written = convert(data, replace(rules, check="header", resize=None))
-    if rules.convert == "pixels":
+    written = convert(data, replace(policy, check="header", resize=None))
+    if policy.convert == "pixels":
         shape = f"{written.info.height} {written.info.width} {written.channels} "
-        return digests.file_digest(shape.encode() + written.data)
+        return digests.bytes_digest(shape.encode() + written.data)
     if written.data is data:
-        if written.info.format == "GIF" or headers.is_deep_png(data):
-            return digests.file_digest(data)
-        image = _loaded(decode.open_image(data, rules.max_pixels))
+        if written.info.format == "GIF" or headers.is_16_bit_png(data):
+            return digests.bytes_digest(data)
+        image = _loaded(decode.open_image(data, policy.max_pixels))
         if image.has_transparency_data:
-            with validate.decoding(written.info.format):
+            with validate.image_errors(written.info.format):
                 image = image.convert("RGBA")
             if image.getchannel("A").getextrema() != (255, 255):
-                return digests.pixel_digest(image)
-    return digests.pixel_digest(_decode(data, rules))
+                return digests.decoded_digest(image)
+    return digests.decoded_digest(_decode(data, policy))
 
 
-def _decode(data: bytes, rules: Rules) -> Image.Image:
-    """The pixels of an image, grey or RGB, turned as the rules say, and at their own size."""
-    opened = decode.open_image(data, rules.max_pixels)
+def _decode(data: bytes, policy: ImagePolicy) -> Image.Image:
+    """Decodes an image to grey or RGB, in its original size; applies the EXIF orientation."""
+    opened = decode.open_image(data, policy.max_pixels)
     image = _loaded(opened)
-    turn, _ = _turn(headers.exif_orientation(_exif(image)), rules)
-    with validate.decoding(opened.format):
+    applied, _ = _split_orientation(headers.exif_orientation(_exif(image)), policy)
+    with validate.image_errors(opened.format):
         image, _ = to_grey_or_rgb(image)
-    return image if turn == UPRIGHT else image.transpose(_TRANSPOSES[turn])
+    return image if applied == UPRIGHT else image.transpose(_TRANSPOSES[applied])
 
 
-def _convert_jpeg(data: bytes, rules: Rules) -> Converted:
+def _convert_jpeg(data: bytes, policy: ImagePolicy) -> Converted:
     header = headers.read_jpeg(data)
     if not header:
-        return _untouched(data, rules)
+        return _without_conversion(data, policy)
     size = (header.width, header.height)
-    turn, kept = _turn(headers.exif_orientation(header.exif) if header.exif else UPRIGHT, rules)
-    plan = _plan(rules, size, turn)
-    as_usual = header.is_plain and header.components in (1, 3)
-    if rules.convert == "never" or (
-        as_usual and rules.convert not in ("png", "pixels") and turn == UPRIGHT and not plan
+    orientation = headers.exif_orientation(header.exif) if header.exif else UPRIGHT
+    applied, kept = _split_orientation(orientation, policy)
+    plan = _plan_resize(policy, size, applied)
+    grey_or_rgb = header.is_widely_supported and header.components in (1, 3)
+    if policy.convert == "never" or (
+        grey_or_rgb and policy.convert not in ("png", "pixels") and applied == UPRIGHT and not plan
     ):
-        info = validate.inspect_jpeg(data, header, rules.check, rules.max_pixels)
-        return _as_it_is(data, info, rules, kept)
-    _check_size(size, rules)
-    validate.limit_scans(data, header)
+        info = validate.inspect_jpeg(data, header, policy.check, policy.max_pixels)
+        return _unchanged(data, info, policy, kept)
+    policy.check_size(size)
+    validate.check_scan_count(data, header)
     box = None
-    if as_usual:
-        scaled = _turned(plan.scaled, turn) if plan else size
-        # Pixels that are not scaled are those of tf.io.decode_image, which takes the fast DCT.
-        fast = rules.convert == "pixels" and not plan
+    if grey_or_rgb:
+        scaled = _oriented(plan.scaled, applied) if plan else size
+        # Raw pixels that are not scaled must equal tf.io.decode_image, which uses the fast DCT.
+        fast = policy.convert == "pixels" and not plan
         image, box = _decode_jpeg(data, header, scaled, fast)
     else:
-        if header.is_plain:
-            # It finds what is garbled, which Pillow decodes without a word.
-            validate.inspect_jpeg(data, header, "full", rules.max_pixels)
-        image = _loaded(decode.open_image(data, rules.max_pixels))
-    return _write(image, _Source("JPEG", lossy=True, box=box), rules, turn, kept, plan)
+        if header.is_widely_supported:
+            # This finds corrupt data that Pillow decodes without an error.
+            validate.inspect_jpeg(data, header, "full", policy.max_pixels)
+        image = _loaded(decode.open_image(data, policy.max_pixels))
+    return _write(image, _Source("JPEG", lossy=True, box=box), policy, applied, kept, plan)
 
 
 def _decode_jpeg(
     data: bytes, header: headers.JpegHeader, scaled: Size, fast: bool
 ) -> tuple[Image.Image, Box | None]:
-    """Decodes a JPEG that will be scaled, at a reduced size if that is large enough.
+    """Decodes a JPEG, at a reduced size if it is scaled down by a factor of more than 2 afterwards.
+
+    Args:
+      data: the whole file.
+      header: its header.
+      scaled: the size that it will be scaled to, before the orientation is applied.
+      fast: whether to use the fast DCT.
 
     Returns:
-      The image, and what of it is the picture: the decoder rounds sizes up, and a third of a pixel
-      in the wrong place is seen at every edge.
+      The decoded image, and the box in it that holds the picture. The decoder rounds the size up,
+      and a shift of a third of a pixel is visible at every edge. None: the whole image.
     """
     size = (header.width, header.height)
     need = max(8 * _HEADROOM * part / whole for part, whole in zip(scaled, size, strict=True))
@@ -231,181 +194,170 @@ def _decode_jpeg(
     return image, (0, 0, size[0] * eighths / 8, size[1] * eighths / 8)
 
 
-def _convert_png(data: bytes, rules: Rules) -> Converted:
+def _convert_png(data: bytes, policy: ImagePolicy) -> Converted:
     header = headers.read_png(data)
     if not header:
-        return _untouched(data, rules)
+        return _without_conversion(data, policy)
     if header.animated:
-        _check_frames(rules, "PNG")
+        policy.check_frames("PNG")
     size = (header.width, header.height)
-    turn, kept = _turn(headers.exif_orientation(header.exif), rules)
-    plan = _plan(rules, size, turn)
-    if rules.convert == "never" or (
-        header.colour != headers.GREY_WITH_ALPHA
-        and rules.convert not in ("jpeg", "pixels")
-        and turn == UPRIGHT
+    applied, kept = _split_orientation(headers.exif_orientation(header.exif), policy)
+    plan = _plan_resize(policy, size, applied)
+    if policy.convert == "never" or (
+        header.colour_type != headers.GREY_WITH_ALPHA
+        and policy.convert not in ("jpeg", "pixels")
+        and applied == UPRIGHT
         and not plan
     ):
-        return _untouched(data, rules, kept)
-    _check_size(size, rules)
+        return _without_conversion(data, policy, kept)
+    policy.check_size(size)
     validate.check_png_end(data)
-    with validate.decoding("PNG"):
-        # load() does not compare the CRCs of pixel data, verify() does.
-        decode.open_image(data, rules.max_pixels).image.verify()
-    image = _loaded(decode.open_image(data, rules.max_pixels))
+    with validate.image_errors("PNG"):
+        validate.check_png_crcs(data)
+    image = _loaded(decode.open_image(data, policy.max_pixels))
     done = ("first-frame",) if header.animated else ()
-    return _write(image, _Source("PNG", False, done), rules, turn, kept, plan)
+    return _write(image, _Source("PNG", False, done), policy, applied, kept, plan)
 
 
-def _convert_other(data: bytes, rules: Rules) -> Converted:
-    opened = decode.open_image(data, rules.max_pixels)
+def _convert_other(data: bytes, policy: ImagePolicy) -> Converted:
+    opened = decode.open_image(data, policy.max_pixels)
     done: tuple[str, ...] = ()
     if opened.animated:
-        _check_frames(rules, opened.format)
-        if rules.multi_frame == "all":
-            return _untouched(data, rules)
+        policy.check_frames(opened.format)
+        if policy.multi_frame == "all":
+            return _without_conversion(data, policy)
         done = ("first-frame",)
-    if rules.convert == "never":
-        return _untouched(data, rules)
-    _check_size(opened.image.size, rules)
-    if rules.convert == "auto" and opened.format == "BMP":
+    if policy.convert == "never":
+        return _without_conversion(data, policy)
+    policy.check_size(opened.image.size)
+    if policy.convert == "auto" and opened.format == "BMP":
         width, height = opened.image.size
-        if validate.is_plain_bmp(data, height, width) and not _plan(
-            rules, (width, height), UPRIGHT
+        if validate.is_supported_bmp(data, height, width) and not _plan_resize(
+            policy, (width, height), UPRIGHT
         ):
-            return _untouched(data, rules)
+            return _without_conversion(data, policy)
     if opened.format == "GIF":
         validate.check_gif_end(data)
     image = _loaded(opened)
-    # ICO and TIFF tell their true size only now.
-    _check_size(image.size, rules)
-    turn, kept = _turn(headers.exif_orientation(_exif(image)), rules)
-    plan = _plan(rules, image.size, turn)
+    # Pillow knows the true size of ICO and TIFF only after decoding.
+    policy.check_size(image.size)
+    applied, kept = _split_orientation(headers.exif_orientation(_exif(image)), policy)
+    plan = _plan_resize(policy, image.size, applied)
     source = _Source(opened.format, opened.lossy, done)
-    return _write(image, source, rules, turn, kept, plan)
+    return _write(image, source, policy, applied, kept, plan)
 
 
 def _loaded(opened: decode.Opened) -> Image.Image:
-    with validate.decoding(opened.format):
+    with validate.image_errors(opened.format):
         opened.image.load()
     return opened.image
 
 
 def _exif(image: Image.Image) -> bytes:
-    # Pillow applies the orientation of a TIFF by itself; of others it has the block.
+    # Pillow applies the orientation of a TIFF itself.
     exif = image.info.get("exif", b"")
     return exif if isinstance(exif, bytes) and image.format != "TIFF" else b""
 
 
-def _untouched(data: bytes, rules: Rules, kept: int = UPRIGHT) -> Converted:
-    info = validate.inspect(data, rules.check, rules.max_pixels)
-    if rules.convert == "pixels":
-        opened = decode.open_image(data, rules.max_pixels)
-        plan = _plan(rules, opened.image.size, UPRIGHT)
-        return _write(_loaded(opened), _Source(opened.format, True), rules, UPRIGHT, kept, plan)
-    return _as_it_is(data, info, rules, kept)
+def _without_conversion(data: bytes, policy: ImagePolicy, kept: int = UPRIGHT) -> Converted:
+    info = validate.inspect(data, policy.check, policy.max_pixels)
+    if policy.convert == "pixels":
+        opened = decode.open_image(data, policy.max_pixels)
+        plan = _plan_resize(policy, opened.image.size, UPRIGHT)
+        return _write(_loaded(opened), _Source(opened.format, True), policy, UPRIGHT, kept, plan)
+    return _unchanged(data, info, policy, kept)
 
 
-def _as_it_is(data: bytes, info: ImageInfo, rules: Rules, kept: int) -> Converted:
-    _check_size((info.width, info.height), rules)
+def _unchanged(data: bytes, info: ImageInfo, policy: ImagePolicy, kept: int) -> Converted:
+    policy.check_size((info.width, info.height))
     return Converted(data, info, () if kept == UPRIGHT else (EXIF_KEPT,))
 
 
-def _check_size(size: Size, rules: Rules) -> None:
-    validate.limit(size[1], size[0], rules.max_pixels)
-    if min(size) < rules.min_size:
-        raise ImageError(
-            "TooSmall", f"{size[0]} x {size[1]} pixels, a side less than {rules.min_size}"
-        )
+def _split_orientation(orientation: int, policy: ImagePolicy) -> tuple[int, int]:
+    """Returns (the orientation to apply to the pixels, the orientation to keep as metadata)."""
+    return (orientation, UPRIGHT) if policy.bakes else (UPRIGHT, orientation)
 
 
-def _check_frames(rules: Rules, image_format: str) -> None:
-    if rules.multi_frame == "reject":
-        raise ImageError("MultiFrame", f"{image_format}: it has more frames than one")
-    if rules.multi_frame == "all" and image_format != "GIF":
-        raise ImageError(
-            "MultiFrame", f"{image_format}: TensorFlow decodes all frames of GIF alone"
-        )
+def _oriented(size: Size, orientation: int) -> Size:
+    return size[::-1] if orientation in _SWAP_SIDES else size
 
 
-def _turn(orientation: int, rules: Rules) -> tuple[int, int]:
-    """An orientation as what is applied, and what is kept."""
-    return (orientation, UPRIGHT) if rules.bakes else (UPRIGHT, orientation)
-
-
-def _turned(size: Size, turn: int) -> Size:
-    return size[::-1] if turn in _SIDEWAYS else size
-
-
-def _plan(rules: Rules, size: Size, turn: int) -> Plan | None:
-    """What resizing changes of an image stored with a size; None if nothing."""
-    if not rules.resize or 0 in size:
+def _plan_resize(policy: ImagePolicy, size: Size, orientation: int) -> ResizePlan | None:
+    """Returns how an image of a stored size is resized; None if its size does not change."""
+    if not policy.resize or 0 in size:
         return None
-    shown = _turned(size, turn)
-    plan = rules.resize.plan(shown)
+    shown = _oriented(size, orientation)
+    plan = policy.resize.plan(shown)
     return plan if (plan.scaled, plan.final) != (shown, shown) else None
 
 
 @dataclass(frozen=True)
 class _Source:
-    """What is known of a decoded image.
+    """Where a decoded image comes from.
 
     Attributes:
-      format: of its file.
-      lossy: whether that lost something.
-      done: kinds of what was done already.
-      box: the picture within the image, if that is a reduced decoding.
+      format: of the file.
+      lossy: whether the file's compression is lossy.
+      conversions: what was done already.
+      box: the part that holds the picture, if the image was decoded at a reduced size.
     """
 
     format: str
     lossy: bool
-    done: tuple[str, ...] = ()
+    conversions: tuple[str, ...] = ()
     box: Box | None = None
 
 
 def _write(
-    image: Image.Image, source: _Source, rules: Rules, turn: int, kept: int, plan: Plan | None
+    image: Image.Image,
+    source: _Source,
+    policy: ImagePolicy,
+    applied: int,
+    kept: int,
+    plan: ResizePlan | None,
 ) -> Converted:
-    """Writes pixels anew: mode, orientation, size, then the format."""
-    with validate.decoding(source.format):
-        image, kinds = to_grey_or_rgb(image)
-    kinds += source.done
+    """Encodes an image: converts its mode, applies orientation and size, then writes the format."""
+    with validate.image_errors(source.format):
+        image, conversions = to_grey_or_rgb(image)
+    conversions += source.conversions
     if plan:
-        # Enlarged, a thin strip may be longer than anything.
-        validate.limit(plan.scaled[1], plan.scaled[0], validate.MAX_PIXELS)
-        image = scale(image, _turned(plan.scaled, turn), source.box)
-    if turn != UPRIGHT:
-        image = image.transpose(_TRANSPOSES[turn])
-        kinds += ("exif-rotated",)
+        # A thin strip may become too long if it is enlarged.
+        validate.check_pixel_count(plan.scaled[1], plan.scaled[0], validate.MAX_PIXELS)
+        image = scale(image, _oriented(plan.scaled, applied), source.box)
+    if applied != UPRIGHT:
+        image = image.transpose(_TRANSPOSES[applied])
+        conversions += ("exif-rotated",)
     if plan:
-        image = cut(image, plan.final)
-        kinds += ("resized",)
-    if rules.convert == "pixels":
-        return _raw(image, rules.channels, kinds)
-    target = {"jpeg": "JPEG", "png": "PNG"}.get(rules.convert, "JPEG" if source.lossy else "PNG")
+        image = crop_or_pad(image, plan.final)
+        conversions += ("resized",)
+    if policy.convert == "pixels":
+        return _raw(image, policy.channels, conversions)
+    target = {"jpeg": "JPEG", "png": "PNG"}.get(policy.convert, "JPEG" if source.lossy else "PNG")
     if target == "JPEG" and max(image.size) > MAX_SIDE:
-        if rules.convert == "jpeg":
-            raise ImageError("TooLarge", f"a JPEG has no side of more than {MAX_SIDE:,} pixels")
+        if policy.convert == "jpeg":
+            raise ImageError(
+                "TooLarge", f"a side is longer than {MAX_SIDE:,} pixels, the limit of JPEG"
+            )
         target = "PNG"
     exif = b""
     if kept != UPRIGHT:
-        exif = headers.exif_of(kept)
-        kinds += (EXIF_KEPT,)
+        exif = headers.exif_with_orientation(kept)
+        conversions += (EXIF_KEPT,)
     out = io.BytesIO()
     if target == "JPEG":
-        image.save(out, target, quality=rules.quality, subsampling=0, exif=exif)
+        image.save(out, target, quality=policy.quality, subsampling=0, exif=exif)
     else:
         image.save(out, target, exif=exif)
     if source.format != target:
-        kinds = (f"{source.format.lower()}-to-{target.lower()}", *kinds)
-    return Converted(out.getvalue(), ImageInfo(target, image.height, image.width), kinds)
+        conversions = (f"{source.format.lower()}-to-{target.lower()}", *conversions)
+    return Converted(out.getvalue(), ImageInfo(target, image.height, image.width), conversions)
 
 
-def _raw(image: Image.Image, channels: int, kinds: tuple[str, ...]) -> Converted:
-    """The pixels themselves, uint8, row by row."""
+def _raw(image: Image.Image, channels: int, conversions: tuple[str, ...]) -> Converted:
+    """Returns the pixels as uint8, row by row, with the channels interleaved."""
     mode = {1: "L", 3: "RGB"}.get(channels, image.mode)
     if image.mode != mode:
-        kinds += ("rgb-to-grey" if mode == "L" else "grey-to-rgb",)
+        conversions += ("rgb-to-grey" if mode == "L" else "grey-to-rgb",)
         image = image.convert(mode)
     info = ImageInfo("uint8", image.height, image.width)
-    return Converted(image.tobytes(), info, kinds, len(image.getbands()))
+    return Converted(image.tobytes(), info, conversions, len(image.getbands()))

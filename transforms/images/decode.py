@@ -1,7 +1,7 @@
-"""Opens images of any format that Pillow reads, before memory is spent on them. Pure.
+"""Opens images of all formats that Pillow reads, without decoding their pixels. Pure.
 
-No plugin that runs another program (EPS: Ghostscript), that only hands over to one (GRIB, HDF5,
-BUFR, WMF), or that unpacks without a bound (FITS) is ever asked.
+Pillow's plugins that run another program (EPS: Ghostscript), that need a handler installed (GRIB,
+HDF5, BUFR, WMF) or that decompress without a limit (FITS) are never used.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _FORMATS = (
 
 _LOSSY = ("JPEG", "AVIF", "HEIF", "PCD")
 _LOSSY_IN_TIFF = ("jpeg", "tiff_jpeg", "webp")
-# Of these, what Pillow counts as frames are sizes, layers or previews of one picture.
-_ONE_PICTURE = ("JPEG", "ICO", "ICNS", "PSD")
+# What Pillow counts as frames of these formats are sizes, layers or previews of one image.
+_SINGLE_FRAME = ("JPEG", "ICO", "ICNS", "PSD")
 
 
 @dataclass(frozen=True)
 class Opened:
-    """An image of which the header has been read.
+    """An image whose header has been read.
 
     Attributes:
-      image: not loaded yet.
-      format: as Pillow names it, MPO and the like excepted: those are JPEG.
-      lossy: whether its coding loses something, so that a JPEG of it loses little more.
-      animated: whether it has more frames or pages than one.
+      image: its pixels are not decoded yet.
+      format: Pillow's name of the format; "JPEG" for variants such as MPO.
+      lossy: whether its compression is lossy, so that writing it as a JPEG loses little more.
+      animated: whether it has more than one frame or page.
     """
 
     image: ImageFile
@@ -50,21 +50,21 @@ def open_image(data: bytes, max_pixels: int) -> Opened:
 
     Args:
       data: the whole file.
-      max_pixels: what is larger, in itself or in a member, is refused.
+      max_pixels: an image with more pixels, or with an embedded image that has more, is rejected.
 
     Raises:
-      ImageError: it is no image, no decoder is there for it, or it is broken or too large.
+      ImageError: the file is no image, has no decoder, is corrupt, or has too many pixels.
     """
-    known = validate.sniff(data)
-    name = known or validate.foreign_name(data)
-    with validate.decoding(name or "image"):
-        _limit_before_opening(data, max_pixels)
+    known = validate.detect_format(data)
+    name = known or validate.unsupported_format(data)
+    with validate.image_errors(name or "image"):
+        _check_pixel_count_before_opening(data, max_pixels)
         if known:
-            image = validate.open_known(data, known)
+            image = validate.open_supported(data, known)
         elif name in ("HEIC", "HEIF"):
             image = _open_heif(data)
         elif name in ("JPEG XL", "PostScript"):
-            raise ImageError("Unsupported", f"{name} is not decoded")
+            raise ImageError("Unsupported", f"there is no decoder for {name}")
         else:
             try:
                 image = Image.open(io.BytesIO(data), formats=_FORMATS)
@@ -73,34 +73,34 @@ def open_image(data: bytes, max_pixels: int) -> Opened:
                     raise
                 raise validate.not_an_image(data) from None
         width, height = image.size
-        validate.limit(height, width, max_pixels)
-        _check_cover(image)
+        validate.check_pixel_count(height, width, max_pixels)
+        _check_tiff_is_covered(image)
         found = known or image.format or name
         return Opened(image, found, _is_lossy(data, image, found), _is_animated(image, found))
 
 
-def _limit_before_opening(data: bytes, max_pixels: int) -> None:
-    # These have an image inside that may be larger than what they declare, or (WebP) are given
-    # memory when they are opened.
+def _check_pixel_count_before_opening(data: bytes, max_pixels: int) -> None:
+    # Pillow allocates the pixels of a WebP when it opens it. The other formats embed an image that
+    # may be larger than the file declares.
     sizes = []
     if data[8:12] == b"WEBP" and (webp := headers.read_webp(data)):
         sizes = [(webp.height, webp.width)]
     elif data.startswith((b"\0\0\1\0", b"\0\0\2\0", b"icns")):
         sizes = headers.png_sizes(data) + headers.jpeg2000_sizes(data)
-    elif validate.foreign_name(data) == "JPEG 2000":
+    elif validate.unsupported_format(data) == "JPEG 2000":
         sizes = headers.jpeg2000_sizes(data)
     for height, width in sizes:
-        validate.limit(height, width, max_pixels)
+        validate.check_pixel_count(height, width, max_pixels)
 
 
-def _check_cover(image: ImageFile) -> None:
-    # Of a TIFF whose strips end before the image does, Pillow gives the rest as zeros: a few bytes
-    # could be a hundred million pixels.
+def _check_tiff_is_covered(image: ImageFile) -> None:
+    # Pillow fills what the strips or tiles of a TIFF do not cover with zeros, so that a file of a
+    # few bytes could become a hundred million pixels.
     if image.format == "TIFF":
         boxes = (tile.extents or (0, 0, 0, 0) for tile in image.tile)
         covered = sum((right - left) * (low - top) for left, top, right, low in boxes)
         if covered < image.width * image.height:
-            raise ImageError("Corrupt", "TIFF: its strips or tiles do not cover it")
+            raise ImageError("Corrupt", "TIFF: the strips or tiles do not cover the image")
 
 
 def _open_heif(data: bytes) -> ImageFile:
@@ -108,7 +108,8 @@ def _open_heif(data: bytes) -> ImageFile:
         from pillow_heif import HeifImageFile
     except ImportError:
         raise ImageError(
-            "Unsupported", "HEIC: its decoder is not installed (pip install 'imageshards[heic]')"
+            "Unsupported",
+            "HEIC: the decoder is not installed; run: pip install 'imageshards[heic]'",
         ) from None
     return cast(ImageFile, HeifImageFile(io.BytesIO(data)))
 
@@ -125,4 +126,4 @@ def _is_lossy(data: bytes, image: ImageFile, name: str) -> bool:
 
 
 def _is_animated(image: ImageFile, name: str) -> bool:
-    return name not in _ONE_PICTURE and bool(getattr(image, "is_animated", False))
+    return name not in _SINGLE_FRAME and bool(getattr(image, "is_animated", False))

@@ -1,4 +1,4 @@
-"""A few bytes by which two records are known to hold the same image. Pure."""
+"""Digests that tell whether two records hold the same image. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ _SAMPLE_BYTES = 1024
 
 
 def image_digest(data: bytes, coded: bool = True) -> bytes:
-    """Eight bytes that are equal for images of equal coded pixels.
+    """Returns a digest of the encoded pixels of an image: 8 bytes.
+
+    The metadata at the beginning of a JPEG (EXIF, comments, colour profile) is skipped. Of the rest
+    of a JPEG only the length and three samples of 1 KiB are hashed: entropy-coded data differs
+    everywhere if it differs at all. A JPEG of 100 kB takes 3 us instead of 100 us.
 
     Args:
-      data: the image.
-      coded: whether it is an image file, and not raw pixels or a text.
+      data: the content of a record.
+      coded: True for an image file, False for raw pixels or text.
 
-    Returns:
-      The digest: of a JPEG without what EXIF, comments and colour profiles add, and of a long one
-      of the length and three samples, which costs 3 us where all of it costs 100: its bits differ
-      all along.
+    >>> image_digest(b"some text", coded=False).hex()
+    'f2d42d5e4e509e1b'
     """
     if not coded or not data.startswith(b"\xff\xd8"):
         return blake2b(data, digest_size=8).digest()
@@ -35,21 +37,25 @@ def image_digest(data: bytes, coded: bool = True) -> bytes:
     return state.digest()
 
 
-def pixel_digest(image: Image.Image) -> bytes:
-    """16 bytes that are equal for images of equal size and equal colours; of RGBA alpha too."""
+def decoded_digest(image: Image.Image) -> bytes:
+    """Returns a digest of the size and the decoded pixels of an image: 16 bytes.
+
+    Args:
+      image: RGBA is hashed with its alpha channel; any other mode is converted to RGB.
+    """
     if image.mode != "RGBA":
         image = image.convert("RGB")
     head = struct.pack("<II4s", *image.size, image.mode.encode())
     return blake2b(head + image.tobytes(), digest_size=16).digest()
 
 
-def file_digest(data: bytes) -> bytes:
-    """16 bytes that are equal for equal files."""
+def bytes_digest(data: bytes) -> bytes:
+    """Returns a digest of bytes: 16 bytes."""
     return blake2b(data, digest_size=16).digest()
 
 
 def _end_of_jpeg_metadata(data: bytes) -> int:
-    """Where the APPn and COM segments at the beginning of a JPEG end."""
+    """Returns the offset behind the APPn and COM segments at the beginning of a JPEG."""
     at = 2
     while data[at : at + 1] == b"\xff" and (
         data[at + 1 : at + 2] == b"\xfe" or 0xE0 <= int.from_bytes(data[at + 1 : at + 2]) <= 0xEF

@@ -1,7 +1,7 @@
-"""What the headers of image files say, without decoding. Pure.
+"""Parsers for the headers of image files. Pure: nothing is decoded.
 
-Formats: ITU-T T.81 (JPEG), W3C PNG, GIF89a, RFC 9649 (WebP), ITU-T T.800 (JPEG 2000), Exif 2.32
-over TIFF 6.0 (orientation).
+Formats: ITU-T T.81 (JPEG), W3C PNG (third edition), GIF89a, RFC 9649 (WebP), ITU-T T.800
+(JPEG 2000), Exif 2.32 in a TIFF 6.0 structure (orientation).
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 UPRIGHT = 1
-"""The EXIF orientation of pixels that stand as they are to be seen."""
+"""The EXIF orientation of an image whose pixels need no rotation or flip."""
 
 _ORIENTATION_TAG = 0x0112
 _EXIF = b"Exif\0\0"
 
 
 def exif_orientation(exif: bytes) -> int:
-    r"""The orientation, 1 to 8, that an EXIF block tells; 1 where it tells none.
+    r"""Returns the orientation in an EXIF block, 1 to 8; 1 if it has none or is malformed.
 
     Args:
-      exif: a TIFF structure, with or without `Exif\0\0` before it.
+      exif: a TIFF structure, with or without the prefix `Exif\0\0`.
     """
     tiff = exif.removeprefix(_EXIF)
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(bytes(tiff[:4]))
@@ -39,22 +39,22 @@ def exif_orientation(exif: bytes) -> int:
     return UPRIGHT
 
 
-def exif_of(orientation: int) -> bytes:
-    """An EXIF block that tells an orientation and nothing else."""
+def exif_with_orientation(orientation: int) -> bytes:
+    """Returns an EXIF block that holds an orientation (1 to 8) and nothing else."""
     entry = struct.pack(">HHIHH", _ORIENTATION_TAG, 3, 1, orientation, 0)
     return _EXIF + b"MM\0*" + struct.pack(">IH", 8, 1) + entry + bytes(4)
 
 
 class JpegHeader(NamedTuple):
-    """A JPEG's frame header.
+    """The frame header of a JPEG.
 
     Attributes:
-      process: which SOFn marker, 0 to 15.
-      bits: of a sample.
-      height: in pixels, as stored.
-      width: in pixels, as stored.
+      process: n of its SOFn marker, 0 to 15: 0 baseline, 1 extended, 2 progressive.
+      bits: per sample.
+      height: in pixels, before the EXIF orientation is applied.
+      width: in pixels, before the EXIF orientation is applied.
       components: 1 grey, 3 colour, 4 CMYK or YCCK.
-      exif: the TIFF structure of its EXIF block, or empty.
+      exif: the TIFF structure of the EXIF block; empty without one.
     """
 
     process: int
@@ -65,8 +65,8 @@ class JpegHeader(NamedTuple):
     exif: bytes
 
     @property
-    def is_plain(self) -> bool:
-        """Whether it is baseline, extended or progressive with 8 bits: what every decoder reads."""
+    def is_widely_supported(self) -> bool:
+        """Whether every JPEG decoder reads it: Huffman-coded, lossy, with 8 bits per sample."""
         return self.process <= 2 and self.bits == 8
 
 
@@ -75,7 +75,7 @@ _FRAME = struct.Struct(">BHHB")
 
 
 def read_jpeg(data: bytes) -> JpegHeader | None:
-    """The frame header of a JPEG; None if its segments lead to none."""
+    """Parses the frame header of a JPEG; returns None if no SOFn segment is found."""
     exif = b""
     at = 2
     try:
@@ -101,39 +101,38 @@ def read_jpeg(data: bytes) -> JpegHeader | None:
 
 
 GREY_WITH_ALPHA = 4
-"""The colour type of a PNG that TensorFlow decodes to two channels."""
+"""The PNG colour type that TensorFlow decodes to two channels."""
 
 
-def is_deep_png(data: bytes) -> bool:
-    """Whether a file is a PNG of 16 bits a channel."""
+def is_16_bit_png(data: bytes) -> bool:
+    """Returns whether the file is a PNG with 16 bits per channel."""
     return data.startswith(_PNG_HEAD) and data[24:25] == b"\x10"
 
 
 @dataclass(frozen=True)
 class PngHeader:
-    """What a PNG's chunks tell.
+    """What the chunks of a PNG declare.
 
     Attributes:
-      height: in pixels, as stored.
-      width: in pixels, as stored.
-      colour: type of IHDR: 0 grey, 2 RGB, 3 palette, 4 grey with alpha, 6 RGB
-        with alpha.
-      animated: whether it has more frames than one.
-      exif: the TIFF structure of its eXIf chunk, or empty.
+      height: in pixels, before the EXIF orientation is applied.
+      width: in pixels, before the EXIF orientation is applied.
+      colour_type: 0 grey, 2 RGB, 3 palette, 4 grey with alpha, 6 RGB with alpha.
+      animated: whether it has more than one frame.
+      exif: the TIFF structure of the eXIf chunk; empty without one.
     """
 
     height: int
     width: int
-    colour: int
+    colour_type: int
     animated: bool
     exif: bytes
 
 
 def read_png(data: bytes) -> PngHeader | None:
-    """The header of a PNG; None if it does not begin with one."""
+    """Parses the chunks of a PNG; returns None if the file does not begin with IHDR."""
     if data[12:16] != b"IHDR" or len(data) < 29:
         return None
-    width, height, _, colour = struct.unpack_from(">IIBB", data, 16)
+    width, height, _, colour_type = struct.unpack_from(">IIBB", data, 16)
     animated = False
     exif = b""
     at = 8
@@ -146,12 +145,12 @@ def read_png(data: bytes) -> PngHeader | None:
         elif name == b"IEND":
             break
         at += size + 12
-    return PngHeader(height, width, colour, animated, exif)
+    return PngHeader(height, width, colour_type, animated, exif)
 
 
 @dataclass(frozen=True)
 class WebpHeader:
-    """Canvas of a WebP in pixels, and how its first frame is coded."""
+    """The canvas of a WebP in pixels, and whether its first frame is lossless."""
 
     height: int
     width: int
@@ -159,7 +158,7 @@ class WebpHeader:
 
 
 def read_webp(data: bytes) -> WebpHeader | None:
-    """The header of a WebP; None if its chunks lead to no frame."""
+    """Parses the chunks of a WebP up to its first frame; returns None if there is no frame."""
     canvas: tuple[int, int] | None = None
     at = 12
     try:
@@ -170,7 +169,7 @@ def read_webp(data: bytes) -> WebpHeader | None:
                 width = int.from_bytes(data[body + 4 : body + 7], "little") + 1
                 canvas = (int.from_bytes(data[body + 7 : body + 10], "little") + 1, width)
             elif name == b"ANMF":
-                at = body + 16  # its own chunks follow
+                at = body + 16  # the frame's own chunks follow
                 continue
             elif name == b"VP8L":
                 (bits,) = struct.unpack_from("<I", data, body + 1)
@@ -191,7 +190,7 @@ _COD = b"\xff\x52"
 
 
 def jpeg2000_sizes(data: bytes) -> list[tuple[int, int]]:
-    """(height, width) that each JPEG 2000 codestream within some bytes declares."""
+    """Returns the (height, width) of every JPEG 2000 codestream found in `data`."""
     sizes = []
     at = data.find(_SIZ)
     while 0 <= at <= len(data) - 24:
@@ -202,7 +201,7 @@ def jpeg2000_sizes(data: bytes) -> list[tuple[int, int]]:
 
 
 def is_reversible_jpeg2000(data: bytes) -> bool:
-    """Whether the wavelet of a JPEG 2000 is the reversible one: the file may be lossless."""
+    """Returns whether a JPEG 2000 uses the reversible wavelet, so that it may be lossless."""
     at = data.find(_COD, max(data.find(_SIZ), 0))
     return 0 <= at < len(data) - 13 and data[at + 13] == 1
 
@@ -211,7 +210,7 @@ _PNG_HEAD = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 
 
 def png_sizes(data: bytes) -> list[tuple[int, int]]:
-    """(height, width) that each PNG within some bytes declares."""
+    """Returns the (height, width) of every PNG found in `data`."""
     sizes = []
     at = data.find(_PNG_HEAD)
     while 0 <= at <= len(data) - 24:
@@ -221,14 +220,17 @@ def png_sizes(data: bytes) -> list[tuple[int, int]]:
     return sizes
 
 
-def is_gif_of_blocks(data: bytes) -> bool:
-    """Whether a GIF is block after block to its trailer; TensorFlow's decoder wants it so."""
+def has_valid_gif_blocks(data: bytes) -> bool:
+    """Returns whether a GIF is a sequence of valid blocks up to its trailer.
+
+    TensorFlow's decoder rejects a GIF with bytes between its blocks; Pillow skips them.
+    """
     try:
-        at = _after_colours(data, 10, 13)
+        at = _after_colour_table(data, 10, 13)
         while data[at] != 0x3B:
-            if data[at] == 0x2C:  # an image: its own colours, LZW's code size
-                at = _after_colours(data, at + 9, at + 10) + 1
-            elif data[at] == 0x21:  # an extension and its label
+            if data[at] == 0x2C:  # image: local colour table, LZW code size
+                at = _after_colour_table(data, at + 9, at + 10) + 1
+            elif data[at] == 0x21:  # extension: its label
                 at += 2
             else:
                 return False
@@ -240,6 +242,6 @@ def is_gif_of_blocks(data: bytes) -> bool:
     return True
 
 
-def _after_colours(data: bytes, flags_at: int, at: int) -> int:
+def _after_colour_table(data: bytes, flags_at: int, at: int) -> int:
     flags = data[flags_at]
     return at + (3 << (flags & 7) + 1 if flags & 0x80 else 0)

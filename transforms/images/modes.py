@@ -1,7 +1,7 @@
-"""A picture in any of Pillow's modes -> grey or RGB of 8 bits. Pure.
+"""Conversion of any Pillow mode to 8-bit grey or RGB. Pure.
 
-What TensorFlow does with a PNG of the same kind is done here too: the high byte of 16 bits, no
-colour management of RGB.
+The results match what TensorFlow decodes from a PNG: the high byte of 16-bit samples, and no colour
+management of RGB.
 """
 
 from __future__ import annotations
@@ -17,39 +17,42 @@ from PIL import Image, ImageCms
 _WHITE = 255
 _Scale = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 _BITS_PER_SAMPLE = 258
-"""The TIFF tag."""
+"""The number of a TIFF tag."""
 
 
 def to_grey_or_rgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
-    """Mode L or RGB of an image, without its metadata, and the kinds of what was done.
+    """Converts an image to mode L or RGB, and drops its metadata.
 
-    Transparency is composed on white: what is under it was not meant to be seen, and is often
-    black or noise.
+    Transparent pixels are composed on white: the colours below them were not meant to be seen, and
+    are often black or noise.
 
     Args:
       image: loaded, of any mode.
+
+    Returns:
+      The image, and the names of the conversions applied, such as "cmyk-to-rgb".
     """
     if image.has_transparency_data and image.mode[0] not in "IF":
-        plain = _on_white(image)
-        kinds: tuple[str, ...] = ("alpha-on-white",)
+        converted = _composed_on_white(image)
+        conversions: tuple[str, ...] = ("alpha-on-white",)
     else:
-        plain, kinds = _of_mode(image)
-    # Savers take profiles, comments and transparency from here.
-    plain.info = {}
-    return plain, kinds
+        converted, conversions = _without_alpha(image)
+    # Pillow's encoders write profiles, comments and transparency that they find in `info`.
+    converted.info = {}
+    return converted, conversions
 
 
-def _on_white(image: Image.Image) -> Image.Image:
+def _composed_on_white(image: Image.Image) -> Image.Image:
     grey = image.mode in ("1", "L", "LA", "La")
     with_alpha = image.convert("LA" if image.mode == "La" else "RGBA")
     if with_alpha.mode == "LA":
         with_alpha = with_alpha.convert("RGBA")
-    paper = Image.new("RGB", image.size, (_WHITE,) * 3)
-    paper.paste(with_alpha, mask=with_alpha.getchannel("A"))
-    return paper.convert("L") if grey else paper
+    background = Image.new("RGB", image.size, (_WHITE,) * 3)
+    background.paste(with_alpha, mask=with_alpha.getchannel("A"))
+    return background.convert("L") if grey else background
 
 
-def _of_mode(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
+def _without_alpha(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
     mode = image.mode
     if mode in ("L", "RGB"):
         return image, ()
@@ -58,21 +61,21 @@ def _of_mode(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
     if mode == "P":
         return image.convert("RGB"), ("palette-to-rgb",)
     if mode == "CMYK":
-        return _managed(image) or image.convert("RGB"), ("cmyk-to-rgb",)
+        return _cmyk_by_profile(image) or image.convert("RGB"), ("cmyk-to-rgb",)
     if mode == "LAB":
         return _lab_to_rgb(image), ("lab-to-rgb",)
     if mode.startswith("I;16"):
-        return _high_bits(image), ("16-bit-to-8-bit",)
+        return _high_byte(image), ("16-bit-to-8-bit",)
     if mode == "I":
-        return _grey_of_ints(image)
+        return _ints_to_grey(image)
     if mode == "F":
-        return _grey_of_floats(image), ("float-to-8-bit",)
+        return _floats_to_grey(image), ("float-to-8-bit",)
     kind = "ycbcr" if mode == "YCbCr" else mode.partition(";")[0].lower()
     return image.convert("RGB"), (f"{kind}-to-rgb",)
 
 
-def _managed(image: Image.Image) -> Image.Image | None:
-    """A CMYK image in sRGB, by its own ICC profile; None if it has no good one."""
+def _cmyk_by_profile(image: Image.Image) -> Image.Image | None:
+    """Converts CMYK to sRGB by the embedded ICC profile; None if there is no valid profile."""
     profile = image.info.get("icc_profile")
     if not profile:
         return None
@@ -93,11 +96,11 @@ def _lab_to_rgb(image: Image.Image) -> Image.Image:
         ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB"), "LAB", "RGB"
     )
     converted = ImageCms.applyTransform(image, transform)
-    assert converted is not None  # only inPlace gives None
+    assert converted is not None  # only with inPlace=True it is None
     return converted
 
 
-def _high_bits(image: Image.Image) -> Image.Image:
+def _high_byte(image: Image.Image) -> Image.Image:
     bits = 16
     tags = getattr(image, "tag_v2", None)
     if tags and tags.get(_BITS_PER_SAMPLE) == (12,):
@@ -105,10 +108,10 @@ def _high_bits(image: Image.Image) -> Image.Image:
     return _by_rows(np.asarray(image), lambda rows: rows >> (bits - 8))
 
 
-def _grey_of_ints(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
+def _ints_to_grey(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
     values = np.asarray(image)
     low, high = int(values.min()), int(values.max())
-    # Pillow scales PGM to 16 bits whatever its largest value.
+    # Pillow scales every PGM to 16 bits, whatever maximum the file declares.
     if image.format == "PPM" or (low >= 0 and 255 < high <= 65535):
         return _by_rows(values, lambda rows: rows >> 8), ("16-bit-to-8-bit",)
     if low >= 0 and high <= 255:
@@ -116,26 +119,27 @@ def _grey_of_ints(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
     return _by_rows(values, _stretch(low, high)), ("32-bit-to-8-bit",)
 
 
-def _grey_of_floats(image: Image.Image) -> Image.Image:
-    """8 bits of floats: of 0 to 1 and of 0 to 255 as they are, of all others stretched.
+def _floats_to_grey(image: Image.Image) -> Image.Image:
+    """Converts floats to 8 bits.
 
-    What is not a number, or infinite, becomes 0.
+    Values within 0..1 or 0..255 keep that range; other ranges are stretched to 0..255. NaN and
+    infinities become 0.
     """
     values = np.asarray(image)
     finite = np.isfinite(values)
     low = float(values.min(where=finite, initial=np.inf))
     high = float(values.max(where=finite, initial=-np.inf))
-    if low > high:  # nothing is finite
+    if low > high:  # no value is finite
         low = high = 0.0
     if low >= 0 and high <= 255:
         low, high = 0.0, 1.0 if high <= 1 else 255.0
     scale = _stretch(low, high)
 
-    def known(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def finite_or_zero(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         finite = np.isfinite(rows)
         return np.where(finite, scale(np.where(finite, rows, low)), 0)
 
-    return _by_rows(values, known)
+    return _by_rows(values, finite_or_zero)
 
 
 def _stretch(low: float, high: float) -> _Scale:
@@ -147,7 +151,7 @@ _ROWS = 64
 
 
 def _by_rows(values: npt.NDArray[Any], scale: _Scale) -> Image.Image:
-    """A grey image of scaled values; some rows at a time, for the wide numbers in between."""
+    """Returns a grey image of scaled values. Works on some rows at a time, to save memory."""
     grey = np.empty(values.shape, np.uint8)
     for top in range(0, len(values), _ROWS):
         grey[top : top + _ROWS] = scale(values[top : top + _ROWS])

@@ -1,4 +1,4 @@
-"""`--resize`: from the size of an image to that of the one written. Pure."""
+"""Resizing of images, as `--resize` specifies it. Pure."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from typing import Literal, cast
 from PIL import Image
 
 Size = tuple[int, int]
-"""Width and height in pixels, as Pillow has them."""
+"""(width, height) in pixels: Pillow's order."""
 
 Box = tuple[float, float, float, float]
+"""(left, top, right, bottom) in pixels and fractions of pixels."""
 
 MAX_SIDE = 65_500
-"""The longest side that a JPEG can have in libjpeg."""
+"""The longest side of a JPEG that libjpeg supports, in pixels."""
 
-# Box-averaging by whole numbers first, Lanczos for the last factor of three or less: on
-# photographs the two cannot be told apart, and Lanczos alone reads every pixel many times.
+# Pillow first averages boxes of pixels, and applies Lanczos to the last factor of at most 3. On
+# photographs the result looks the same as with Lanczos alone, which reads every pixel many times.
 _REDUCING_GAP = 3.0
 
 RULE = re.compile(r"(?:(short|long):(\d+)|(?:(crop|pad):)?(\d+)x(\d+))")
-
+"""The syntax of `--resize`."""
 
 Mode = Literal["short", "long", "exact", "crop", "pad"]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How one image is resized: scaled, then cropped or padded about its centre.
+class ResizePlan:
+    """How one image is resized: scaled, then cropped or padded around its centre.
 
     Attributes:
-      scaled: its size after scaling.
-      final: its size in the end; smaller than scaled is cropped, larger is padded with black.
+      scaled: the size after scaling.
+      final: the size after cropping (if smaller than `scaled`) or padding with black (if larger).
     """
 
     scaled: Size
@@ -41,14 +42,20 @@ class Plan:
 
 @dataclass(frozen=True)
 class Resize:
-    """A rule for sizes.
+    """The sizes that images are resized to.
 
     Attributes:
-      mode: "short" and "long" fix that side and keep the aspect ratio; "exact" does not keep it;
-        "crop" covers the size and cuts what is beyond; "pad" fits into it and adds black.
-      width: pixels; for "short" and "long" the side.
-      height: pixels; for "short" and "long" the side.
-      enlarge: whether pixels may become more than they were.
+      mode: "short" and "long" set the shorter or longer side and keep the aspect ratio; "exact"
+        sets both sides; "crop" scales the image to cover the size and crops it; "pad" scales it to
+        fit into the size and pads it with black.
+      width: in pixels; for "short" and "long" the length of that side.
+      height: in pixels; for "short" and "long" the length of that side.
+      enlarge: whether images smaller than the target are enlarged.
+
+    >>> Resize.parse("short:256").plan((1024, 512))
+    ResizePlan(scaled=(512, 256), final=(512, 256))
+    >>> Resize.parse("crop:224x224").plan((1024, 512))
+    ResizePlan(scaled=(448, 224), final=(224, 224))
     """
 
     mode: Mode
@@ -58,10 +65,10 @@ class Resize:
 
     @classmethod
     def parse(cls, text: str, enlarge: bool = False) -> Resize:
-        """Of `short:256`, `long:512`, `320x240`, `crop:224x224`, `pad:224x224`.
+        """Parses `short:256`, `long:512`, `320x240`, `crop:224x224` or `pad:224x224`.
 
         Raises:
-          ValueError: it is none of them, in one line.
+          ValueError: the text has another form, or a side is not from 1 to `MAX_SIDE` pixels.
         """
         found = RULE.fullmatch(text)
         if not found:
@@ -69,51 +76,50 @@ class Resize:
                 f"--resize {text!r}: write short:256, long:512, 320x240, crop:224x224 or "
                 "pad:224x224"
             )
-        side, length, cut, width, height = found.groups()
+        side, length, shape, width, height = found.groups()
         size = (int(length), int(length)) if side else (int(width), int(height))
         if not all(1 <= pixels <= MAX_SIDE for pixels in size):
             raise ValueError(f"--resize {text!r}: write sides from 1 to {MAX_SIDE:,} pixels")
-        mode = cast(Mode, side or cut or "exact")
+        mode = cast(Mode, side or shape or "exact")
         return cls(mode, *size, enlarge)
 
-    def plan(self, size: Size) -> Plan:
-        """What becomes of an image of a size."""
+    def plan(self, size: Size) -> ResizePlan:
+        """Returns how an image of this size is resized."""
         width, height = size
         if self.mode == "exact":
             exact = (self.width, self.height)
             if not self.enlarge:
                 exact = (min(width, self.width), min(height, self.height))
-            return Plan(exact, exact)
-        # The width decides the scale where the image is, beside the target, the narrower and is
-        # to cover it, or the wider and is to fit into it.
+            return ResizePlan(exact, exact)
+        # The width determines the scale if the image has to cover the target and is narrower, or
+        # has to fit into it and is wider.
         narrow = self.width * height > self.height * width
         by_width = narrow == (self.mode in ("short", "crop"))
         part, whole = (self.width, width) if by_width else (self.height, height)
         if part >= whole and not self.enlarge:
             scaled = size
         elif by_width:
-            scaled = (self.width, _scale(height, part, whole))
+            scaled = (self.width, _scaled_side(height, part, whole))
         else:
-            scaled = (_scale(width, part, whole), self.height)
+            scaled = (_scaled_side(width, part, whole), self.height)
         if self.mode == "crop":
-            return Plan(scaled, (min(self.width, scaled[0]), min(self.height, scaled[1])))
+            return ResizePlan(scaled, (min(self.width, scaled[0]), min(self.height, scaled[1])))
         if self.mode == "pad":
-            return Plan(scaled, (self.width, self.height))
-        return Plan(scaled, scaled)
+            return ResizePlan(scaled, (self.width, self.height))
+        return ResizePlan(scaled, scaled)
 
 
-def _scale(length: int, part: int, whole: int) -> int:
+def _scaled_side(length: int, part: int, whole: int) -> int:
     return max((2 * length * part + whole) // (2 * whole), 1)
 
 
 def scale(image: Image.Image, size: Size, box: Box | None = None) -> Image.Image:
-    """An image of mode L or RGB, scaled.
+    """Scales an image, or a box of it, to a size.
 
     Args:
-      image: what to scale.
+      image: of mode L or RGB.
       size: of the result.
-      box: (left, top, right, bottom) of the picture in the image, in pixels and parts of them;
-        None: all of it.
+      box: the part of the image to scale; None: the whole image.
     """
     box = box or (0, 0, *image.size)
     if image.size == size and box == (0, 0, *size):
@@ -121,10 +127,10 @@ def scale(image: Image.Image, size: Size, box: Box | None = None) -> Image.Image
     return image.resize(size, Image.Resampling.LANCZOS, box, reducing_gap=_REDUCING_GAP)
 
 
-def cut(image: Image.Image, size: Size) -> Image.Image:
-    """The centre of an image; where the size is larger, with black around it."""
+def crop_or_pad(image: Image.Image, size: Size) -> Image.Image:
+    """Crops an image to a size around its centre; pads it with black where it is smaller."""
     if image.size == size:
         return image
     left, top = ((have - want) // 2 for have, want in zip(image.size, size, strict=True))
-    # Beyond the image, crop() fills in zeros.
+    # crop() fills pixels outside of the image with zeros.
     return image.crop((left, top, left + size[0], top + size[1]))

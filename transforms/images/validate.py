@@ -1,7 +1,7 @@
-"""Bytes that TensorFlow decodes -> a checked and measured image. Pure.
+"""Validation of image files in the formats that TensorFlow decodes. Pure.
 
-What passes is what `tf.io.decode_image(..., expand_animations=False)` decodes in training; the
-format comes from the content, never from a file's name.
+A file is valid if `tf.io.decode_image(..., expand_animations=False)` decodes it in training. The
+format is detected from the file's content, not from its name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from imageshards.transforms.images import headers
 Check = Literal["full", "header"]
 
 MAX_PIXELS = 178_956_970
-"""Larger images are rejected before memory is spent on them: Pillow's own limit."""
+"""Images with more pixels are rejected before they are decoded: Pillow's own limit."""
 
 IMAGE_SUFFIXES = frozenset(
     suffix
@@ -41,7 +41,7 @@ IMAGE_SUFFIXES = frozenset(
     )
     for suffix in group
 )
-"""Endings of files that are images by their name."""
+"""Suffixes of the names of image files, in lower case and without the dot."""
 
 # _limit judges the size, and a reject has its reason: Pillow need not warn of either.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -55,7 +55,7 @@ _MAGIC = (
     (b"GIF89a", "GIF"),
     (b"BM", "BMP"),
 )
-_FOREIGN_MAGIC = (
+_UNSUPPORTED_MAGIC = (
     (0, b"II*\0", "TIFF"),
     (0, b"MM\0*", "TIFF"),
     (8, b"WEBP", "WebP"),
@@ -76,15 +76,15 @@ _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 _GIF_END = b";"
 _PADDING = b"\0\r\n "
 _MAX_SCANS = 500
-"""Of a progressive JPEG, as in libjpeg-turbo's own programs: each scan costs a pass over all."""
+"""The most scans of a progressive JPEG, each a pass over all pixels: libjpeg-turbo's own limit."""
 
 
 class ImageError(Exception):
-    """An image that does not go into the data set.
+    """An image that is rejected. The message is one line that gives the reason.
 
     Attributes:
-      kind: its type for counting: Empty, NotAnImage, Unsupported, TooLarge, TooSmall, MultiFrame,
-        Truncated, Corrupt.
+      kind: the error type that rejects are counted by: Empty, NotAnImage, Unsupported, TooLarge,
+        TooSmall, MultiFrame, Truncated or Corrupt.
     """
 
     def __init__(self, kind: str, reason: str) -> None:
@@ -94,7 +94,13 @@ class ImageError(Exception):
 
 @dataclass(frozen=True)
 class ImageInfo:
-    """What a record says of its image: format as TF-slim spells it, pixels."""
+    """What a record states about its image.
+
+    Attributes:
+      format: as TF-slim spells it, such as "JPEG" or "PNG"; "uint8" or "float32" for raw pixels.
+      height: in pixels.
+      width: in pixels.
+    """
 
     format: str
     height: int
@@ -102,77 +108,78 @@ class ImageInfo:
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file is an image by its name. Hidden files are not."""
+    """Returns whether a file's name has the suffix of an image format; False for hidden files.
+
+    >>> is_image_name("birds/0001.JPEG"), is_image_name("birds/.0001.jpg")
+    (True, False)
+    """
     base = name.rpartition("/")[2]
     _, dot, suffix = base.rpartition(".")
     return bool(dot) and suffix.lower() in IMAGE_SUFFIXES and not base.startswith(".")
 
 
 def inspect(data: bytes, check: Check = "full", max_pixels: int = MAX_PIXELS) -> ImageInfo:
-    """Checks an image of a format that TensorFlow decodes, and measures it.
+    """Validates an image file, and returns its format and size.
 
     Args:
       data: the whole file.
-      check: "full" decodes every pixel; "header" looks at the header and at the end, which
-        finds files that are empty, foreign or cut off, but not those garbled inside.
-      max_pixels: larger ones are rejected by their header.
+      check: "full" decodes every pixel; "header" reads the header and the end of the file, which
+        finds empty, unsupported and truncated files, but not those that are corrupt inside.
+      max_pixels: images whose header declares more pixels are rejected.
 
     Raises:
-      ImageError: it would not decode in training, or not to what it was.
+      ImageError: TensorFlow does not decode the file, or not to the size in its header.
+
+    >>> file = io.BytesIO()
+    >>> Image.new("RGB", (3, 2)).save(file, "PNG")
+    >>> inspect(file.getvalue())
+    ImageInfo(format='PNG', height=2, width=3)
     """
-    image_format = sniff(data)
+    image_format = detect_format(data)
     if image_format == "JPEG":
         return inspect_jpeg(data, headers.read_jpeg(data), check, max_pixels)
     if image_format:
         return _inspect_with_pillow(data, image_format, check, max_pixels)
-    if name := foreign_name(data):
+    if name := unsupported_format(data):
         raise ImageError("Unsupported", f"TensorFlow does not decode {name}")
     raise not_an_image(data)
 
 
-def sniff(data: bytes) -> str:
-    """JPEG, PNG, GIF or BMP, by the first bytes; empty if it is none of them.
+def detect_format(data: bytes) -> str:
+    """Returns "JPEG", "PNG", "GIF" or "BMP", by the first bytes; empty for any other format.
 
     Raises:
-      ImageError: there are no bytes.
+      ImageError: the file is empty.
     """
     if not data:
         raise ImageError("Empty", "the file is empty")
     return next((name for magic, name in _MAGIC if data.startswith(magic)), "")
 
 
-def foreign_name(data: bytes) -> str:
-    """The name of a format that TensorFlow does not decode, by the first bytes; or empty."""
-    return next((name for at, magic, name in _FOREIGN_MAGIC if data.startswith(magic, at)), "")
+def unsupported_format(data: bytes) -> str:
+    """Returns the name of a format that TensorFlow does not decode; empty if it is not known."""
+    return next((name for at, magic, name in _UNSUPPORTED_MAGIC if data.startswith(magic, at)), "")
 
 
 def not_an_image(data: bytes) -> ImageError:
-    """What is wrong with bytes of no known format."""
+    """Returns the error for a file of no known image format."""
     return ImageError("NotAnImage", f"no image format begins with {data[:8]!r}")
 
 
-def limit(height: int, width: int, max_pixels: int) -> None:
-    """Refuses what has too many pixels.
-
-    Raises:
-      ImageError: it has.
-    """
+def check_pixel_count(height: int, width: int, max_pixels: int) -> None:
+    """Raises an `ImageError` for an image with more than `max_pixels` pixels."""
     if height * width > max_pixels:
-        raise ImageError("TooLarge", f"{width} x {height} pixels, more than {max_pixels:,} in all")
+        raise ImageError("TooLarge", f"{width} x {height} pixels, more than {max_pixels:,}")
 
 
 def jpeg_error(error: ValueError, data: bytes) -> ImageError:
-    """The ImageError of what simplejpeg raised."""
+    """Returns the `ImageError` for an error of simplejpeg."""
     reason = str(error).removeprefix("Error decoding ").strip()
     return ImageError("Truncated" if _JPEG_END not in data[-64:] else "Corrupt", f"JPEG: {reason}")
 
 
-def limit_scans(data: bytes, header: headers.JpegHeader) -> None:
-    """Refuses a progressive JPEG that would take minutes to decode.
-
-    Raises:
-      ImageError: it has too many scans.
-    """
+def check_scan_count(data: bytes, header: headers.JpegHeader) -> None:
+    """Raises an `ImageError` for a progressive JPEG so long that it takes minutes to decode."""
     if header.process == 2 and data.count(b"\xff\xda") > _MAX_SCANS:
         raise ImageError("Corrupt", f"JPEG: more than {_MAX_SCANS} scans")
 
@@ -180,18 +187,28 @@ def limit_scans(data: bytes, header: headers.JpegHeader) -> None:
 def inspect_jpeg(
     data: bytes, header: headers.JpegHeader | None, check: Check, max_pixels: int
 ) -> ImageInfo:
-    """`inspect` of a JPEG, of which the header is known; None if there is none."""
-    if header and not header.is_plain:
-        raise ImageError("Unsupported", "TensorFlow does not decode this kind of JPEG")
+    """Validates a JPEG whose header is parsed already; see `inspect`.
+
+    Args:
+      data: the whole file.
+      header: what `headers.read_jpeg` returned.
+      check: see `inspect`.
+      max_pixels: see `inspect`.
+    """
+    if header and not header.is_widely_supported:
+        raise ImageError(
+            "Unsupported",
+            f"TensorFlow does not decode JPEGs of type SOF{header.process} with {header.bits} bits",
+        )
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-        limit(height, width, max_pixels)
+        check_pixel_count(height, width, max_pixels)
         if header:
-            limit_scans(data, header)
-        # Cameras append to a JPEG: only the decoder knows whether the image itself is whole.
+            check_scan_count(data, header)
+        # Cameras append data to a JPEG: only a decoder can tell whether the image is complete.
         if check == "full" or not data.rstrip(_PADDING).endswith(_JPEG_END):
-            # Entropy decoding finds what is broken; an eighth of the size and luma alone
-            # spare the rest of the work: 1.1 ms for 108 kB where Pillow in full takes 1.9.
+            # Entropy decoding finds the errors; an eighth of the size and luma only save the rest
+            # of the work: 1.1 ms for 108 kB, where a full decoding with Pillow takes 1.9 ms.
             simplejpeg.decode_jpeg(data, colorspace="GRAY", min_factor=8, fastdct=True)
     except ValueError as error:
         raise jpeg_error(error, data) from error
@@ -206,27 +223,26 @@ _PILLOW_FILES: dict[str, type[ImageFile]] = {
 }
 
 
-def open_known(data: bytes, image_format: str) -> ImageFile:
-    """Opens what `sniff` knows, with the format's own class.
+def open_supported(data: bytes, image_format: str) -> ImageFile:
+    """Opens an image of a format that `detect_format` returned, with Pillow's class for it.
 
-    Not Image.open: the format is known, and Image.open would raise for what `limit` rejects.
+    Image.open would raise its own error for an image that `check_pixel_count` rejects.
     """
     return _PILLOW_FILES[image_format](io.BytesIO(data))
 
 
 @contextmanager
-def decoding(image_format: str) -> Iterator[None]:
-    """Turns whatever Pillow's decoders raise into an ImageError."""
+def image_errors(image_format: str) -> Iterator[None]:
+    """A context manager that translates every error of Pillow's decoders to an `ImageError`."""
     try:
         yield
     except ImageError:
         raise
     except (Image.DecompressionBombError, MemoryError) as error:
-        # Of a frame or a member that is larger than its image.
+        # A frame or an embedded image may be larger than the file's header declares.
         raise ImageError("TooLarge", f"{image_format}: {error or 'out of memory'}") from error
     except Exception as error:
-        # Broken files make them raise errors of every type: struct.error, KeyError, zlib.error,
-        # AssertionError, ...
+        # Corrupt files make decoders raise struct.error, KeyError, zlib.error, AssertionError, ...
         reason = " ".join(str(error).split()) or type(error).__name__
         kind = "Truncated" if "truncated" in reason.lower() else "Corrupt"
         raise ImageError(kind, f"{image_format}: {reason}") from error
@@ -235,10 +251,10 @@ def decoding(image_format: str) -> Iterator[None]:
 def _inspect_with_pillow(
     data: bytes, image_format: str, check: Check, max_pixels: int
 ) -> ImageInfo:
-    with decoding(image_format):
-        image = open_known(data, image_format)
+    with image_errors(image_format):
+        image = open_supported(data, image_format)
         width, height = image.size
-        limit(height, width, max_pixels)
+        check_pixel_count(height, width, max_pixels)
         if image_format == "PNG":
             _check_png(data)
         if image_format == "GIF":
@@ -247,13 +263,12 @@ def _inspect_with_pillow(
             _check_bmp(data, height, width)
         if check == "full":
             if image_format == "PNG":
-                # load() does not compare the CRCs of pixel data, verify() does.
-                image.verify()
-                image = open_known(data, image_format)
+                check_png_crcs(data)
             frames = getattr(image, "n_frames", 1) if image_format == "GIF" else 1
             if frames * height * width > MAX_PIXELS and frames > 1:
                 raise ImageError(
-                    "TooLarge", f"{frames} frames of {width} x {height}, which decode into one"
+                    "TooLarge",
+                    f"{frames} frames of {width} x {height} pixels, which decode to one array",
                 )
             for frame in range(frames):
                 image.seek(frame)
@@ -266,67 +281,76 @@ def _inspect_with_pillow(
 def _check_png(data: bytes) -> None:
     check_png_end(data)
     header = headers.read_png(data)
-    if header and header.colour == headers.GREY_WITH_ALPHA:
+    if header and header.colour_type == headers.GREY_WITH_ALPHA:
         raise ImageError("Unsupported", "TensorFlow decodes grey with alpha to 2 channels")
 
 
-def check_png_end(data: bytes) -> None:
-    """Finds a PNG that breaks off.
+def check_png_crcs(data: bytes) -> None:
+    """Compares the CRCs of a PNG's chunks with their data, which Pillow's load() does not.
 
     Raises:
-      ImageError: it does.
+      Exception: of any type, see `image_errors`.
     """
+    open_supported(data, "PNG").verify()
+
+
+def check_png_end(data: bytes) -> None:
+    """Raises an `ImageError` for a PNG without its last chunk."""
     if _PNG_END not in data:
-        raise ImageError("Truncated", "PNG: its IEND chunk is missing")
+        raise ImageError("Truncated", "PNG: the IEND chunk is missing")
 
 
 def check_gif_end(data: bytes) -> None:
-    """Finds a GIF that breaks off.
-
-    Raises:
-      ImageError: it does.
-    """
+    """Raises an `ImageError` for a GIF without its trailer."""
     if not data.rstrip(_PADDING).endswith(_GIF_END):
-        raise ImageError("Truncated", "GIF: its trailer is missing")
+        raise ImageError("Truncated", "GIF: the trailer is missing")
 
 
 def _check_gif(image: ImageFile, data: bytes) -> None:
     check_gif_end(data)
-    if not headers.is_gif_of_blocks(data):
-        raise ImageError("Corrupt", "GIF: its blocks do not lead to its trailer")
-    # tensorflow/core/lib/gif/gif_io.cc takes the size of the first frame for that of the image.
+    if not headers.has_valid_gif_blocks(data):
+        raise ImageError("Corrupt", "GIF: invalid data between its blocks")
+    # tensorflow/core/lib/gif/gif_io.cc uses the size of the first frame as that of the image.
     if image.tile and image.tile[0].extents != (0, 0, *image.size):
-        raise ImageError("Unsupported", "TensorFlow decodes no GIF whose first frame is smaller")
+        raise ImageError(
+            "Unsupported",
+            "TensorFlow does not decode a GIF whose first frame is smaller than its canvas",
+        )
 
 
 def _check_palette(image: ImageFile) -> None:
-    # There it is an error, too, if an index has no colour.
+    # TensorFlow rejects pixels whose palette index has no colour; Pillow does not.
     colours = len(image.palette.palette) // 3 if image.palette else 256
     most = image.getextrema()[1]
     if isinstance(most, int | float) and most >= colours:
-        raise ImageError("Corrupt", "GIF: an index is outside of its palette")
+        raise ImageError("Corrupt", "GIF: a pixel has an index beyond the palette")
 
 
 def _check_bmp(data: bytes, height: int, width: int) -> None:
-    missing = _missing_of_plain_bmp(data, height, width)
+    missing = _missing_bmp_bytes(data, height, width)
     if missing is None:
-        raise ImageError("Unsupported", "TensorFlow decodes BMPs of 24 bits a pixel alone")
+        raise ImageError("Unsupported", "TensorFlow decodes only BMPs with 24 bits per pixel")
     if missing > 0:
-        raise ImageError("Truncated", "BMP: its pixel data breaks off")
+        raise ImageError("Truncated", f"BMP: the last {missing:,} bytes of the pixels are missing")
     if missing < 0:
-        raise ImageError("Unsupported", "TensorFlow decodes no BMP with bytes after its pixels")
+        raise ImageError(
+            "Unsupported", "TensorFlow does not decode a BMP with bytes after its pixels"
+        )
 
 
-def is_plain_bmp(data: bytes, height: int, width: int) -> bool:
-    """Whether TensorFlow decodes a BMP, or would if it did not break off."""
-    missing = _missing_of_plain_bmp(data, height, width)
+def is_supported_bmp(data: bytes, height: int, width: int) -> bool:
+    """Returns whether TensorFlow decodes a BMP, or would if the file were not truncated."""
+    missing = _missing_bmp_bytes(data, height, width)
     return missing is not None and missing >= 0
 
 
-def _missing_of_plain_bmp(data: bytes, height: int, width: int) -> int | None:
-    """Bytes that a BMP of 24 bits lacks, negative if it has too many; None if it is another."""
-    # tensorflow/core/kernels/image/decode_image_op.cc knows rows of 24 bits; it takes a palette
-    # for grey levels and cannot change the number of channels.
+def _missing_bmp_bytes(data: bytes, height: int, width: int) -> int | None:
+    """Returns how many bytes are missing at the end of an uncompressed BMP with 24 bits per pixel.
+
+    The number is negative if there are bytes after the pixels. For any other BMP it is None.
+    """
+    # tensorflow/core/kernels/image/decode_image_op.cc reads rows of 24 bits. It takes indices into
+    # a palette for grey levels, and cannot change the number of channels.
     pixels_at, header_size = struct.unpack_from("<II", data, 10)
     if header_size < 40:
         return None

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ImageRef, Problem
 from imageshards.transforms.images import validate
-from imageshards.transforms.images.convert import Converted, Rules, convert, pixel_digest
+from imageshards.transforms.images.convert import Converted, convert, pixel_digest
+from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.inputs.fetch import ImageReader
 from imageshards.transforms.records import example
 from imageshards.transforms.records.columns import FeatureColumn
@@ -83,7 +84,7 @@ class ImageEncoder:
     """
 
     schema: Schema
-    rules: Rules
+    rules: ImagePolicy
     base: str = ""
     reader: ImageReader = field(default_factory=ImageReader)
     columns: tuple[FeatureColumn, ...] = ()
@@ -103,7 +104,7 @@ class ImageEncoder:
         if ref.problem:
             return None
         try:
-            self.rules.limit_bytes(ref.size)
+            self.rules.check_file_size(ref.size)
             return pixel_digest(self.reader.read(ref, self.rules.max_bytes), self.rules)
         except (storage.ReadError, validate.ImageError):
             return None
@@ -130,7 +131,7 @@ class ImageEncoder:
         if ref.problem:
             raise Rejected(ref.problem)
         try:
-            self.rules.limit_bytes(ref.size)
+            self.rules.check_file_size(ref.size)
             read = self.reader.read_all(ref, self.rules.max_bytes)
         except storage.ReadError as error:
             raise Rejected(Problem("read", error.kind, str(error))) from error
@@ -175,7 +176,7 @@ class ImageEncoder:
             "channels": 3,
             "colorspace": b"RGB",
         }
-        return _Content(values, info, image.data, image.kinds)
+        return _Content(values, info, image.data, image.conversions)
 
     def _pixels(self, image: Converted) -> _Content:
         array = self.schema.content.array if self.schema.content else None
@@ -191,7 +192,9 @@ class ImageEncoder:
         if array and array.dtype == "float32":
             data = _as_floats(data, self.unit)
             info = replace(info, format="float32")
-        return _Content({"pixels": data, "shape": _SHAPE.pack(*shape)}, info, data, image.kinds)
+        return _Content(
+            {"pixels": data, "shape": _SHAPE.pack(*shape)}, info, data, image.conversions
+        )
 
     def _text(self, ref: ImageRef, data: bytes) -> _Content:
         try:

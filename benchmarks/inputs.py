@@ -1,7 +1,7 @@
-"""The same images from every place, in alternation: python -m benchmarks.places IMAGES.
+"""Compares builds of the same images from each kind of input: python -m benchmarks.inputs IMAGES.
 
-Runs in the environment of imageshards. Writes the archives and the outputs to a tmpfs where there
-is one with room, checks that all outputs are equal, and prints the medians.
+Runs in the environment of imageshards. Archives and outputs are written to a tmpfs if one has
+enough room. The kinds take turns. All outputs must be equal; the median times are printed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import zipfile
 from pathlib import Path
 
 from benchmarks.measure import measure
-from benchmarks.scratch import choose_place, copy_images, find_images, scratch_folder
+from benchmarks.scratch import choose_folder, copy_images, find_images, scratch_folder
 
 _SHARDS = 16
 
 
 def make_archives(folder: Path, target: Path) -> dict[str, Path]:
-    """Name of a kind -> an archive of a folder."""
+    """Writes an archive of each kind; returns kind -> path."""
     target.mkdir()
     archives = {}
     for kind, mode in (("tar", "w"), ("tar.gz", "w:gz")):
@@ -39,7 +39,7 @@ def make_archives(folder: Path, target: Path) -> dict[str, Path]:
 
 
 def build(source: str, output: Path, *options: str) -> float:
-    """Seconds of one build, as a whole process."""
+    """Runs one build; returns the wall time of the whole process in seconds."""
     shutil.rmtree(output, ignore_errors=True)
     done = measure(
         [
@@ -53,7 +53,7 @@ def build(source: str, output: Path, *options: str) -> float:
 
 
 def digest(output: Path) -> str:
-    """Of all shards."""
+    """Returns the SHA-256 of all shards."""
     state = hashlib.sha256()
     for path in sorted(output.glob("train-*")):
         state.update(path.read_bytes())
@@ -61,14 +61,14 @@ def digest(output: Path) -> str:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Runs the builds, and prints the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("images", type=Path)
     parser.add_argument("--copies", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     size = args.copies * sum(path.stat().st_size for path in find_images(args.images))
-    with scratch_folder(choose_place(8 * size)) as scratch:
+    with scratch_folder(choose_folder(8 * size)) as scratch:
         images = copy_images(args.images, scratch / "files", args.copies)
         sources = {"files": images.folder, **make_archives(images.folder, scratch / "archives")}
         runs = {name: (str(path), f"--base_uri={path}") for name, path in sources.items()}
@@ -86,7 +86,9 @@ def main() -> None:
         print(f"{images.count:,} images, {images.bytes / 1e6:,.0f} MB; all outputs are equal")
         for name, times in seconds.items():
             median = statistics.median(times)
-            print(f"{name:14} {median:6.2f} s  {files / median:5.2f} of the rate of files  {times}")
+            print(
+                f"{name:14} {median:6.2f} s  {files / median:5.2f} x the rate from files  {times}"
+            )
 
 
 if __name__ == "__main__":
