@@ -40,8 +40,8 @@ def test_an_image_is_opened_once_and_its_bytes_are_never_copied(
         opened.append(os.fspath(path))
         return open_(path, *arguments)
 
-    def counting_read(uri: str, limit: int, stamp: int) -> tuple[bytes, int]:
-        data, stamp = read_(uri, limit, stamp)
+    def counting_read(uri: str, *arguments: Any) -> tuple[bytes, int]:
+        data, stamp = read_(uri, *arguments)
         read.append(data + bytes(8192))  # a payload of a size that is kept apart
         return read[-1], stamp
 
