@@ -83,8 +83,9 @@ def encode(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
       The parts. A large bytes value is a part of its own: the same object, not a copy.
 
     >>> from imageshards.transforms.records.schemas import TEXT
-    >>> decode(b"".join(encode(TEXT, {"text": b"owl", "source": b"birds.txt", "label": 2})))
-    {'label': [2], 'source': [b'birds.txt'], 'text': [b'owl']}
+    >>> parts = encode(TEXT, {"text": b"owl", "source": b"birds.txt", "label": 2})
+    >>> sorted(decode(b"".join(parts)).items())
+    [('label', [2]), ('source', [b'birds.txt']), ('text', [b'owl'])]
     """
     parts: list[bytes] = []
     small: list[bytes] = []

@@ -78,7 +78,7 @@ class MetadataFile:
       check: returns whether a content fits the data set; `verify` calls it.
       resharded: whether `reshard` copies the file.
       cleared: when `--overwrite`, and `publish` for an old version, delete the file: "first",
-        since its presence declares the data set complete; "next"; "last", since it tells what else
+        since its presence declares the data set complete; "next"; "last", since it lists what else
         to delete; "never": `publish` does it itself.
       rewritten: whether the file is deleted as soon as a resumed build writes a shard again.
     """
