@@ -3,8 +3,9 @@
 The command `imageshards build` makes a data set. In Python:
 
 - `imageshards.reader` reads one: `imageshards.reader.load("dataset", "train", batch_size=128)`.
-- The PTransforms below are the steps of the build, for pipelines of your own:
-  `ReadReferences`, `ShuffleReferences`, `WriteShards`.
+- The PTransforms of the build work in other pipelines too. `ReadReferences` lists images,
+  `WriteDataset` writes the data set of the references that it is given; the steps of `WriteDataset`
+  are `ShuffleReferences` and `WriteShards`. A `BuildSpec` of `BuildOptions` has their arguments.
 
 Importing this package costs about a millisecond. It imports Beam, TensorFlow or Pillow only when
 something that needs them is used.
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from imageshards import reader
+    from imageshards.pipeline.assembly import BuildSpec
+    from imageshards.pipeline.graph import WriteDataset
+    from imageshards.pipeline.options.build_options import BuildOptions
     from imageshards.transforms.elements import BuildError, UsageError
     from imageshards.transforms.read import ReadReferences
     from imageshards.transforms.shuffle import ShuffleReferences
@@ -28,17 +32,23 @@ if TYPE_CHECKING:
 
 _HOME = {
     "BuildError": "imageshards.transforms.elements",
+    "BuildOptions": "imageshards.pipeline.options.build_options",
+    "BuildSpec": "imageshards.pipeline.assembly",
     "ReadReferences": "imageshards.transforms.read",
     "ShuffleReferences": "imageshards.transforms.shuffle",
     "UsageError": "imageshards.transforms.elements",
+    "WriteDataset": "imageshards.pipeline.graph",
     "WriteShards": "imageshards.transforms.write_shards",
 }
 
 __all__ = [
     "BuildError",
+    "BuildOptions",
+    "BuildSpec",
     "ReadReferences",
     "ShuffleReferences",
     "UsageError",
+    "WriteDataset",
     "WriteShards",
     "reader",
 ]

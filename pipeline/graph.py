@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import apache_beam as beam
 from apache_beam.pvalue import AsIter, AsSingleton
@@ -13,7 +14,7 @@ from imageshards.pipeline.finish import finish
 from imageshards.transforms.dedupe import TakePixelsOnce
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.inputs.kind import InputKind
-from imageshards.transforms.read import ReadReferences
+from imageshards.transforms.read import ReadReferences, References
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shuffle import Group, ShuffleReferences, assign_shards
@@ -36,25 +37,45 @@ def build(
       sources: the inputs, if they are already identified.
     """
     inputs = spec.options.inputs.input if sources is None else sources
-    listed = root | "Read" >> ReadReferences(
-        inputs, spec.annotator, spec.listing
-    )  # (bucket, references); tallies
-    if spec.options.images.dedupe == "pixels":
-        batches = listed.batches | "Dedupe" >> TakePixelsOnce(spec.encoder)
-        listed = listed._replace(batches=batches)
-    groups, planned = listed | "Shuffle" >> ShuffleReferences(spec.planner)
-    # groups: (bucket, split -> sorted references); planned: one plan
-    plan = AsSingleton(planned | "Claim" >> beam.Map(claim, spec).with_output_types(Plan))
-    if spec.options.execution.writer == "shard":
-        written = write_shards(groups, plan, spec, workers)
-    else:
-        written = write_with_beam(groups, plan, spec)
-    # written: shard reports; reject reports
-    (
-        root
-        | "Once" >> beam.Impulse()
-        | "Finish" >> beam.Map(finish, plan, AsIter(written.reports), AsIter(written.rejects), spec)
-    )
+    references = root | "Read" >> ReadReferences(inputs, spec.annotator, spec.listing)
+    _ = references | "Dataset" >> WriteDataset(spec, workers)
+
+
+@dataclass
+class WriteDataset(beam.PTransform):  # type: ignore[misc]
+    """Writes the data set of some references: shuffles them, writes shards and all metadata.
+
+    Attributes:
+      spec: what to build. Its inputs are not read here.
+      workers: see `build`.
+    """
+
+    spec: BuildSpec
+    workers: int | None = 1
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def expand(self, references: References) -> beam.PCollection[None]:
+        """Takes what `ReadReferences` returns; yields one None when the data set is complete."""
+        spec = self.spec
+        if spec.options.images.dedupe == "pixels":
+            batches = references.batches | "Dedupe" >> TakePixelsOnce(spec.encoder)
+            references = references._replace(batches=batches)
+        groups, planned = references | "Shuffle" >> ShuffleReferences(spec.planner)
+        # groups: (bucket, split -> sorted references); planned: one plan
+        plan = AsSingleton(planned | "Claim" >> beam.Map(claim, spec).with_output_types(Plan))
+        if spec.options.execution.writer == "shard":
+            written = write_shards(groups, plan, spec, self.workers)
+        else:
+            written = write_with_beam(groups, plan, spec)
+        # written: shard reports; reject reports
+        return (
+            groups.pipeline
+            | "Once" >> beam.Impulse()
+            | "Finish"
+            >> beam.Map(finish, plan, AsIter(written.reports), AsIter(written.rejects), spec)
+        )
 
 
 def write_shards(

@@ -31,6 +31,22 @@ class References(NamedTuple):
     batches: beam.PCollection[tuple[int, RefBatch]]
     tallies: beam.PCollection[Tally]
 
+    def apply(self, fn: beam.DoFn) -> References:
+        """Applies a DoFn that drops references, or changes some of their columns.
+
+        Args:
+          fn: takes and yields (bucket, references). It must not change the bucket, the key or the
+            split of a reference, and not add any.
+
+        Returns:
+          The references that remain. They are counted again: what was dropped is no input of the
+          build.
+        """
+        batches = self.batches | "Apply" >> beam.ParDo(fn)
+        others = self.tallies | "ExceptListed" >> beam.Map(replace, listed=0)
+        remaining = batches | "CountAgain" >> beam.Map(_count_listed)
+        return References(batches, (others, remaining) | "AllTallies" >> beam.Flatten())
+
 
 @dataclass
 class ReadReferences(beam.PTransform):  # type: ignore[misc]
@@ -82,6 +98,10 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
             "tallies", main="batches"
         )  # (bucket, references); tallies: one for each unit
         return References(listed.batches, listed.tallies)
+
+
+def _count_listed(element: tuple[int, RefBatch]) -> Tally:
+    return Tally(listed=len(element[1]))
 
 
 def _units(_: bytes, inputs: Sequence[InputKind], options: ListingOptions) -> Iterator[WorkUnit]:
