@@ -84,10 +84,10 @@ def _inspect(args: Namespace) -> int:
 
 
 def _show_images(args: Namespace) -> None:
-    from imageshards.reader.sheet import make_sheet, shows_colours
+    from imageshards.reader.sheet import make_sheet, shows_colors
     from imageshards.transforms.records.container import CorruptRecord
 
-    if not args.contact_sheet and not shows_colours(sys.stdout, os.environ):
+    if not args.contact_sheet and not shows_colors(sys.stdout, os.environ):
         return
     try:
         sheet = make_sheet(args.path, args.images)

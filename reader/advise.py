@@ -20,7 +20,7 @@ _FILES_PER_HOST = 10
 _LEAST_BYTES = 10_000_000
 _SMALL_BYTES = 100_000_000
 _LARGE_BYTES = 1_000_000_000
-_LOPSIDED = 0.05
+_UNEVEN = 0.05
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class SplitAdvice:
       records: the number of its records.
       bytes: the size of its files.
       shards: the number of its shards.
-      advised: the best number of shards, which may be the same.
-      reasons: the reasons for that number.
-      warnings: the problems of the present number.
+      advised: the recommended number of shards, which may equal `shards`.
+      reasons: the reasons for `advised`.
+      warnings: the problems of `shards`.
     """
 
     split: str
@@ -155,7 +155,7 @@ def _warnings(lengths: list[int], size: int, hosts: int) -> Iterator[str]:
         )
     if size / shards < _LEAST_BYTES and shards > hosts:
         yield f"{_each(size, shards)}: opening files takes as long as reading them"
-    if max(lengths) - min(lengths) > max(1, _LOPSIDED * max(lengths)):
+    if max(lengths) - min(lengths) > max(1, _UNEVEN * max(lengths)):
         yield f"shards have from {min(lengths):,} to {max(lengths):,} records"
     if size / shards > _LARGE_BYTES:
         yield f"{_each(size, shards)}: few can be read in parallel"

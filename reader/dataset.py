@@ -1,4 +1,4 @@
-"""A complete data set, as its metadata describes it."""
+"""A complete data set, described by its metadata."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _COUNTS = ("inputs", "records", "rejects", "duplicates", "passed_over", "bytes")
 
 @dataclass(frozen=True)
 class Shard:
-    """A shard as build.json describes it.
+    """A shard, described by build.json.
 
     Attributes:
-      id: which shard.
-      uri: its file.
-      records: number of records.
-      bytes: size of the file.
-      crc32c: of the whole file.
+      id: the split and the number of the shard.
+      uri: the URI of its file.
+      records: the number of records.
+      bytes: the size of the file.
+      crc32c: the CRC32C of the file.
     """
 
     id: ShardId
@@ -39,7 +39,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A complete data set; made by `open_dataset`.
+    """A complete data set; `open_dataset` returns it.
 
     Attributes:
       layout: the paths of its files.
@@ -96,7 +96,7 @@ def open_dataset(folder: str) -> Dataset:
       BuildError: there is no data set, it is not complete, or its metadata is damaged.
     """
     if not folder:
-        raise BuildError("no data set is named: name its folder")
+        raise BuildError("no data set is given: name its folder")
     layout = Layout(storage.normalize(folder))
     if storage.is_local(layout.root) and not os.path.isdir(layout.root):
         what = "is a file" if os.path.lexists(layout.root) else "does not exist"
@@ -111,7 +111,7 @@ def open_dataset(folder: str) -> Dataset:
             raise BuildError(
                 f"{layout.root}: the data set is not complete; run its build command again"
             )
-        raise BuildError(f"{layout.root}: no data set there (no dataset_info.json)")
+        raise BuildError(f"{layout.root}: not a data set (no dataset_info.json)")
     documents = []
     for uri in (layout.build, layout.dataset_info):
         try:

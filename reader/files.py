@@ -1,7 +1,7 @@
 """The record files of a split, and access to their records by number.
 
-Records are found by the index file that every build writes, or by one that is next to the record
-file (`NAME.idx`, `NAME.index`). Without an index file, the record file itself is read.
+The index file that every build writes, or one that is next to the record file (`NAME.idx`,
+`NAME.index`), has the offset of each record. Without one, the record file itself is scanned.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from imageshards.transforms.elements import BuildError, ByteRange, UsageError
 from imageshards.transforms.inputs import ranges
 from imageshards.transforms.records.container import Container, CorruptRecord, parse_index
 from imageshards.transforms.records.containers import container_of_file, is_record_file
-from imageshards.transforms.records.schemas import SLIM, Schema
+from imageshards.transforms.records.schemas import SLIM, Feature, Schema
 
 _REQUESTS = 16
 _TAIL_BYTES = 8
@@ -53,7 +53,7 @@ class RecordFile:
 
     @cached_property
     def container(self) -> Container:
-        """Its record container, as its name indicates."""
+        """The record container, detected from the file's name."""
         return container_of_file(self.uri)
 
     @property
@@ -63,13 +63,13 @@ class RecordFile:
 
     @cached_property
     def index(self) -> Index:
-        """Offset and stored size of every record; of a compressed file, after decompression.
+        """Offset and stored size of every record, both after decompression.
 
         Raises:
           BuildError: the file is of another format or truncated, or its index is damaged.
         """
         if storage.is_local(self.uri) or not self.container.random_access:
-            _ = self._stamp  # before it is read, so that later changes are noticed
+            _ = self._stamp  # before the file is read, so that later changes are detected
         if not self.index_uri:
             return _locate(self.uri, self.container)
         try:
@@ -82,7 +82,7 @@ class RecordFile:
                 f"{self.index_uri}: {len(index):,} records, but {self.known:,} in build.json: "
                 "build the data set again"
             )
-        if storage.is_local(self.uri):  # a remote file would take a request
+        if storage.is_local(self.uri):  # for a remote file this would be a request
             size, expected = storage.size(self.uri), int(index[-1].sum()) if len(index) else 0
             if size != expected:
                 found = f"{size:,} bytes" if size >= 0 else "missing"
@@ -114,10 +114,10 @@ class RecordFile:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Text that distinguishes the file from others of its name; equal for copies.
+        """Differs between files of the same name, and is equal for copies of a file.
 
-        It is the file's CRC32C. If no data set declares it, it is the last 8 bytes, which contain
-        the CRC of the last record, or of all data of a gzip file (RFC 1952, 2.3.1).
+        The fingerprint is the file's CRC32C, or the last 8 bytes if no data set declares the CRC.
+        They contain the CRC of the last record, or of all data of a gzip file (RFC 1952, 2.3.1).
 
         Raises:
           BuildError: the file does not exist.
@@ -133,20 +133,12 @@ class RecordFile:
 
     @property
     def _local_stamp(self) -> int:
-        # Local files stay open; the stamp reveals that another file has taken the name.
+        # Local files stay open; the stamp shows whether another file has replaced the open one.
         return self._stamp[1] if storage.is_local(self.uri) else 0
 
     @cached_property
     def _stamp(self) -> tuple[int, int]:
         return storage.stat(self.uri)
-
-    def problem(self, record: int) -> str:
-        """Returns what is wrong with a record; empty if nothing is."""
-        try:
-            self.container.data_of(memoryview(self.stored(record, record + 1)))
-        except CorruptRecord as error:
-            return str(error)
-        return ""
 
 
 @dataclass(frozen=True)
@@ -167,12 +159,28 @@ class Source:
     files: Sequence[RecordFile]
     splits: dict[str, list[int]]
     schema: Schema
-    classes: Sequence[str] = field(default=())
+    classes: Sequence[str] = ()
     described: bool = True
     sizes: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
+    def schema_with(self, image_key: str | None, label_key: str | None) -> Schema:
+        """Returns the schema with other keys of the image and the label; None keeps its own.
+
+        An empty `label_key` means that there is no label.
+        """
+        schema = self.schema
+        if label_key is not None:
+            schema = schema.without_labels()
+            if label_key:
+                schema = schema.with_features([Feature(label_key, "int64", "label", "ClassLabel")])
+        if image_key is not None:
+            labels = tuple(f for f in schema.features if f.source == "label")
+            image = Feature(image_key, "bytes", "encoded", "Image")
+            schema = replace(schema, features=(image, *labels), holds="encoded")
+        return schema
+
     def spans(self, split: str | None) -> list[Span]:
-        """Returns the records of a split; None: of the only one.
+        """Returns the records of a split; of the only split if `split` is None.
 
         Raises:
           UsageError: there is no such split, there are several, or there are no records.
@@ -192,7 +200,7 @@ def read_indexes(files: Iterable[RecordFile]) -> None:
     """Reads the indexes of remote files in parallel."""
     files = list(files)
     if all(storage.is_local(file.uri) for file in files):
-        return  # local ones are read when they are used
+        return  # local indexes are read when they are used
     with ThreadPoolExecutor(_REQUESTS) as executor:
         list(executor.map(lambda file: file.index, files))
 
@@ -216,7 +224,7 @@ def find(place: str | os.PathLike[str]) -> Source:
     name = os.fspath(place)
     uri = storage.normalize(name)
     if storage.is_local(uri) and os.path.isdir(uri):
-        return _of_dataset(open_dataset(name))  # even if its name has the letters of a pattern
+        return _of_dataset(open_dataset(name))  # also if its name contains *, ? or [
     is_file = is_record_file(name) or os.path.isfile(uri)
     if is_file or any(letter in name for letter in "*?["):
         return _of_pattern(uri)

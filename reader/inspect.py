@@ -25,7 +25,7 @@ def inspect(place: str, records: int = 3) -> str:
 
     Args:
       place: the folder of a data set, or a record file.
-      records: number of records to show, from the first on.
+      records: the number of records to show, starting with the first.
 
     Raises:
       BuildError: there is no such data set or file.

@@ -6,15 +6,14 @@ import os
 from typing import TYPE_CHECKING, Unpack
 
 from imageshards.reader.files import Source, find
-from imageshards.reader.options import Groups, LoadOptions, group
+from imageshards.reader.options import ElementOptions, LoadOptions, group
 from imageshards.reader.order import make_blocks
 from imageshards.reader.splits import Span, share_of
-from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.records.schemas import Schema
 
 if TYPE_CHECKING:
-    from imageshards.reader.stream import ImageDataset
+    from imageshards.reader.tensorflow.dataset import ImageDataset
 
 
 def load(
@@ -41,9 +40,9 @@ def load(
         no resizing; then batches require images of one size.
       dtype: "uint8", or "float32" or "bfloat16" with values from 0 to 1. Images that are stored as
         float32 keep their values. Default: "float32".
-      channels: 3 or 1. Greyscale images are converted to RGB, and RGB images to greyscale.
+      channels: 3 or 1. Grayscale images are converted to RGB, and RGB images to grayscale.
         Default: 3.
-      crop_fraction: crop images to the largest centred window with the aspect ratio of
+      crop_fraction: crop images to the largest centered window with the aspect ratio of
         `image_size`, times this fraction. 0.875 is usual for evaluation on ImageNet. Default: 1.0.
       augment: crop a random window of 8 to 100 % of the image's area with an aspect ratio from 3/4
         to 4/3, and mirror half of the images, as is usual for training on ImageNet.
@@ -81,42 +80,48 @@ def load(
       BuildError: there is no such data set, or it is damaged.
       UsageError: an argument is unknown, or its value is invalid.
     """
-    groups = group(options)
+    element_options, read_options = group(options)
     source = find(place)
     if len({file.compression for file in source.files}) > 1:
         raise UsageError(
             f"{place}: some of the files are compressed and some are not: load them separately"
         )
     spans = source.spans(split)
-    sharding = groups.sharding
-    shares = [share_of(spans, sharding.num_hosts, each) for each in range(sharding.num_hosts)]
-    schema = groups.keys.applied_to(source.schema)
-    _check_images(source, spans, schema, groups)
+    num_hosts, host = read_options.num_hosts, read_options.host
+    mine = share_of(spans, num_hosts, host)
+    shares = [share_of(spans, num_hosts, each) for each in range(num_hosts)]
+    schema = source.schema_with(element_options.image_key, element_options.label_key)
+    _check_dtype(source, schema, element_options)
+    if read_options.batch_size:
+        _check_sizes(source, spans, schema, element_options)
 
-    from imageshards.reader.stream import Elements, ImageDataset, Recipe
+    from imageshards.reader.tensorflow.dataset import ImageDataset
+    from imageshards.reader.tensorflow.elements import Elements
+    from imageshards.reader.tensorflow.recipe import Recipe
 
-    reading = groups.reading
     recipe = Recipe(
         files=source.files,
-        blocks=make_blocks(source.files, shares[sharding.host], reading.window),
-        elements=Elements(schema, groups.keys.features, groups.decoding, reading.seed),
-        batching=groups.batching,
-        reading=reading,
-        parallel_reads=reading.parallel_reads or _parallel_reads(source.files[0].uri),
+        blocks=make_blocks(source.files, mine, read_options.window),
+        elements=Elements(schema, element_options, read_options.seed),
+        options=read_options,
         least_records=min(sum(span.records for span in share) for share in shares),
     )
     return ImageDataset(recipe)
 
 
-def _check_images(source: Source, spans: list[Span], schema: Schema, groups: Groups) -> None:
-    """Raises a UsageError if the stored images cannot have the dtype, or cannot be batched."""
-    decoding, content = groups.decoding, schema.content
-    if decoding.dtype == "uint8" and content and content.array and content.array.dtype != "uint8":
-        raise UsageError(
-            f"invalid dtype 'uint8': the images of {source.place} are {content.array.dtype}"
-        )
-    batched = groups.batching.batch_size and groups.keys.features is None
-    if not batched or decoding.size or not decoding.decode or schema.holds != "encoded":
+def _check_dtype(source: Source, schema: Schema, options: ElementOptions) -> None:
+    """Raises a UsageError if the stored pixels cannot have the dtype."""
+    array = schema.content.array if schema.content else None
+    if options.dtype == "uint8" and array and array.dtype != "uint8":
+        raise UsageError(f"invalid dtype 'uint8': the images of {source.place} are {array.dtype}")
+
+
+def _check_sizes(
+    source: Source, spans: list[Span], schema: Schema, options: ElementOptions
+) -> None:
+    """Raises a UsageError if the decoded images differ in size and so cannot be batched."""
+    encoded = schema.holds == "encoded" and options.features is None
+    if not encoded or options.size or not options.decode:
         return
     files = {span.file for span in spans}
     sizes = {
@@ -131,7 +136,3 @@ def _check_images(source: Source, spans: list[Span], schema: Schema, groups: Gro
             f"{source.place}: the images are from {small[1]}x{small[0]} to {large[1]}x{large[0]} "
             "pixels, and a batch requires one size: set image_size, or omit batch_size"
         )
-
-
-def _parallel_reads(uri: str) -> int:
-    return min(max(os.cpu_count() or 1, 2), 8) if storage.is_local(uri) else 16

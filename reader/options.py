@@ -1,6 +1,7 @@
-"""The options of `load` in groups: frozen dataclasses that check their values. Pure.
+"""The options of `load`, which its docstring explains, in two frozen dataclasses. Pure.
 
-The docstring of `load` explains each option and its default.
+`ElementOptions` determine how a record becomes an element. `ReadOptions` determine which records
+are read, in which order, and how they are batched.
 """
 
 from __future__ import annotations
@@ -8,15 +9,13 @@ from __future__ import annotations
 import difflib
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from imageshards.transforms.elements import UsageError
-from imageshards.transforms.records.schemas import Feature, Schema
 
 Dtype = Literal["uint8", "float32", "bfloat16"]
-_DTYPES = ("uint8", "float32", "bfloat16")
 MAX_SEED = (1 << 62) - 1
 """TensorFlow takes seeds of 63 bits; one bit separates the uses of a seed."""
 
@@ -68,31 +67,9 @@ def check_channels(channels: int, allowed: Sequence[int]) -> None:
         raise UsageError(f"invalid channels {channels!r}: must be {choices}")
 
 
-class _Group:
-    """A group of options."""
-
-    def _check_integers(self, least: int, *names: str) -> None:
-        """Replaces these options by ints. An option whose default is None may be None."""
-        for name in names:
-            value = getattr(self, name)
-            if value is not None or getattr(type(self), name) is not None:
-                object.__setattr__(self, name, check_integer(name, value, least))
-
-
 @dataclass(frozen=True)
-class Batching(_Group):
-    """How records are grouped into batches."""
-
-    batch_size: int | None = None
-    drop_remainder: bool | None = None
-
-    def __post_init__(self) -> None:
-        self._check_integers(1, "batch_size")
-
-
-@dataclass(frozen=True)
-class Decoding(_Group):
-    """How a parsed record becomes an element of the data set."""
+class ElementOptions:
+    """How a record becomes an element of the data set."""
 
     image_size: int | tuple[int, int] | None = None
     dtype: Dtype = "float32"
@@ -100,18 +77,21 @@ class Decoding(_Group):
     crop_fraction: float = 1.0
     augment: bool = False
     decode: bool = True
+    features: Mapping[str, Any] | None = None
+    image_key: str | None = None
+    label_key: str | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype not in _DTYPES:
-            raise UsageError(f"invalid dtype {self.dtype!r}: must be one of {', '.join(_DTYPES)}")
+        if self.dtype not in get_args(Dtype):
+            dtypes = ", ".join(get_args(Dtype))
+            raise UsageError(f"invalid dtype {self.dtype!r}: must be one of {dtypes}")
         check_channels(self.channels, (3, 1))
-        _ = self.size
         fraction = self.crop_fraction
         if not isinstance(fraction, Real) or not 0 < fraction <= 1:
             raise UsageError(f"invalid crop_fraction {fraction!r}: must be above 0 and at most 1")
-        if self.augment and self.image_size is None:
+        if self.size is None and self.augment:
             raise UsageError("augment requires an image_size: set both")
-        if self.crop_fraction < 1 and self.image_size is None:
+        if self.size is None and fraction < 1:
             raise UsageError(f"crop_fraction {fraction} requires an image_size: set both")
 
     @property
@@ -126,48 +106,18 @@ class Decoding(_Group):
         return check_integer("image_size", sides[0], 1), check_integer("image_size", sides[1], 1)
 
 
-@dataclass(frozen=True)
-class Keys(_Group):
-    """Which features of a record are read."""
-
-    features: Mapping[str, Any] | None = None
-    image_key: str | None = None
-    label_key: str | None = None
-
-    def applied_to(self, schema: Schema) -> Schema:
-        """Returns the schema with these keys in place of its own."""
-        if self.label_key is not None:
-            schema = schema.without_labels()
-            if self.label_key:
-                label = Feature(self.label_key, "int64", "label", "ClassLabel")
-                schema = schema.with_features([label])
-        if self.image_key is not None:
-            labels = tuple(f for f in schema.features if f.source == "label")
-            image = Feature(self.image_key, "bytes", "encoded", "Image")
-            schema = replace(schema, features=(image, *labels), holds="encoded")
-        return schema
+_LEAST = {"batch_size": 1, "num_hosts": 1, "host": 0, "seed": 0, "parallel_reads": 1, "start": 0}
+"""The least values of the options that are integers, or None where that is the default."""
 
 
 @dataclass(frozen=True)
-class Sharding(_Group):
-    """Which part of the records this host reads."""
+class ReadOptions:
+    """Which records are read, in which order, and how they are batched."""
 
+    batch_size: int | None = None
+    drop_remainder: bool | None = None
     num_hosts: int = 1
     host: int = 0
-
-    def __post_init__(self) -> None:
-        self._check_integers(1, "num_hosts")
-        self._check_integers(0, "host")
-        if self.host >= self.num_hosts:
-            raise UsageError(
-                f"invalid host {self.host} of {self.num_hosts}: must be from 0 to num_hosts - 1"
-            )
-
-
-@dataclass(frozen=True)
-class Reading(_Group):
-    """In which order records are read, and how."""
-
     shuffle: bool | int = True
     seed: int = 0
     repeat: bool = True
@@ -176,13 +126,15 @@ class Reading(_Group):
     start: int = 0
 
     def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None or getattr(ReadOptions, name) is not None:
+                object.__setattr__(self, name, check_integer(name, value, least))
         shuffle: object = self.shuffle
         if not isinstance(shuffle, Integral) or shuffle < 0:
             raise UsageError(
                 f"invalid shuffle {shuffle!r}: must be True, False or a number of records"
             )
-        self._check_integers(0, "seed", "start")
-        self._check_integers(1, "parallel_reads")
         if self.start and not self.deterministic:
             raise UsageError(
                 f"start {self.start} requires deterministic=True: without it the order of the "
@@ -191,22 +143,11 @@ class Reading(_Group):
 
     @property
     def window(self) -> int | None:
-        """How many records are shuffled together; None for a default."""
+        """The number of records that are shuffled together; None for the default."""
         return None if isinstance(self.shuffle, bool) else int(self.shuffle) or None
 
 
-@dataclass(frozen=True)
-class Groups:
-    """All options of `load`."""
-
-    batching: Batching
-    decoding: Decoding
-    keys: Keys
-    sharding: Sharding
-    reading: Reading
-
-
-def group(options: Mapping[str, object]) -> Groups:
+def group(options: Mapping[str, Any]) -> tuple[ElementOptions, ReadOptions]:
     """Sorts the keyword arguments of `load` into their groups.
 
     Raises:
@@ -218,9 +159,8 @@ def group(options: Mapping[str, object]) -> Groups:
             close = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}"
             raise UsageError(f"load has no option {name!r}: {hint}")
-
-    def made(kind: type[Any]) -> Any:
-        names = {field.name for field in fields(kind)}
-        return kind(**{name: value for name, value in options.items() if name in names})
-
-    return Groups(*map(made, (Batching, Decoding, Keys, Sharding, Reading)))
+    of_elements = {field.name for field in fields(ElementOptions)} & options.keys()
+    return (
+        ElementOptions(**{name: options[name] for name in of_elements}),
+        ReadOptions(**{name: options[name] for name in options.keys() - of_elements}),
+    )

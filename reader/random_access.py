@@ -1,7 +1,7 @@
 """Random access to records by their number, without TensorFlow.
 
-`open` returns a sequence of (image, label). NumPy and JAX can use it directly; it is a data source
-for Grain and a map-style data set for PyTorch. `reader.torch` has the iterable-style one.
+`open` returns a sequence of (image, label). It is a data source for Grain and a map-style data set
+for PyTorch; `reader.torch` has an iterable-style one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, overload
 import numpy as np
 
 from imageshards.reader.files import Source, find
-from imageshards.reader.options import Keys, check_channels, check_integer
+from imageshards.reader.options import check_channels, check_integer
 from imageshards.reader.order import make_blocks
 from imageshards.reader.parse import array_with_channels, decode_image, decode_numpy
 from imageshards.reader.splits import Span, share_of, take
@@ -47,12 +47,13 @@ def open(
 
     Args:
       place: the folder of a data set that imageshards built, or a glob pattern of record files.
-      split: the split, as in `load`; None: the only one.
+      split: the split, as in `load`. None selects the only split.
       decode: whether to decode encoded images, and to convert pixels to `channels`.
-      channels: of decoded images and of pixels: 3, 1, or 0 to keep each image's own.
+      channels: the number of channels of decoded images and of pixels: 3, 1, or 0 to keep each
+        image's own.
       image_key: the feature that is the image, as in `load`.
       label_key: the feature that is the label, as in `load`.
-      check: whether to compare the checksum of each record that is read.
+      check: whether to verify the checksum of each record that is read.
 
     Returns:
       A sequence of (image, label).
@@ -60,15 +61,10 @@ def open(
     Raises:
       BuildError: there is no such data set, or it is damaged.
       UsageError: an argument has an invalid value.
-
-    >>> records = open("dataset", "train")
-    >>> image, label = records[7]
-    >>> image.dtype, records.classes[label] in ("class00", "class01")
-    (dtype('uint8'), True)
     """
     check_channels(channels, (3, 1, 0))
     source = find(place)
-    schema = Keys(None, image_key, label_key).applied_to(source.schema)
+    schema = source.schema_with(image_key, label_key)
     return Records(source, source.spans(split), schema, decode, channels, check)
 
 
@@ -170,8 +166,8 @@ class Records(Sequence[Any]):
         Args:
           seed: 0 or more.
           epoch: 0 or more.
-          window: number of records that are held in memory and shuffled together; None: 128 MB of
-            records, from 16 to 65,536. Of compressed files, it is at least one whole file.
+          window: the number of records that are held in memory and shuffled together; None for as
+            many as fit in 128 MB, from 16 to 65,536. A compressed file is always held as a whole.
         """
         seed, epoch = check_integer("seed", seed), check_integer("epoch", epoch)
         if window is not None:
@@ -199,9 +195,9 @@ class Records(Sequence[Any]):
             number += len(self)
         if not 0 <= number < len(self):
             raise IndexError(f"record {index} of {len(self):,}")
-        place = int(np.searchsorted(self._ends, number, side="right"))
-        span = self._spans[place]
-        row = span.end - int(self._ends[place]) + number
+        at = int(np.searchsorted(self._ends, number, side="right"))
+        span = self._spans[at]
+        row = span.end - int(self._ends[at]) + number
         return next(self._in_order([Span(span.file, row, row + 1)]))
 
     def _in_order(self, spans: Sequence[Span]) -> Iterator[tuple[bytes, tuple[int, int]]]:

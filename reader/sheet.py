@@ -1,6 +1,6 @@
-"""Contact sheets: the first images of each split. As the data set is shuffled, they are a sample.
+"""Contact sheets: the first images of each split. The data set is shuffled, so they are a sample.
 
-A sheet is written as a PNG or HTML file, or as half blocks to a terminal with 24-bit colours.
+A sheet is written as a PNG or HTML file, or as half blocks to a terminal with 24-bit colors.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Sheet:
     """A contact sheet.
 
     Attributes:
-      place: the data set or file that it shows.
-      splits: name of a split -> the images shown.
+      place: the data set or file.
+      splits: name of a split -> the images on the sheet.
       records: name of a split -> the number of its records.
     """
 
@@ -111,7 +111,7 @@ class Sheet:
         return sheet
 
     def html(self) -> str:
-        """Returns the sheet as an HTML page that loads nothing."""
+        """Returns the sheet as an HTML page with the images inside."""
         body = []
         for name, pictures in self.splits.items():
             figures = "".join(
@@ -129,7 +129,7 @@ class Sheet:
         )
 
     def blocks(self, columns: int) -> Iterator[str]:
-        """Yields lines for a terminal with so many columns: two rows of images per split."""
+        """Yields the lines for a terminal of this width: two rows of images per split."""
         each = max(1, (columns - 2) // (_BLOCK_SIDE + 1))
         for name, pictures in self.splits.items():
             yield f"  {self._title(name)}"
@@ -150,8 +150,8 @@ class Sheet:
         return f"{split or 'all'}: {count:,} of {self.records[split]:,}"
 
 
-def shows_colours(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Returns whether a stream is a terminal that declares 24-bit colours in the environment."""
+def shows_colors(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Returns whether a stream is a terminal that declares 24-bit colors in the environment."""
     return (
         stream.isatty()
         and environment.get("COLORTERM") in ("truecolor", "24bit")
@@ -213,7 +213,7 @@ def _picture(pixels: npt.NDArray[Any]) -> Image.Image:
 
 
 def _square(image: Image.Image, side: int) -> Image.Image:
-    """Returns the largest centred square of an image, resized."""
+    """Returns the largest centered square of an image, resized."""
     width, height = image.size
     cut = min(width, height)
     left, top = (width - cut) // 2, (height - cut) // 2

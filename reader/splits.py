@@ -19,7 +19,7 @@ _BOUND = r"-?[0-9][0-9_]*(?:\.[0-9]+)?(?:%|shard)?"
 _PART = re.compile(rf"(?P<name>[^\[\]+]*)(?:\[(?P<lower>{_BOUND})?:(?P<upper>{_BOUND})?\])?")
 _HELP = "write a split such as train, train[:80%], train[1000:2000] or train+validation"
 _UNEVEN = 0.05
-"""Hosts read whole files only if these differ by at most this: no host waits for another."""
+"""Hosts read whole files only if these differ by at most this fraction of the largest one."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,7 @@ def _position(bound: str, lengths: Sequence[int]) -> int:
     if bound.endswith("%"):
         if abs(number) > 100:
             raise UsageError(f"invalid split bound {bound}: a percentage is at most 100")
-        # A percentage gives the same record as a lower and as an upper bound: [:p%] and [p%:] are
-        # disjoint.
+        # Lower and upper bounds are rounded alike, so that [:p%] and [p%:] are disjoint.
         position = round(records * number / 100)
     elif number.denominator != 1:
         raise UsageError(f"invalid split bound {bound}: must be an integer or a percentage")

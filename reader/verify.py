@@ -34,14 +34,14 @@ class Verdict:
 
     Attributes:
       output: the folder of the data set.
-      shards: number of shards.
-      records: number of records that were checked and are sound.
-      bytes: of all existing shards.
+      shards: the number of shards.
+      records: the number of records that were checked and are sound.
+      bytes: the size of all existing shards.
       seconds: wall time.
-      problems: one line each.
-      rejects: number of images that were rejected when it was built.
-      report: path of report.html.
-      sample: number of records that were to be checked; 0: all.
+      problems: one line for each problem.
+      rejects: the number of images that the build rejected.
+      report: the path of report.html.
+      sample: the number of records that `verify` was to check; 0 for all.
     """
 
     output: str
@@ -77,10 +77,10 @@ def verify(folder: str, sample: int = 0) -> Verdict:
     """Reads a data set and compares it with its metadata.
 
     Args:
-      folder: the data set.
-      sample: number of records to check, spread evenly over all shards; 0: all. The sizes of shards
-        and all metadata files are compared in any case. Shards without random access are read to
-        their end.
+      folder: the folder of the data set.
+      sample: the number of records to check, spread evenly over all shards; 0 for all. The sizes of
+        shards and all metadata files are always compared. Shards without random access are always
+        read to their end.
 
     Raises:
       BuildError: there is no complete data set.
@@ -92,12 +92,12 @@ def verify(folder: str, sample: int = 0) -> Verdict:
     dataset = open_dataset(folder)
     problems = list(_layout_problems(dataset))
     records = size = 0
-    chosen = _sample(dataset, sample) if sample else {}
+    chosen = _chosen(dataset, sample)
     with ThreadPoolExecutor(os.cpu_count()) as executor:
         for shard in dataset.shards:
             count = 0
             try:
-                numbers = chosen.get(shard.id, []) if sample else range(shard.records)
+                numbers = chosen[shard.id]
                 if sample and container_of(shard.id).has_index:
                     found = _sample_problems(dataset, shard, numbers, executor)
                 else:
@@ -190,25 +190,27 @@ def _shard_problems(
         yield f"its index {dataset.layout.index(shard.id)} does not match"
 
 
-def _sample(dataset: Dataset, sample: int) -> dict[ShardId, list[int]]:
+def _chosen(dataset: Dataset, sample: int) -> dict[ShardId, Sequence[int]]:
     """Returns shard -> numbers of the records to check, in order."""
     total = sum(shard.records for shard in dataset.shards)
     count = min(sample, total)
-    wanted = iter([number * total // count for number in range(count)])
-    chosen: dict[ShardId, list[int]] = {}
-    number, end = next(wanted, None), 0
+    chosen: dict[ShardId, Sequence[int]] = {}
+    begin = 0
     for shard in dataset.shards:
-        begin, end = end, end + shard.records
-        while number is not None and number < end:
-            chosen.setdefault(shard.id, []).append(number - begin)
-            number = next(wanted, None)
+        end = begin + shard.records
+        chosen[shard.id] = range(shard.records)
+        if sample and total:
+            # Of all records, those with the numbers n * total // count are checked.
+            first, last = -(-begin * count // total), -(-end * count // total)
+            chosen[shard.id] = [n * total // count - begin for n in range(first, last)]
+        begin = end
     return chosen
 
 
 def _sample_problems(
     dataset: Dataset, shard: Shard, numbers: Sequence[int], executor: ThreadPoolExecutor
 ) -> Iterator[str | None]:
-    """As `_shard_problems`, but reads only the records in `numbers`, by the index."""
+    """Does the same as `_shard_problems`, but reads only `numbers`, which the index locates."""
     if (size := storage.size(shard.uri)) < 0:
         raise FileNotFoundError(shard.uri)
     if size != shard.bytes:

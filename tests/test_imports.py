@@ -65,7 +65,10 @@ def at_import(path: Path) -> set[str]:
 HEAVY = {"tensorflow", "torch", "grain", "jax"}
 # These import it at their top, and are imported where they are asked for.
 OF_THE_TRAINING_SIDE = {
-    "reader/stream.py",
+    "reader/tensorflow/dataset.py",
+    "reader/tensorflow/elements.py",
+    "reader/tensorflow/images.py",
+    "reader/tensorflow/recipe.py",
     "reader/torch.py",
     "launch/training/loop_jax.py",
     "launch/training/loop_keras.py",

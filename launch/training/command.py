@@ -6,63 +6,90 @@ import argparse
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from imageshards.launch.training.training import MAX_IMAGE_SIZE, Options, Result
 from imageshards.pipeline.options.parser import Parser
 from imageshards.transforms.elements import BuildError, UsageError
 
 
-def command(
-    name: str,
-    needs: Mapping[str, str],
-    load: Callable[[], Callable[[Options], Result | None]],
-    arguments: Sequence[str] | None,
-    description: str,
-) -> int:
+@dataclass(frozen=True)
+class Training:
+    """A training that is a command.
+
+    Attributes:
+      name: the name of the command.
+      loop: the module with the loop.
+      modules: the modules that must be installed.
+      package: the package that installs them.
+      description: the text of --help.
+    """
+
+    name: str
+    loop: str
+    modules: tuple[str, ...]
+    package: str
+    description: str
+
+
+KERAS = Training(
+    "train",
+    "loop_keras",
+    ("tensorflow", "tensorboard"),
+    "imageshards[train]",
+    "Trains a ResNet in Keras on a data set that imageshards built: on a TPU if there is one, else "
+    "on all GPUs, else on the CPU. The same command resumes an interrupted training at the next "
+    "record.",
+)
+JAX = Training(
+    "train_jax",
+    "loop_jax",
+    ("jax", "optax", "tensorflow", "tensorboard"),
+    "imageshards[jax]",
+    "Trains a ResNet in JAX on a data set that imageshards built. Each batch is divided among all "
+    "devices. The same command resumes an interrupted training at the next record.",
+)
+
+
+def command(training: Training, arguments: Sequence[str] | None) -> int:
     """Runs the command line of a training; returns the exit code.
 
     Args:
-      name: the name of the command.
-      needs: module that must be installed -> the package to install.
-      load: imports the module of the loop and returns its function.
+      training: the training.
       arguments: the arguments of the command; None for those of this process.
-      description: the text of --help.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+
+    def complain(message: str, code: int) -> int:
+        print(f"{training.name}: {message}", file=sys.stderr)
+        return code
+
     try:
-        options = _parse(name, arguments, description)
-        for module, package in needs.items():
+        options = _parse(training, arguments)
+        for module in training.modules:
             if importlib.util.find_spec(module) is None:
-                raise UsageError(f"{module} is not installed: pip install {package}")
+                raise UsageError(f"{module} is not installed: pip install '{training.package}'")
         # Hides TensorFlow's messages about CPU features and drivers.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        result = load()(options)
+        loop = importlib.import_module(f"imageshards.launch.training.{training.loop}")
+        result: Result | None = loop.train(options)
     except (UsageError, BuildError) as error:
-        return _complain(name, str(error), 2)
+        return complain(str(error), 2)
     except KeyboardInterrupt:
-        return _complain(
-            name, "interrupted; run the same command to resume from the last checkpoint", 130
-        )
+        return complain("interrupted; run the same command to resume from the last checkpoint", 130)
     except Exception as error:
         if "--verbose" in arguments:
             raise
         first = (str(error).strip() or "no message").splitlines()[0]
-        return _complain(
-            name, f"{type(error).__name__}: {first} (--verbose shows the traceback)", 1
-        )
-    if result:  # None in all processes but the first
+        return complain(f"{type(error).__name__}: {first} (--verbose shows the traceback)", 1)
+    if result:  # only the first process has a result
         print(
             f"test accuracy {result.accuracy:.2%} ({result.correct:,} of {result.images:,} images) "
             f"after {result.step:,} steps; {options.model_dir}",
             flush=True,
         )
     return 0
-
-
-def _complain(name: str, message: str, code: int) -> int:
-    print(f"{name}: {message}", file=sys.stderr)
-    return code
 
 
 def _count(text: str) -> int:
@@ -87,7 +114,7 @@ _OPTIONS: tuple[tuple[str, Callable[[str], object], str | None, str], ...] = (
         "height and width of the images (default: the smaller side of the first image, at most "
         f"{MAX_IMAGE_SIZE})",
     ),
-    ("channels", int, None, "1 for greyscale, 3 for RGB"),
+    ("channels", int, None, "1 for grayscale, 3 for RGB"),
     (
         "augment", str, None,
         "augmentation of the images to train on. shift: shift by up to an eighth of the size; "
@@ -109,18 +136,13 @@ _OPTIONS: tuple[tuple[str, Callable[[str], object], str | None, str], ...] = (
         "steps between two checkpoints; one is also written after each epoch",
     ),
 )  # fmt: skip
+_CHOICES: dict[str, Sequence[object]] = {"channels": (1, 3), "augment": ("shift", "crop", "none")}
 
 
-_CHOICES: dict[str, Sequence[object]] = {
-    "channels": (1, 3),
-    "augment": ("shift", "crop", "none"),
-}
-
-
-def _parse(name: str, arguments: Sequence[str], description: str) -> Options:
+def _parse(training: Training, arguments: Sequence[str]) -> Options:
     parser = Parser(
-        prog=f"python -m imageshards.launch.training.{name}",
-        description=description,
+        prog=f"python -m imageshards.launch.training.{training.name}",
+        description=training.description,
         allow_abbrev=False,
     )
     parser.add_argument("dataset", metavar="DATASET", help="the folder of a data set")
@@ -135,7 +157,7 @@ def _parse(name: str, arguments: Sequence[str], description: str) -> Options:
             f"--{option}", type=kind, default=default, metavar=metavar,
             choices=_CHOICES.get(option), help=text + (f" (default {shown})" if default else ""),
         )  # fmt: skip
-    if name == "train":
+    if training is KERAS:
         parser.add_argument(
             "--tpu", default="", metavar="NAME",
             help="name of a TPU, or local (default: the TPU of this machine, if there is one)",

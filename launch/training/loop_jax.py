@@ -20,8 +20,16 @@ import optax
 import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from imageshards.launch.training.training import Data, Options, Result, claim, divide, log, run_loop
-from imageshards.reader.stream import ImageDataset
+from imageshards.launch.training.training import (
+    Data,
+    Options,
+    Result,
+    divide,
+    log,
+    run_loop,
+    save_or_check_options,
+)
+from imageshards.reader.tensorflow.dataset import ImageDataset
 from imageshards.transforms.elements import UsageError
 
 Tree = Any
@@ -32,7 +40,7 @@ _KEPT_CHECKPOINTS = 3
 
 
 def train(options: Options) -> Result | None:
-    """Trains for `options.epochs` epochs, from the last checkpoint on if there is one.
+    """Trains for `options.epochs` epochs, from the newest checkpoint if there is one.
 
     Returns:
       The result in the first process, None in all others.
@@ -50,7 +58,7 @@ def train(options: Options) -> Result | None:
     data = Data(options, "bfloat16" if devices[0].platform == "tpu" else "float32")
     batches = data.train(host_batch, hosts, host)
     if host == 0:
-        claim(options, data, "jax")
+        save_or_check_options(options, data, "jax")
     trainer = _Trainer(options, data, batches, host_batch)
     if host == 0:
         if trainer.step:
@@ -65,7 +73,7 @@ def train(options: Options) -> Result | None:
 
 
 class _Trainer:
-    """The model and its data, as `run_loop` requires them."""
+    """The Trainer of `run_loop`: the model and its data."""
 
     def __init__(
         self, options: Options, data: Data, batches: ImageDataset, host_batch: int

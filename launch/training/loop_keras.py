@@ -13,13 +13,21 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from imageshards.launch.training.training import Data, Options, Result, claim, divide, log, run_loop
-from imageshards.reader.stream import ImageDataset
+from imageshards.launch.training.training import (
+    Data,
+    Options,
+    Result,
+    divide,
+    log,
+    run_loop,
+    save_or_check_options,
+)
+from imageshards.reader.tensorflow.dataset import ImageDataset
 from imageshards.transforms.elements import BuildError
 
 
 def train(options: Options) -> Result:
-    """Trains for `options.epochs` epochs, from the last checkpoint on if there is one."""
+    """Trains for `options.epochs` epochs, from the newest checkpoint if there is one."""
     try:
         return _train(options, strategy_for(options.tpu))
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
@@ -122,7 +130,7 @@ def _train(options: Options, strategy: tf.distribute.Strategy) -> Result:
     keras.utils.set_random_seed(options.seed)
     data = Data(options, "bfloat16" if on_tpu else "float32")
     batches = data.train(host_batch, hosts)
-    claim(options, data, "keras")
+    save_or_check_options(options, data, "keras")
     trainer = _Trainer(options, data, strategy, batches, host_batch)
     if trainer.step:
         log(f"resumes at step {trainer.step:,}, record {trainer.step * host_batch:,} per host")
@@ -135,7 +143,7 @@ def _train(options: Options, strategy: tf.distribute.Strategy) -> Result:
 
 
 class _Trainer:
-    """The model and its data, as `run_loop` requires them."""
+    """The Trainer of `run_loop`: the model and its data."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the trainings in Keras and in JAX share: options, data and the loop.
+"""The options, the data and the loop of the trainings in Keras and in JAX.
 
 `train.py` and `train_jax.py` are the commands. `loop_keras.py` and `loop_jax.py` are the examples
 to read and to copy from.
@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from imageshards import reader
@@ -22,7 +21,7 @@ from imageshards.reader.splits import share_of
 from imageshards.transforms.elements import BuildError, UsageError
 
 if TYPE_CHECKING:
-    from imageshards.reader.stream import ImageDataset
+    from imageshards.reader.tensorflow.dataset import ImageDataset
 
 MAX_IMAGE_SIZE = 224
 
@@ -85,6 +84,7 @@ class Data:
     Attributes:
       classes: the number of classes.
       image_size: the height and width of the images, in pixels.
+      test_images: the number of images in the test split, on all hosts together.
     """
 
     def __init__(self, options: Options, dtype: Literal["float32", "bfloat16"]) -> None:
@@ -105,8 +105,9 @@ class Data:
                 f"{options.dataset}: its pixels are floats from 0 to 255, and training requires "
                 "0 to 1: build it with --pixel_range 0..1"
             )
-        self._source = find(options.dataset)
-        self._source.spans(options.test_split)
+        # Raises an error before the training if there is no such split.
+        self._test_spans = find(options.dataset).spans(options.test_split)
+        self.test_images = sum(span.records for span in self._test_spans)
         self.image_size = options.image_size or self._size_of_first_image()
 
     def _size_of_first_image(self) -> int:
@@ -133,8 +134,7 @@ class Data:
         Raises:
           BuildError: an epoch of some host is smaller than a batch.
         """
-        data = reader.load(
-            self._options.dataset,
+        data = self._load(
             self._options.train_split,
             batch_size=batch_size,
             augment=self._options.augment == "crop",
@@ -142,9 +142,6 @@ class Data:
             num_hosts=num_hosts,
             host=host,
             start=start,
-            image_size=self.image_size,
-            channels=self._options.channels,
-            dtype=self._dtype,
         )
         if data.least_records < batch_size:
             raise BuildError(
@@ -161,40 +158,34 @@ class Data:
         """
         import tensorflow as tf
 
-        from imageshards.reader.stream import without_auto_sharding
+        from imageshards.reader.tensorflow.recipe import without_auto_sharding
 
-        data = reader.load(
-            self._options.dataset,
+        data = self._load(
             self._options.test_split,
             crop_fraction=0.875 if self._options.augment == "crop" else 1.0,
             shuffle=False,
             repeat=False,
             num_hosts=num_hosts,
             host=host,
-            image_size=self.image_size,
-            channels=self._options.channels,
-            dtype=self._dtype,
         )
-        blank = (
-            tf.zeros(self.shape, data.element_spec[0].dtype),
-            tf.zeros([], data.element_spec[1].dtype),
-            0.0,
-        )
+        image, label = data.element_spec
+        blank = (tf.zeros(self.shape, image.dtype), tf.zeros([], label.dtype), 0.0)
         weighted = data.map(lambda image, label: (image, label, 1.0))
         padding = tf.data.Dataset.from_tensors(blank).repeat()
         batches = weighted.concatenate(padding).batch(batch_size, drop_remainder=True)
-        return without_auto_sharding(batches.take(self._test_steps(batch_size, num_hosts)))
-
-    def _test_steps(self, batch_size: int, num_hosts: int) -> int:
-        spans = self._source.spans(self._options.test_split)
-        shares = [share_of(spans, num_hosts, host) for host in range(num_hosts)]
+        shares = [share_of(self._test_spans, num_hosts, each) for each in range(num_hosts)]
         most = max(sum(span.records for span in share) for share in shares)
-        return -(-most // batch_size)
+        return without_auto_sharding(batches.take(-(-most // batch_size)))
 
-    @cached_property
-    def test_images(self) -> int:
-        """The number of images in the test split, on all hosts together."""
-        return sum(span.records for span in self._source.spans(self._options.test_split))
+    def _load(self, split: str, **options: Any) -> ImageDataset:
+        return reader.load(
+            self._options.dataset,
+            split,
+            image_size=self.image_size,
+            channels=self._options.channels,
+            dtype=self._dtype,
+            **options,
+        )
 
 
 def pauses(step: int, last: int, *intervals: int) -> Iterator[int]:
@@ -218,10 +209,10 @@ def divide(batch_size: int, parts: int, what: str) -> int:
 
 
 class Trainer(Protocol):
-    """A model in training, as `run_loop` drives it."""
+    """The model that `run_loop` trains."""
 
     def run(self, steps: int) -> float:
-        """Trains for so many steps; returns the mean loss."""
+        """Trains for a number of steps; returns the mean loss."""
 
     def count_correct(self) -> int:
         """Returns how many images of the test split are classified correctly."""
@@ -238,15 +229,15 @@ def run_loop(
     step: int,
     first_host: bool = True,
 ) -> Result:
-    """Trains for `options.epochs` epochs, with logs and checkpoints; tests after each epoch.
+    """Trains for `options.epochs` epochs, writes logs and checkpoints, and tests after each epoch.
 
     Args:
       trainer: the model.
       options: the options of the command.
       data: the data set.
       epoch_steps: the number of steps in an epoch.
-      step: the number of steps that are done already.
-      first_host: whether this process writes the logs. The first of several hosts does.
+      step: the number of steps before this run.
+      first_host: whether this process writes the logs, as the first of several hosts does.
     """
     import tensorflow as tf
 
@@ -262,7 +253,7 @@ def run_loop(
             tf.summary.scalar("train/loss", loss, step)
             if step % epoch_steps and step % options.checkpoint_steps:
                 continue
-            logs.flush()  # before the checkpoint, or a kill would leave a gap in the logs
+            logs.flush()  # before the checkpoint: a kill between the two leaves no gap in the logs
             trainer.save(step)
             if step % epoch_steps:
                 continue
@@ -284,7 +275,7 @@ _MAY_CHANGE = {"dataset", "model_dir", "epochs", "learning_rate", "log_steps", "
 """Options that may differ between runs of one training."""
 
 
-def claim(options: Options, data: Data, loop: str) -> None:
+def save_or_check_options(options: Options, data: Data, loop: str) -> None:
     """Writes the options to model_dir, or checks that the training there has the same options.
 
     Raises:
@@ -311,5 +302,5 @@ def claim(options: Options, data: Data, loop: str) -> None:
 
 
 def log(line: str) -> None:
-    """Prints a line to stderr, which is for progress."""
+    """Prints a line of progress to stderr."""
     print(line, file=sys.stderr, flush=True)

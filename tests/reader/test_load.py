@@ -24,7 +24,7 @@ from imageshards import reader
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.run import run
 from imageshards.reader.files import RecordFile, find
-from imageshards.reader.options import Batching, Decoding, Keys, LoadOptions, Reading, Sharding
+from imageshards.reader.options import ElementOptions, LoadOptions, ReadOptions
 from imageshards.reader.order import make_blocks
 from imageshards.reader.splits import Span
 from imageshards.transforms.elements import BuildError, UsageError
@@ -506,8 +506,7 @@ def test_the_largest_seed_and_integers_of_numpy_are_accepted(sets):
 
 
 def test_every_option_is_in_one_group_and_in_the_help():
-    groups = (Batching, Decoding, Keys, Sharding, Reading)
-    names = [field.name for group in groups for field in fields(group)]
+    names = [field.name for field in (*fields(ElementOptions), *fields(ReadOptions))]
     assert sorted(names) == sorted(LoadOptions.__annotations__)
     assert all(f"\n      {name}: " in reader.load.__doc__ for name in names)
 

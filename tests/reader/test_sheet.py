@@ -13,7 +13,7 @@ from conftest import Build, Command
 from helpers import shards
 from PIL import Image
 
-from imageshards.reader.sheet import make_sheet, shows_colours
+from imageshards.reader.sheet import make_sheet, shows_colors
 
 COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250)}
 
@@ -74,10 +74,10 @@ def test_only_a_terminal_that_declares_them_gets_colours(dataset: Path, command:
         def isatty(self) -> bool:
             return True
 
-    assert shows_colours(Terminal(), {"COLORTERM": "truecolor"})
-    assert not shows_colours(Terminal(), {})
-    assert not shows_colours(Terminal(), {"COLORTERM": "truecolor", "NO_COLOR": "1"})
-    assert not shows_colours(io.StringIO(), {"COLORTERM": "truecolor"})
+    assert shows_colors(Terminal(), {"COLORTERM": "truecolor"})
+    assert not shows_colors(Terminal(), {})
+    assert not shows_colors(Terminal(), {"COLORTERM": "truecolor", "NO_COLOR": "1"})
+    assert not shows_colors(io.StringIO(), {"COLORTERM": "truecolor"})
     assert "\x1b" not in command("inspect", dataset)[1]
 
 
@@ -113,7 +113,7 @@ def test_a_shard_has_a_sheet_too(
     code, _, err = command("inspect", other, "--contact_sheet", tmp_path / "b.png")
     assert code == 1
     assert "no feature 'image/encoded'" in err
-    monkeypatch.setattr("imageshards.reader.sheet.shows_colours", lambda *_: True)
+    monkeypatch.setattr("imageshards.reader.sheet.shows_colors", lambda *_: True)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     code, out, _ = command("inspect", other)
     assert code == 0

@@ -1,0 +1,158 @@
+"""The data set that `load` returns, and its iterators."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator
+
+from imageshards.reader.options import check_integer
+from imageshards.reader.tensorflow.recipe import Recipe
+from imageshards.transforms.elements import UsageError
+
+
+class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
+    """A tf.data.Dataset that knows its length and can start at any record.
+
+    Attributes:
+      records: the records in an epoch of this host.
+      least_records: the records in an epoch of the host that has the fewest; equal on all hosts.
+      steps_per_epoch: with `repeat`, the complete batches in `least_records`, at least 1, so that
+        all hosts take as many steps; otherwise the number of batches of this host.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._data = recipe.dataset()
+        self.records = recipe.blocks.records
+        self.least_records = recipe.least_records
+        self.steps_per_epoch = recipe.steps_per_epoch
+        super().__init__(tf.data.experimental.to_variant(self._data))
+
+    def _inputs(self) -> list[tf.data.Dataset]:
+        return [self._data]
+
+    @property
+    def element_spec(self) -> Any:
+        """The shapes and dtypes of the elements."""
+        return self._data.element_spec
+
+    def __iter__(self) -> Iterator[Any]:
+        return _Iterator(self, self._recipe)
+
+    def starting_at(self, records: int) -> ImageDataset:
+        """Returns the same data set without its first records.
+
+        Args:
+          records: the number of records to skip, counted from the start of the first epoch.
+        """
+        options = replace(self._recipe.options, start=records)
+        return ImageDataset(replace(self._recipe, options=options))
+
+    def iterator(self) -> StatefulIterator:
+        """Returns an iterator whose state can be saved and restored."""
+        return StatefulIterator(self)
+
+
+class _Iterator(OwnedIterator):  # type: ignore[misc]
+    """TensorFlow's iterator; outside of a tf.function, its errors name the corrupt file.
+
+    It is a subclass because Keras, tf.function and tf.train.Checkpoint require TensorFlow's class.
+    """
+
+    def __init__(self, data: tf.data.Dataset, recipe: Recipe) -> None:
+        super().__init__(data)
+        self._recipe = recipe
+
+    def __next__(self) -> Any:
+        try:
+            return super().__next__()
+        except tf.errors.DataLossError as error:
+            raise self._recipe.corrupt_record(error) or error from None
+
+
+class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
+    """An iterator that resumes at the next record after a restart.
+
+    `state()` is a small JSON value. It counts the records that were delivered, not those that were
+    read ahead. `tf.train.Checkpoint(iterator=...)` saves the same state.
+
+    >>> from imageshards.reader import load
+    >>> train = load("dataset", "train", batch_size=8, image_size=64)
+    >>> iterator = train.iterator()
+    >>> images, labels = next(iterator)
+    >>> state = iterator.state()
+    >>> state["records"]
+    8
+    >>> iterator = train.iterator()
+    >>> iterator.restore(state)
+
+    Attributes:
+      records: the number of records delivered since the start of the first epoch.
+    """
+
+    def __init__(self, data: ImageDataset) -> None:
+        self._recipe = data._recipe
+        self.records = self._recipe.options.start
+        self._data = data
+        self._iterator: Iterator[Any] | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next record, from 0."""
+        return self.records // self._recipe.blocks.records
+
+    def __iter__(self) -> StatefulIterator:
+        return self
+
+    def __next__(self) -> Any:
+        """Returns the next element; see `load`.
+
+        Raises:
+          CorruptRecord: the CRC of a record is wrong. The message names the file and the offset.
+        """
+        if self._iterator is None:
+            self._iterator = iter(self._data)
+        element = next(self._iterator)
+        batched = self._recipe.options.batch_size
+        self.records += int(tf.nest.flatten(element)[0].shape[0]) if batched else 1
+        return element
+
+    def state(self) -> dict[str, Any]:
+        """Returns the position of the iterator, a dict that json.dumps accepts."""
+        if not self._recipe.options.deterministic:
+            raise UsageError("with deterministic=False the iterator has no state")
+        return {"records": self.records, "order": self._recipe.digest}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Moves to the position of a state.
+
+        Raises:
+          UsageError: `state` is not a state, or it belongs to other files or to another split,
+            seed, shuffling or host.
+        """
+        if not isinstance(state, Mapping) or not {"records", "order"} <= state.keys():
+            raise UsageError(
+                f"{reprlib.repr(state)} is not a state: pass the dict that state() returned"
+            )
+        if state.get("order") != self._recipe.digest:
+            raise UsageError(
+                "the state belongs to another order of records: use the files, split, seed, "
+                "shuffle, num_hosts and host with which it was saved"
+            )
+        records = check_integer("records of the state", state["records"])
+        self._data, self._iterator = self._data.starting_at(records), None
+        self.records = records
+
+    def serialize(self) -> str:
+        """Returns the state for tf.train.Checkpoint."""
+        return json.dumps(self.state())
+
+    def deserialize(self, text: str) -> None:
+        """Restores the state from tf.train.Checkpoint."""
+        self.restore(json.loads(text))
