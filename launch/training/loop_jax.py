@@ -20,15 +20,7 @@ import optax
 import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from imageshards.launch.training.training import (
-    Data,
-    Options,
-    Result,
-    divide,
-    log,
-    run_loop,
-    save_or_check_options,
-)
+from imageshards.launch.training.training import Data, Options, Result, divide, log, run_loop
 from imageshards.reader.tensorflow.dataset import ImageDataset
 from imageshards.transforms.elements import UsageError
 
@@ -58,7 +50,7 @@ def train(options: Options) -> Result | None:
     data = Data(options, "bfloat16" if devices[0].platform == "tpu" else "float32")
     batches = data.train(host_batch, hosts, host)
     if host == 0:
-        save_or_check_options(options, data, "jax")
+        data.save_or_check_options("jax")
     trainer = _Trainer(options, data, batches, host_batch)
     if host == 0:
         if trainer.step:

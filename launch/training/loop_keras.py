@@ -13,15 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from imageshards.launch.training.training import (
-    Data,
-    Options,
-    Result,
-    divide,
-    log,
-    run_loop,
-    save_or_check_options,
-)
+from imageshards.launch.training.training import Data, Options, Result, divide, log, run_loop
 from imageshards.reader.tensorflow.dataset import ImageDataset
 from imageshards.transforms.elements import BuildError
 
@@ -130,7 +122,7 @@ def _train(options: Options, strategy: tf.distribute.Strategy) -> Result:
     keras.utils.set_random_seed(options.seed)
     data = Data(options, "bfloat16" if on_tpu else "float32")
     batches = data.train(host_batch, hosts)
-    save_or_check_options(options, data, "keras")
+    data.save_or_check_options("keras")
     trainer = _Trainer(options, data, strategy, batches, host_batch)
     if trainer.step:
         log(f"resumes at step {trainer.step:,}, record {trainer.step * host_batch:,} per host")

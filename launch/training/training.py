@@ -78,6 +78,11 @@ class Result:
         return self.correct / self.images
 
 
+_MAY_CHANGE = {"dataset", "model_dir", "epochs", "learning_rate", "log_steps", "checkpoint_steps",
+               "tpu", "distributed", "test_split"}  # fmt: skip
+"""Options that may differ between runs of one training."""
+
+
 class Data:
     """The splits to train on and to test on.
 
@@ -177,6 +182,35 @@ class Data:
         most = max(sum(span.records for span in share) for share in shares)
         return without_auto_sharding(batches.take(-(-most // batch_size)))
 
+    def save_or_check_options(self, loop: str) -> None:
+        """Writes the options to model_dir, or checks that the training there has the same options.
+
+        Args:
+          loop: the name of the loop, since its checkpoints cannot be used by the other loop.
+
+        Raises:
+          UsageError: model_dir holds another training.
+        """
+        import tensorflow as tf
+
+        options = self._options
+        mine = {k: v for k, v in dataclasses.asdict(options).items() if k not in _MAY_CHANGE}
+        mine |= {"image_size": self.image_size, "blocks": list(options.blocks), "loop": loop}
+        path = options.path("training.json")
+        if not tf.io.gfile.exists(path):
+            tf.io.gfile.makedirs(options.model_dir)
+            with tf.io.gfile.GFile(path, "w") as file:
+                file.write(json.dumps(mine, indent=2) + "\n")
+            return
+        with tf.io.gfile.GFile(path) as file:
+            theirs = json.loads(file.read())
+        other = [f"{key} {theirs.get(key)!r}" for key in mine if theirs.get(key) != mine[key]]
+        if other:
+            raise UsageError(
+                f"{options.model_dir}: holds a training with {', '.join(other)}: use the same "
+                "options or another --model_dir"
+            )
+
     def _load(self, split: str, **options: Any) -> ImageDataset:
         return reader.load(
             self._options.dataset,
@@ -268,37 +302,6 @@ def run_loop(
                 )
             began, first_step = time.monotonic(), step
     return result or Result(step, trainer.count_correct(), data.test_images)
-
-
-_MAY_CHANGE = {"dataset", "model_dir", "epochs", "learning_rate", "log_steps", "checkpoint_steps",
-               "tpu", "distributed", "test_split"}  # fmt: skip
-"""Options that may differ between runs of one training."""
-
-
-def save_or_check_options(options: Options, data: Data, loop: str) -> None:
-    """Writes the options to model_dir, or checks that the training there has the same options.
-
-    Raises:
-      UsageError: model_dir holds another training.
-    """
-    import tensorflow as tf
-
-    mine = {k: v for k, v in dataclasses.asdict(options).items() if k not in _MAY_CHANGE}
-    mine |= {"image_size": data.image_size, "blocks": list(options.blocks), "loop": loop}
-    path = options.path("training.json")
-    if not tf.io.gfile.exists(path):
-        tf.io.gfile.makedirs(options.model_dir)
-        with tf.io.gfile.GFile(path, "w") as file:
-            file.write(json.dumps(mine, indent=2) + "\n")
-        return
-    with tf.io.gfile.GFile(path) as file:
-        theirs = json.loads(file.read())
-    other = [f"{key} {theirs.get(key)!r}" for key in mine if theirs.get(key) != mine[key]]
-    if other:
-        raise UsageError(
-            f"{options.model_dir}: holds a training with {', '.join(other)}: use the same options "
-            "or another --model_dir"
-        )
 
 
 def log(line: str) -> None:
