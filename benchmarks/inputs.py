@@ -72,7 +72,7 @@ def main() -> None:
         images = copy_images(args.images, scratch / "files", args.copies)
         sources = {"files": images.folder, **make_archives(images.folder, scratch / "archives")}
         runs = {name: (str(path), f"--base_uri={path}") for name, path in sources.items()}
-        build(*runs["files"][:1], scratch / "records", *runs["files"][1:])
+        build(str(images.folder), scratch / "records", f"--base_uri={images.folder}")
         runs["TFRecords"] = (f"{scratch}/records/train-*", "--name_key=image/filename")
         seconds: dict[str, list[float]] = {name: [] for name in runs}
         found = set()

@@ -17,8 +17,8 @@ _OURS, _PEER, _INK = "#1f6feb", "#b8bec6", "#30363d"
 
 def bars(axes: Any, names: list[str], values: list[float], ours: list[bool], form: str) -> None:
     """Draws horizontal bars with their values at the ends."""
-    colours = [_OURS if own else _PEER for own in ours]
-    drawn = axes.barh(range(len(names)), values, color=colours, height=0.72)
+    colors = [_OURS if own else _PEER for own in ours]
+    drawn = axes.barh(range(len(names)), values, color=colors, height=0.72)
     labels = [form.format(value) if value else "-" for value in values]
     axes.bar_label(drawn, labels, padding=4, fontsize=8.5, color=_INK)
     axes.set_yticks(range(len(names)), names)

@@ -97,7 +97,7 @@ def _decoded(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _cropped(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Decodes only the centred square of a JPEG, then resizes it."""
+    """Decodes only the centered square of a JPEG, then resizes it."""
     image, label = _parsed_one(data)
     shape = tf.io.extract_jpeg_shape(image)
     side = tf.minimum(shape[0], shape[1])
