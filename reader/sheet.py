@@ -30,7 +30,6 @@ _CAPTION = 18
 _COLUMNS = 8
 _INK, _SOFT, _PAPER = "#1d2430", "#667085", "#ffffff"
 _BLOCK_SIDE = 24
-_SUFFIXES = (".png", ".html")
 
 _STYLE = """
 :root { --ink: #1d2430; --soft: #667085; --page: #fff; color-scheme: light dark }
@@ -82,9 +81,8 @@ class Sheet:
                 with open(path, "w", encoding="utf-8", errors="replace") as file:
                     file.write(self.html())
         except OSError as error:
-            raise BuildError(
-                f"cannot write --contact_sheet {path}: {error.strerror or error}"
-            ) from error
+            reason = error.strerror or error
+            raise BuildError(f"cannot write --contact_sheet {path}: {reason}") from error
 
     def image(self) -> Image.Image:
         """Returns the sheet as an RGB image with 8 images per row."""
@@ -165,7 +163,7 @@ def check_path(path: str) -> None:
     Raises:
       UsageError: it is not the name of a PNG or HTML file.
     """
-    if not path.endswith(_SUFFIXES):
+    if not path.endswith((".png", ".html")):
         raise UsageError(f"invalid --contact_sheet {path}: write FILE.png or FILE.html")
 
 
@@ -188,28 +186,19 @@ def make_sheet(place: str, images: int) -> Sheet | None:
         if not source.described and SLIM.label_key not in records.features(0):
             records = open_records(place, name, label_key="")
         counts[name] = len(records)
-        splits[name] = [
-            Picture(_picture(content), _caption(label, records.classes))
-            for content, label in map(_pair, records[:images])
-        ]
+        splits[name] = [_picture(element, records.classes) for element in records[:images]]
     return Sheet(storage.normalize(place), splits, counts)
 
 
-def _pair(element: Any) -> tuple[Any, int | None]:
-    return element if isinstance(element, tuple) else (element, None)
-
-
-def _caption(label: int | None, classes: list[str]) -> str:
-    if label is None:
-        return ""
-    return classes[label] if 0 <= label < len(classes) else str(label)
-
-
-def _picture(pixels: npt.NDArray[Any]) -> Image.Image:
+def _picture(element: Any, classes: list[str]) -> Picture:
+    pixels, label = element if isinstance(element, tuple) else (element, None)
     pixels = to_uint8(pixels)
     if pixels.shape[2] == 1:
         pixels = pixels[..., 0]
-    return Image.fromarray(np.ascontiguousarray(pixels)).convert("RGB")
+    caption = ""
+    if label is not None:
+        caption = classes[label] if 0 <= label < len(classes) else str(label)
+    return Picture(Image.fromarray(np.ascontiguousarray(pixels)).convert("RGB"), caption)
 
 
 def _square(image: Image.Image, side: int) -> Image.Image:

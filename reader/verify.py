@@ -222,10 +222,9 @@ def _sample_problems(
 
     def check(number: int) -> str | None:
         try:
-            record = read_back.read_record(shard.uri, *index[number])
+            problem = _problem_of(dataset, read_back.read_record(shard.uri, *index[number]))
         except (CorruptRecord, example.CorruptExample) as error:
-            return f"record {number}: {error}"
-        problem = _problem_of(dataset, record)
+            problem = str(error)
         return f"record {number}: {problem}" if problem else None
 
     yield from executor.map(check, numbers)
@@ -241,12 +240,11 @@ def _read_index(dataset: Dataset, shard: Shard) -> list[tuple[int, int]] | None:
 
 
 def _check(dataset: Dataset, data: bytes) -> str | None:
-    """Returns what is wrong with a record, or None."""
+    """Returns what is wrong with a serialized record, or None."""
     try:
-        record = Record(0, 0, example.decode(data))
+        return _problem_of(dataset, Record(0, 0, example.decode(data)))
     except example.CorruptExample as error:
         return str(error)
-    return _problem_of(dataset, record)
 
 
 def _problem_of(dataset: Dataset, record: Record) -> str | None:
@@ -258,7 +256,7 @@ def _problem_of(dataset: Dataset, record: Record) -> str | None:
         return problem
     label_key = schema.key_of("label")
     if label_key:
-        label = record.first(label_key)
+        label = record.first(label_key, -1)
         if not 0 <= label < len(dataset.classes):
             return f"label {label} of {len(dataset.classes)} classes"
         # With synsets, the class text may be longer than the name.

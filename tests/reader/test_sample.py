@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from conftest import Command
 from helpers import shards
 
@@ -57,6 +58,16 @@ def test_an_index_that_does_not_match_is_a_problem(dataset: Path):
     assert "does not match" in verify(str(dataset), 1).problems[0]
     index.write_text("9999999 5\n" * 30)
     assert "record" in verify(str(dataset), 120).problems[0]
+
+
+def test_an_empty_label_is_a_problem(dataset: Path):
+    path = min(shards(dataset))
+    data = path.read_bytes()
+    end = struct.unpack_from("<Q", data)[0] + FRAME_BYTES
+    record = tf.train.Example.FromString(data[12 : end - 4])
+    record.features.feature["image/class/label"].int64_list.ClearField("value")
+    path.write_bytes(b"".join(frame([record.SerializeToString()])) + data[end:])
+    assert f"{path}: record 0: label -1 of 6 classes" in verify(str(dataset)).problems
 
 
 @pytest.fixture
