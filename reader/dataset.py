@@ -103,14 +103,10 @@ def open_dataset(folder: str) -> Dataset:
         raise BuildError(f"{layout.root} {what}: name the folder of a data set")
     if not storage.exists(layout.dataset_info):
         if storage.exists(layout.plan):
+            hint = "run its build command again"
             if storage.exists(layout.rejects):
-                raise BuildError(
-                    f"{layout.root}: the data set is not complete: its build failed; see "
-                    f"{layout.rejects}"
-                )
-            raise BuildError(
-                f"{layout.root}: the data set is not complete; run its build command again"
-            )
+                hint = f"its build failed; see {layout.rejects}"
+            raise BuildError(f"{layout.root}: the data set is not complete: {hint}")
         raise BuildError(f"{layout.root}: not a data set (no dataset_info.json)")
     documents = []
     for uri in (layout.build, layout.dataset_info):

@@ -223,10 +223,10 @@ def find(place: str | os.PathLike[str]) -> Source:
     """
     name = os.fspath(place)
     uri = storage.normalize(name)
-    if storage.is_local(uri) and os.path.isdir(uri):
-        return _of_dataset(open_dataset(name))  # also if its name contains *, ? or [
     is_file = is_record_file(name) or os.path.isfile(uri)
-    if is_file or any(letter in name for letter in "*?["):
+    # The name of a folder may contain *, ? or [.
+    is_folder = storage.is_local(uri) and os.path.isdir(uri)
+    if not is_folder and (is_file or any(letter in name for letter in "*?[")):
         return _of_pattern(uri)
     return _of_dataset(open_dataset(name))
 

@@ -64,9 +64,8 @@ def _code(schema: Schema) -> Iterator[str]:
     yield "SPEC = {"
     for feature in schema.features:
         kind = _TF_TYPES[feature.kind]
-        parsed = f"RaggedFeature({kind})"
-        if feature.tfds != "List":
-            parsed = f"FixedLenFeature([], {kind})"
+        is_list = feature.tfds == "List"
+        parsed = f"RaggedFeature({kind})" if is_list else f"FixedLenFeature([], {kind})"
         yield f'    "{feature.key}": tf.io.{parsed},'
     yield "}"
     yield ""
