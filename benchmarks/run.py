@@ -106,17 +106,13 @@ def _parser() -> argparse.ArgumentParser:
         help=f"numbers of synthetic URIs (default {counts}; 0: none)",
     )  # fmt: skip
     add(
-        "--skip-references",
-        action="store_const",
-        dest="references",
-        const="0",
-        help="as --references 0",
-    )
+        "--skip-references", action="store_const", dest="references", const="0",
+        help="do the same as --references 0",
+    )  # fmt: skip
     add(
-        "--skip-start-up",
-        action="store_true",
+        "--skip-start-up", action="store_true",
         help="do not measure --help and a build of 10 images",
-    )
+    )  # fmt: skip
     add(
         "--imageshards", type=Path, default=_REPOSITORY / ".venv/bin/imageshards", metavar="PATH",
         help="the command to measure (default: .venv/bin/imageshards)",
@@ -130,12 +126,9 @@ def _parser() -> argparse.ArgumentParser:
         help="folder for RESULTS.md, results.json and results.png (default build/bench)",
     )  # fmt: skip
     add(
-        "--timeout",
-        type=float,
-        default=1800,
-        metavar="SECONDS",
+        "--timeout", type=float, default=1800, metavar="SECONDS",
         help="limit of each run (default 1800)",
-    )
+    )  # fmt: skip
     return parser
 
 
