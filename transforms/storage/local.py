@@ -202,7 +202,7 @@ class LocalStore(Store):
         return True
 
     def replace(self, uri: str, data: bytes, scratch: str, stamp: int, /) -> bool:
-        """Writes a small file if the existing one has this stamp, or if none exists and it is 0."""
+        """Writes a small file if it has this stamp; 0: if it does not exist."""
         return self.stat(uri)[1] == stamp and super().replace(uri, data, scratch, stamp)
 
     def make_folder(self, folder: str, /) -> None:
