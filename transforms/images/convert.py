@@ -176,12 +176,9 @@ def _decode_jpeg(
     grey = header.components == 1
     try:
         pixels = simplejpeg.decode_jpeg(
-            data,
-            colorspace="GRAY" if grey else "RGB",
-            min_width=width,
-            min_height=height,
+            data, colorspace="GRAY" if grey else "RGB", min_width=width, min_height=height,
             fastdct=fast,
-        )
+        )  # fmt: skip
     except ValueError as error:
         raise validate.jpeg_error(error, data) from error
     image = Image.fromarray(pixels[..., 0] if grey else pixels)
@@ -227,10 +224,8 @@ def _convert_other(data: bytes, policy: ImagePolicy) -> Converted:
         return _without_conversion(data, policy)
     policy.check_size(opened.image.size)
     if policy.convert == "auto" and opened.format == "BMP":
-        width, height = opened.image.size
-        if validate.is_supported_bmp(data, height, width) and not _plan_resize(
-            policy, (width, height), UPRIGHT
-        ):
+        size = opened.image.size
+        if validate.is_supported_bmp(data, *size[::-1]) and not _plan_resize(policy, size, UPRIGHT):
             return _without_conversion(data, policy)
     if opened.format == "GIF":
         validate.check_gif_end(data)
@@ -332,9 +327,8 @@ def _write(
     target = {"jpeg": "JPEG", "png": "PNG"}.get(policy.convert, "JPEG" if source.lossy else "PNG")
     if target == "JPEG" and max(image.size) > MAX_SIDE:
         if policy.convert == "jpeg":
-            raise ImageError(
-                "TooLarge", f"a side is longer than {MAX_SIDE:,} pixels, the limit of JPEG"
-            )
+            reason = f"a side is longer than {MAX_SIDE:,} pixels, the limit of JPEG"
+            raise ImageError("TooLarge", reason)
         target = "PNG"
     exif = b""
     if kept != UPRIGHT:
