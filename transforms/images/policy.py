@@ -56,15 +56,13 @@ class ImagePolicy:
         """Raises an `ImageError` for an image with too many pixels or with too short a side."""
         validate.check_pixel_count(size[1], size[0], self.max_pixels)
         if min(size) < self.min_size:
-            raise ImageError(
-                "TooSmall", f"{size[0]} x {size[1]} pixels, a side is shorter than {self.min_size}"
-            )
+            pixels = f"{size[0]} x {size[1]} pixels"
+            raise ImageError("TooSmall", f"{pixels}, a side is shorter than {self.min_size}")
 
     def check_frames(self, image_format: str) -> None:
         """Raises an `ImageError` if images of a format with several frames are rejected."""
         if self.multi_frame == "reject":
             raise ImageError("MultiFrame", f"{image_format}: it has more than one frame")
         if self.multi_frame == "all" and image_format != "GIF":
-            raise ImageError(
-                "MultiFrame", f"{image_format}: TensorFlow decodes all frames of GIFs only"
-            )
+            reason = f"{image_format}: TensorFlow decodes all frames of GIFs only"
+            raise ImageError("MultiFrame", reason)

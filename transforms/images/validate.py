@@ -237,14 +237,12 @@ def _inspect_with_pillow(
         width, height = image.size
         check_pixel_count(height, width, max_pixels)
         if image_format == "PNG":
-            _check_png(data)
-        if image_format == "GIF":
+            _check_png(data, check)
+        elif image_format == "GIF":
             _check_gif(image, data)
-        if image_format == "BMP":
+        elif image_format == "BMP":
             _check_bmp(data, height, width)
         if check == "full":
-            if image_format == "PNG":
-                check_png_crcs(data)
             frames = getattr(image, "n_frames", 1) if image_format == "GIF" else 1
             if frames * height * width > MAX_PIXELS and frames > 1:
                 pixels = f"{frames} frames of {width} x {height} pixels"
@@ -257,11 +255,13 @@ def _inspect_with_pillow(
     return ImageInfo(image_format, height, width)
 
 
-def _check_png(data: bytes) -> None:
+def _check_png(data: bytes, check: Check) -> None:
     check_png_end(data)
     header = headers.read_png(data)
     if header and header.colour_type == headers.GREY_WITH_ALPHA:
         raise ImageError("Unsupported", "TensorFlow decodes grey with alpha to 2 channels")
+    if check == "full":
+        check_png_crcs(data)
 
 
 def check_png_crcs(data: bytes) -> None:

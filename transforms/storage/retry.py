@@ -12,6 +12,7 @@ from imageshards.transforms.storage.protocol import RESUME, StoreError
 T = TypeVar("T")
 
 Action = Literal["read", "list", "write", "delete"]
+Cause = Literal["", "offline", "credentials"]
 _PARTICIPLES = {"read": "read", "list": "listed", "write": "written", "delete": "deleted"}
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 
@@ -27,12 +28,7 @@ class Failure(Exception):
     """
 
     def __init__(
-        self,
-        reason: str,
-        status: int = 0,
-        *,
-        retry: bool | None = None,
-        cause: Literal["", "offline", "credentials"] = "",
+        self, reason: str, status: int = 0, *, retry: bool | None = None, cause: Cause = ""
     ) -> None:
         super().__init__(reason)
         self.status = status

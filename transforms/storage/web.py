@@ -285,18 +285,13 @@ def _pools() -> PoolManager:
             raw = self.fp.detach()
             self.fp = io.BufferedReader(_UntilDeadline(sock, raw, _thread.deadline), _PIECE_BYTES)
 
-    class Connection(HTTPConnection):
-        response_class = Response
-
-    class SecureConnection(HTTPSConnection):
-        response_class = Response
-
-    class Pool(HTTPConnectionPool):
-        ConnectionCls = Connection
-
-    class SecurePool(HTTPSConnectionPool):
-        ConnectionCls = SecureConnection
+    def with_responses(pool: type, connection: type) -> Any:
+        connection = type("Connection", (connection,), {"response_class": Response})
+        return type("Pool", (pool,), {"ConnectionCls": connection})
 
     pools = PoolManager(num_pools=100, maxsize=32)
-    pools.pool_classes_by_scheme = {"http": Pool, "https": SecurePool}
+    pools.pool_classes_by_scheme = {
+        "http": with_responses(HTTPConnectionPool, HTTPConnection),
+        "https": with_responses(HTTPSConnectionPool, HTTPSConnection),
+    }
     return pools
