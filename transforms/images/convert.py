@@ -1,9 +1,9 @@
 """Conversion of image files of any format to files that TensorFlow decodes. Pure.
 
-Every file returned decodes with `tf.io.decode_image(..., expand_animations=False)` to the height
-and width stated in its record, with 1 or 3 channels, or with 4 for a PNG with alpha. Files for
-which this is true already are returned unchanged. The output is reproducible: with the same
-versions of Pillow and its libraries, the same file and policy give the same bytes.
+`tf.io.decode_image(..., expand_animations=False)` decodes every returned file to the height and
+width in its record, with 1 or 3 channels, or with 4 for a PNG with alpha. A file that fulfills this
+already is returned unchanged. The output is reproducible: with the same versions of Pillow and its
+libraries, the same file and policy give the same bytes.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _HEADROOM = 2
 
 @dataclass(frozen=True)
 class Converted:
-    """An image as it is written.
+    """The content of a record.
 
     Attributes:
-      data: an image file, or raw pixels: uint8, row by row. If nothing had to be converted, it is
-        the object that was passed in.
+      data: an image file, or raw pixels (uint8, row by row). If nothing was converted, it is the
+        object that was passed in, not a copy.
       info: format and size of `data`.
-      conversions: short stable names of what was done, such as "webp-to-jpeg" or "resized".
-      channels: of raw pixels, 1 or 3; 0 for an image file.
+      conversions: short stable names of the conversions, such as "webp-to-jpeg" or "resized".
+      channels: the channels of raw pixels, 1 or 3; 0 for an image file.
     """
 
     data: bytes
@@ -96,8 +96,8 @@ def convert(data: bytes, policy: ImagePolicy) -> Converted:
 def pixel_digest(data: bytes, policy: ImagePolicy) -> bytes:
     """Returns a digest of the pixels that are written for an image, before resizing: 16 bytes.
 
-    It is equal for images with identical pixels, whatever their formats. It covers everything that
-    is written: also 16-bit samples, alpha, and the frames of an animation.
+    Images with identical pixels have equal digests, even if their formats differ. The digest covers
+    all pixel data that is written, including 16-bit samples, alpha, and frames of an animation.
 
     Raises:
       ImageError: the image is rejected.
@@ -106,26 +106,21 @@ def pixel_digest(data: bytes, policy: ImagePolicy) -> bytes:
     if policy.convert == "pixels":
         shape = f"{written.info.height} {written.info.width} {written.channels} "
         return digests.bytes_digest(shape.encode() + written.data)
-    if written.data is data:
-        if written.info.format == "GIF" or headers.is_16_bit_png(data):
-            return digests.bytes_digest(data)
-        image = _loaded(decode.open_image(data, policy.max_pixels))
-        if image.has_transparency_data:
-            with validate.image_errors(written.info.format):
-                image = image.convert("RGBA")
-            if image.getchannel("A").getextrema() != (255, 255):
-                return digests.decoded_digest(image)
-    return digests.decoded_digest(_decode(data, policy))
-
-
-def _decode(data: bytes, policy: ImagePolicy) -> Image.Image:
-    """Decodes an image to grey or RGB, in its original size; applies the EXIF orientation."""
+    unchanged = written.data is data
+    if unchanged and (written.info.format == "GIF" or headers.is_16_bit_png(data)):
+        return digests.bytes_digest(data)
     opened = decode.open_image(data, policy.max_pixels)
     image = _loaded(opened)
     applied, _ = _split_orientation(headers.exif_orientation(_exif(image)), policy)
     with validate.image_errors(opened.format):
+        if unchanged and image.has_transparency_data:
+            with_alpha = image.convert("RGBA")
+            if with_alpha.getchannel("A").getextrema() != (255, 255):
+                return digests.decoded_digest(with_alpha)
         image, _ = to_grey_or_rgb(image)
-    return image if applied == UPRIGHT else image.transpose(_TRANSPOSES[applied])
+    if applied != UPRIGHT:
+        image = image.transpose(_TRANSPOSES[applied])
+    return digests.decoded_digest(image)
 
 
 def _convert_jpeg(data: bytes, policy: ImagePolicy) -> Converted:
@@ -161,7 +156,7 @@ def _convert_jpeg(data: bytes, policy: ImagePolicy) -> Converted:
 def _decode_jpeg(
     data: bytes, header: headers.JpegHeader, scaled: Size, fast: bool
 ) -> tuple[Image.Image, Box | None]:
-    """Decodes a JPEG, at a reduced size if it is scaled down by a factor of more than 2 afterwards.
+    """Decodes a JPEG, at a reduced size if it will be scaled down by a factor of more than 2.
 
     Args:
       data: the whole file.
@@ -170,8 +165,9 @@ def _decode_jpeg(
       fast: whether to use the fast DCT.
 
     Returns:
-      The decoded image, and the box in it that holds the picture. The decoder rounds the size up,
-      and a shift of a third of a pixel is visible at every edge. None: the whole image.
+      The decoded image, and the box in it that contains the picture; None for the whole image. The
+      decoder rounds a reduced size up, so the box may end within a pixel. Without the box, a shift
+      of a third of a pixel would be visible at every edge.
     """
     size = (header.width, header.height)
     need = max(8 * _HEADROOM * part / whole for part, whole in zip(scaled, size, strict=True))
@@ -180,12 +176,9 @@ def _decode_jpeg(
     grey = header.components == 1
     try:
         pixels = simplejpeg.decode_jpeg(
-            data,
-            colorspace="GRAY" if grey else "RGB",
-            min_width=width,
-            min_height=height,
+            data, colorspace="GRAY" if grey else "RGB", min_width=width, min_height=height,
             fastdct=fast,
-        )
+        )  # fmt: skip
     except ValueError as error:
         raise validate.jpeg_error(error, data) from error
     image = Image.fromarray(pixels[..., 0] if grey else pixels)
@@ -231,10 +224,8 @@ def _convert_other(data: bytes, policy: ImagePolicy) -> Converted:
         return _without_conversion(data, policy)
     policy.check_size(opened.image.size)
     if policy.convert == "auto" and opened.format == "BMP":
-        width, height = opened.image.size
-        if validate.is_supported_bmp(data, height, width) and not _plan_resize(
-            policy, (width, height), UPRIGHT
-        ):
+        size = opened.image.size
+        if validate.is_supported_bmp(data, *size[::-1]) and not _plan_resize(policy, size, UPRIGHT):
             return _without_conversion(data, policy)
     if opened.format == "GIF":
         validate.check_gif_end(data)
@@ -275,7 +266,8 @@ def _unchanged(data: bytes, info: ImageInfo, policy: ImagePolicy, kept: int) -> 
 
 def _split_orientation(orientation: int, policy: ImagePolicy) -> tuple[int, int]:
     """Returns (the orientation to apply to the pixels, the orientation to keep as metadata)."""
-    return (orientation, UPRIGHT) if policy.bakes else (UPRIGHT, orientation)
+    bakes = policy.exif == "bake" and policy.convert != "never"
+    return (orientation, UPRIGHT) if bakes else (UPRIGHT, orientation)
 
 
 def _oriented(size: Size, orientation: int) -> Size:
@@ -293,13 +285,13 @@ def _plan_resize(policy: ImagePolicy, size: Size, orientation: int) -> ResizePla
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a decoded image comes from.
+    """Properties of the file of a decoded image.
 
     Attributes:
-      format: of the file.
+      format: the file's format.
       lossy: whether the file's compression is lossy.
-      conversions: what was done already.
-      box: the part that holds the picture, if the image was decoded at a reduced size.
+      conversions: names of the conversions made so far.
+      box: the part of the image that contains the picture; None for the whole image.
     """
 
     format: str
@@ -321,7 +313,7 @@ def _write(
         image, conversions = to_grey_or_rgb(image)
     conversions += source.conversions
     if plan:
-        # A thin strip may become too long if it is enlarged.
+        # A very long and narrow image may exceed the limit when it is enlarged.
         validate.check_pixel_count(plan.scaled[1], plan.scaled[0], validate.MAX_PIXELS)
         image = scale(image, _oriented(plan.scaled, applied), source.box)
     if applied != UPRIGHT:
@@ -335,9 +327,8 @@ def _write(
     target = {"jpeg": "JPEG", "png": "PNG"}.get(policy.convert, "JPEG" if source.lossy else "PNG")
     if target == "JPEG" and max(image.size) > MAX_SIDE:
         if policy.convert == "jpeg":
-            raise ImageError(
-                "TooLarge", f"a side is longer than {MAX_SIDE:,} pixels, the limit of JPEG"
-            )
+            reason = f"a side is longer than {MAX_SIDE:,} pixels, the limit of JPEG"
+            raise ImageError("TooLarge", reason)
         target = "PNG"
     exif = b""
     if kept != UPRIGHT:

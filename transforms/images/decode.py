@@ -1,7 +1,7 @@
 """Opens images of all formats that Pillow reads, without decoding their pixels. Pure.
 
-Pillow's plugins that run another program (EPS: Ghostscript), that need a handler installed (GRIB,
-HDF5, BUFR, WMF) or that decompress without a limit (FITS) are never used.
+Some of Pillow's plugins are never used: those that run another program (EPS: Ghostscript), that
+require a handler (GRIB, HDF5, BUFR, WMF), or that decompress without a limit (FITS).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FORMATS = (
 
 _LOSSY = ("JPEG", "AVIF", "HEIF", "PCD")
 _LOSSY_IN_TIFF = ("jpeg", "tiff_jpeg", "webp")
-# What Pillow counts as frames of these formats are sizes, layers or previews of one image.
+# In files of these formats, Pillow reports sizes, layers or previews of one image as frames.
 _SINGLE_FRAME = ("JPEG", "ICO", "ICNS", "PSD")
 
 
@@ -33,7 +33,7 @@ class Opened:
     """An image whose header has been read.
 
     Attributes:
-      image: its pixels are not decoded yet.
+      image: the image; its pixels are not decoded yet.
       format: Pillow's name of the format; "JPEG" for variants such as MPO.
       lossy: whether its compression is lossy, so that writing it as a JPEG loses little more.
       animated: whether it has more than one frame or page.
@@ -53,7 +53,7 @@ def open_image(data: bytes, max_pixels: int) -> Opened:
       max_pixels: an image with more pixels, or with an embedded image that has more, is rejected.
 
     Raises:
-      ImageError: the file is no image, has no decoder, is corrupt, or has too many pixels.
+      ImageError: the file is not an image, has no decoder, is corrupt, or has too many pixels.
     """
     known = validate.detect_format(data)
     name = known or validate.unsupported_format(data)
@@ -94,8 +94,8 @@ def _check_pixel_count_before_opening(data: bytes, max_pixels: int) -> None:
 
 
 def _check_tiff_is_covered(image: ImageFile) -> None:
-    # Pillow fills what the strips or tiles of a TIFF do not cover with zeros, so that a file of a
-    # few bytes could become a hundred million pixels.
+    # Pillow fills the area outside of a TIFF's strips or tiles with zeros, so that a file of a few
+    # bytes could become a hundred million pixels.
     if image.format == "TIFF":
         boxes = (tile.extents or (0, 0, 0, 0) for tile in image.tile)
         covered = sum((right - left) * (low - top) for left, top, right, low in boxes)
@@ -107,10 +107,8 @@ def _open_heif(data: bytes) -> ImageFile:
     try:
         from pillow_heif import HeifImageFile
     except ImportError:
-        raise ImageError(
-            "Unsupported",
-            "HEIC: the decoder is not installed; run: pip install 'imageshards[heic]'",
-        ) from None
+        reason = "HEIC: the decoder is not installed; run: pip install 'imageshards[heic]'"
+        raise ImageError("Unsupported", reason) from None
     return cast(ImageFile, HeifImageFile(io.BytesIO(data)))
 
 

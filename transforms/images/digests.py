@@ -1,4 +1,4 @@
-"""Digests that tell whether two records hold the same image. Pure."""
+"""Digests to detect records that contain the same image. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _SAMPLE_BYTES = 1024
 def image_digest(data: bytes, coded: bool = True) -> bytes:
     """Returns a digest of the encoded pixels of an image: 8 bytes.
 
-    The metadata at the beginning of a JPEG (EXIF, comments, colour profile) is skipped. Of the rest
-    of a JPEG only the length and three samples of 1 KiB are hashed: entropy-coded data differs
-    everywhere if it differs at all. A JPEG of 100 kB takes 3 us instead of 100 us.
+    The metadata at the beginning of a JPEG (EXIF, comments, colour profile) is skipped. Only the
+    length and three samples of 1 KiB of the other data are hashed, because two different images
+    have different entropy-coded data nearly everywhere. A JPEG of 100 kB takes 3 us, not 100 us.
 
     Args:
       data: the content of a record.
@@ -55,7 +55,7 @@ def bytes_digest(data: bytes) -> bytes:
 
 
 def _end_of_jpeg_metadata(data: bytes) -> int:
-    """Returns the offset behind the APPn and COM segments at the beginning of a JPEG."""
+    """Returns the offset of the first byte after the APPn and COM segments of a JPEG."""
     at = 2
     while data[at : at + 1] == b"\xff" and (
         data[at + 1 : at + 2] == b"\xfe" or 0xE0 <= int.from_bytes(data[at + 1 : at + 2]) <= 0xEF

@@ -7,6 +7,7 @@ Formats: ITU-T T.81 (JPEG), W3C PNG (third edition), GIF89a, RFC 9649 (WebP), IT
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -101,7 +102,7 @@ def read_jpeg(data: bytes) -> JpegHeader | None:
 
 
 GREY_WITH_ALPHA = 4
-"""The PNG colour type that TensorFlow decodes to two channels."""
+"""The colour type of PNGs that TensorFlow decodes to two channels."""
 
 
 def is_16_bit_png(data: bytes) -> bool:
@@ -190,14 +191,9 @@ _COD = b"\xff\x52"
 
 
 def jpeg2000_sizes(data: bytes) -> list[tuple[int, int]]:
-    """Returns the (height, width) of every JPEG 2000 codestream found in `data`."""
-    sizes = []
-    at = data.find(_SIZ)
-    while 0 <= at <= len(data) - 24:
-        right, bottom, left, top = struct.unpack_from(">IIII", data, at + 8)
-        sizes.append((bottom - top, right - left))
-        at = data.find(_SIZ, at + 4)
-    return sizes
+    """Returns the (height, width) of every JPEG 2000 codestream in `data`, at any offset."""
+    fields = _fields_after(data, _SIZ, ">4xIIII")
+    return [(bottom - top, right - left) for right, bottom, left, top in fields]
 
 
 def is_reversible_jpeg2000(data: bytes) -> bool:
@@ -210,14 +206,17 @@ _PNG_HEAD = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 
 
 def png_sizes(data: bytes) -> list[tuple[int, int]]:
-    """Returns the (height, width) of every PNG found in `data`."""
-    sizes = []
-    at = data.find(_PNG_HEAD)
-    while 0 <= at <= len(data) - 24:
-        width, height = struct.unpack_from(">II", data, at + 16)
-        sizes.append((height, width))
-        at = data.find(_PNG_HEAD, at + 8)
-    return sizes
+    """Returns the (height, width) of every PNG that is found in `data`, at any offset."""
+    return [(height, width) for width, height in _fields_after(data, _PNG_HEAD, ">II")]
+
+
+def _fields_after(data: bytes, magic: bytes, layout: str) -> Iterator[tuple[int, ...]]:
+    """Yields the fields of a struct behind each occurrence of some magic bytes."""
+    size = struct.calcsize(layout)
+    at = data.find(magic) + len(magic)
+    while len(magic) <= at <= len(data) - size:
+        yield struct.unpack_from(layout, data, at)
+        at = data.find(magic, at) + len(magic)
 
 
 def has_valid_gif_blocks(data: bytes) -> bool:

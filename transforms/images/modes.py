@@ -23,11 +23,11 @@ _BITS_PER_SAMPLE = 258
 def to_grey_or_rgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
     """Converts an image to mode L or RGB, and drops its metadata.
 
-    Transparent pixels are composed on white: the colours below them were not meant to be seen, and
-    are often black or noise.
+    Transparent pixels are composed on white, because the colours that they hide are often black or
+    noise.
 
     Args:
-      image: loaded, of any mode.
+      image: an image of any mode, with decoded pixels.
 
     Returns:
       The image, and the names of the conversions applied, such as "cmyk-to-rgb".
@@ -37,7 +37,7 @@ def to_grey_or_rgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
         conversions: tuple[str, ...] = ("alpha-on-white",)
     else:
         converted, conversions = _without_alpha(image)
-    # Pillow's encoders write profiles, comments and transparency that they find in `info`.
+    # Pillow's encoders would write the profiles, comments and transparency in `info`.
     converted.info = {}
     return converted, conversions
 
@@ -96,15 +96,13 @@ def _lab_to_rgb(image: Image.Image) -> Image.Image:
         ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB"), "LAB", "RGB"
     )
     converted = ImageCms.applyTransform(image, transform)
-    assert converted is not None  # only with inPlace=True it is None
+    assert converted is not None  # it is None only with inPlace=True
     return converted
 
 
 def _high_byte(image: Image.Image) -> Image.Image:
-    bits = 16
-    tags = getattr(image, "tag_v2", None)
-    if tags and tags.get(_BITS_PER_SAMPLE) == (12,):
-        bits = 12
+    tags = getattr(image, "tag_v2", {})
+    bits = 12 if tags.get(_BITS_PER_SAMPLE) == (12,) else 16
     return _by_rows(np.asarray(image), lambda rows: rows >> (bits - 8))
 
 
@@ -151,7 +149,7 @@ _ROWS = 64
 
 
 def _by_rows(values: npt.NDArray[Any], scale: _Scale) -> Image.Image:
-    """Returns a grey image of scaled values. Works on some rows at a time, to save memory."""
+    """Returns a grey image of scaled values. Scales 64 rows at a time, to save memory."""
     grey = np.empty(values.shape, np.uint8)
     for top in range(0, len(values), _ROWS):
         grey[top : top + _ROWS] = scale(values[top : top + _ROWS])

@@ -1,4 +1,4 @@
-"""Resizing of images, as `--resize` specifies it. Pure."""
+"""Resizing of images; implements `--resize`. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Box = tuple[float, float, float, float]
 MAX_SIDE = 65_500
 """The longest side of a JPEG that libjpeg supports, in pixels."""
 
-# Pillow first averages boxes of pixels, and applies Lanczos to the last factor of at most 3. On
+# Pillow first averages boxes of pixels, and then scales by at most this factor with Lanczos. On
 # photographs the result looks the same as with Lanczos alone, which reads every pixel many times.
 _REDUCING_GAP = 3.0
 
@@ -117,8 +117,8 @@ def scale(image: Image.Image, size: Size, box: Box | None = None) -> Image.Image
     """Scales an image, or a box of it, to a size.
 
     Args:
-      image: of mode L or RGB.
-      size: of the result.
+      image: an image of mode L or RGB.
+      size: the size of the result.
       box: the part of the image to scale; None: the whole image.
     """
     box = box or (0, 0, *image.size)

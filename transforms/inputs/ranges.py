@@ -1,8 +1,8 @@
-"""Read images that are byte ranges of other files: archive members and records of TFRecord files.
+"""Reads images that are byte ranges of other files: archive members and records of TFRecord files.
 
-Formats: the data of a tar's member is stored unchanged. The data of a zip's member follows a local
-header (PKWARE APPNOTE 4.3.7), which alone specifies its own length. A record of a TFRecord file is
-a serialized tf.train.Example.
+Formats: a tar stores the data of a member unchanged. In a zip, a local header of variable length
+precedes the data (PKWARE APPNOTE 4.3.7). A record of a TFRecord file is a serialized
+tf.train.Example.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def read(place: ByteRange, stamp: int, limit: int = MAX_BYTES) -> bytes:
     """Reads the content of an archive member.
 
     Args:
-      place: its byte range.
-      stamp: of the archive when it was listed, or 0; see `storage.read`.
-      limit: a member of more bytes is not read.
+      place: the member's byte range.
+      stamp: the archive's stamp in the listing, or 0; see `storage.read_range`.
+      limit: the largest member to read, in bytes.
 
     Raises:
-      ReadError: it cannot be read, and another attempt would not help.
+      ReadError: the member cannot be read, and another attempt would not help.
     """
     if place.size > limit:
         raise ReadError("TooLarge", f"{place.size:,} bytes, more than {limit:,}")
@@ -48,10 +48,10 @@ def read_record(place: ByteRange, stamp: int, image_key: str) -> tuple[bytes, di
     """Reads a serialized tf.train.Example.
 
     Returns:
-      The bytes of its image, and key -> values of all its features.
+      The bytes of its image, and a dict of key -> values for all its features.
 
     Raises:
-      ReadError: it cannot be read, and another attempt would not help.
+      ReadError: the record cannot be read, and another attempt would not help.
     """
     if place.size > MAX_BYTES:
         raise ReadError("TooLarge", f"a record of {place.size:,} bytes, more than {MAX_BYTES:,}")
@@ -67,7 +67,7 @@ def read_record(place: ByteRange, stamp: int, image_key: str) -> tuple[bytes, di
 
 
 def _stamp(uri: str, stamp: int) -> int:
-    # The stamp of an unpacked archive is part of its name; only a local copy has it itself.
+    # The name of an unpacked archive contains its stamp; only a local copy has it as its mtime too.
     return 0 if unpack.is_unpacked(uri) and not storage.is_local(uri) else stamp
 
 
@@ -81,7 +81,7 @@ def _read_exactly(uri: str, offset: int, size: int, stamp: int) -> bytes:
 
 
 def _read_zip_member(place: ByteRange, stamp: int, limit: int) -> bytes:
-    # One request for header and data where requests have latency.
+    # If requests have latency, one request reads both the header and the data.
     ahead = 0 if storage.is_local(place.uri) else place.size + _LONG_HEADER_BYTES
     known = storage.read_range(place.uri, place.offset, _LOCAL_HEADER.size + ahead, stamp)
     if len(known) < _LOCAL_HEADER.size:
@@ -105,7 +105,7 @@ def _read_zip_member(place: ByteRange, stamp: int, limit: int) -> bytes:
 
 
 def _inflate(data: bytes, limit: int) -> bytes:
-    # Piece by piece, since a decompression bomb may expand to any size.
+    # In pieces, because a decompression bomb may expand to any size.
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     parts = []
     size = 0

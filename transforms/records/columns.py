@@ -8,20 +8,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.records.schemas import COLUMN, SCHEMAS, Feature, Kind, Schema
 
 Type = Literal["int", "float", "bytes", "int_list", "float_list", "bytes_list"]
-_KINDS: dict[Type, Kind] = {
-    "int": "int64",
-    "float": "float",
-    "bytes": "bytes",
-    "int_list": "int64",
-    "float_list": "float",
-    "bytes_list": "bytes",
-}
+_KINDS: dict[str, Kind] = {"int": "int64", "float": "float", "bytes": "bytes"}
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-/]*")
 _SEPARATOR = re.compile(r"[\s,;]+")
 _LARGEST_FLOAT = 3.4028234663852886e38
@@ -32,10 +26,10 @@ class FeatureColumn:
     """A column that becomes a feature.
 
     Attributes:
-      key: of the feature.
-      column: of the manifest, or key of a feature of a TFRecord input.
-      type: `int` (int64), `float` (float32) and `bytes` are single values, which every image must
-        have; lists have any length, and are empty if there is no value.
+      key: the feature's key.
+      column: the manifest's column, or the key of the feature in a TFRecord input.
+      type: `int` (int64), `float` (float32) or `bytes` for a single value, which every image must
+        have; or a list of any length, which is empty if there is no value.
     """
 
     key: str
@@ -47,7 +41,7 @@ class FeatureColumn:
         """Parses `COLUMN`, `COLUMN:TYPE` or `KEY=COLUMN:TYPE`; the default type is `bytes`.
 
         Raises:
-          ValueError: the text is neither.
+          ValueError: the text has another form.
 
         >>> FeatureColumn.parse("image/object/bbox/xmin=left:float_list")
         FeatureColumn(key='image/object/bbox/xmin', column='left', type='float_list')
@@ -73,6 +67,11 @@ class FeatureColumn:
         """Its name in batches of references, and the source of its feature."""
         return COLUMN + self.key
 
+    @cached_property
+    def kind(self) -> Kind:
+        """The list of tf.train.Feature that contains the values."""
+        return _KINDS[self.type.removesuffix("_list")]
+
     @property
     def is_list(self) -> bool:
         """Whether a record can have any number of values."""
@@ -81,11 +80,11 @@ class FeatureColumn:
     @property
     def feature(self) -> Feature:
         """The feature in a schema."""
-        tfds: Literal["Text", "List", "Scalar"] = "List" if self.is_list else "Scalar"
+        if self.is_list:
+            return Feature(self.key, self.kind, self.source, "List", repeats=False)
         return Feature(
-            self.key, _KINDS[self.type], self.source, "Text" if self.type == "bytes" else tfds,
-            repeats=not self.is_list,
-        )  # fmt: skip
+            self.key, self.kind, self.source, "Text" if self.kind == "bytes" else "Scalar"
+        )
 
     def values(self, raw: Sequence[Any]) -> tuple[list[Any], dict[int, str]]:
         """Converts the values of a manifest to values of the feature.
@@ -115,13 +114,13 @@ class FeatureColumn:
         """Converts the values in a record of a TFRecord input to the value of the feature.
 
         Args:
-          values: the record's; None or empty if it has none.
+          values: the values in the record; None or empty if it has none.
 
         Raises:
-          ValueError: they cannot be converted; the message says why.
+          ValueError: the values cannot be converted; the message gives the reason.
         """
         values = list(values or ())
-        parse = _PARSERS[_KINDS[self.type]]
+        parse = _PARSERS[self.kind]
         if not self.is_list and len(values) != 1:
             if self.type == "bytes" and not values:
                 return b""
@@ -133,7 +132,7 @@ class FeatureColumn:
         return parsed if self.is_list else parsed[0]
 
     def _value(self, value: Any) -> Any:
-        parse = _PARSERS[_KINDS[self.type]]
+        parse = _PARSERS[self.kind]
         if self.is_list:
             return [parse(item) for item in _items(value)]
         if self.type == "bytes":
@@ -145,10 +144,10 @@ def schema_of(options: Mapping[str, Any]) -> Schema:
     """Returns the schema of a build, with the features of columns and the shape of the pixels.
 
     Args:
-      options: of a `Config`, or in build.json.
+      options: option name -> value, as in build.json.
 
     Raises:
-      ValueError: the options contradict each other; the message says what to write.
+      ValueError: the options contradict each other; the message gives the values to write.
       KeyError: there is no schema of that name.
     """
     schema = SCHEMAS[options["features"]]
@@ -199,53 +198,43 @@ def _shape(options: Mapping[str, Any]) -> tuple[int, int, int]:
 def columns_of(
     rows: Iterable[Mapping[str, Sequence[Any]]], lists: Collection[str] = ()
 ) -> list[str]:
-    """Returns the columns for all features of some records, as texts for `FeatureColumn.parse`.
+    """Returns columns for all features of some records, as texts for `FeatureColumn.parse`.
 
     Args:
-      rows: key -> values, for each record. A key with one value in every record becomes a single
-        value, any other one a list.
-      lists: keys that become lists in any case.
+      rows: for each record, key -> values. A feature with exactly one value in every record becomes
+        a single value, any other feature a list.
+      lists: keys of features that always become lists.
 
     >>> columns_of([{"size": [3]}, {"size": [4], "tags": [b"owl", b"night"]}])
     ['size:int', 'tags:bytes_list']
     """
-    kinds: dict[str, Kind] = {}
+    types: dict[str, str] = {}
     single: Counter[str] = Counter()
     records = 0
     for records, row in enumerate(rows, 1):  # noqa: B007 - used below
         for key, values in row.items():
             single[key] += len(values) == 1
             if values:
-                kinds.setdefault(key, _kind(values[0]))
-    names = {"int64": "int", "float": "float", "bytes": "bytes"}
+                types.setdefault(key, type(values[0]).__name__)  # bytes, int or float
     return [
-        f"{key}:{names[kind]}{'' if single[key] == records and key not in lists else '_list'}"
-        for key, kind in sorted(kinds.items())
+        f"{key}:{kind}{'' if single[key] == records and key not in lists else '_list'}"
+        for key, kind in sorted(types.items())
     ]
 
 
-def _kind(value: Any) -> Kind:
-    if isinstance(value, bytes):
-        return "bytes"
-    return "int64" if isinstance(value, int) else "float"
-
-
 def _is_nothing(value: Any) -> bool:
-    # Tables have NaN for missing values.
+    # Tables may contain NaN for missing values.
     return value is None or value != value or (isinstance(value, str) and not value.strip())
 
 
 def _items(value: Any) -> Sequence[Any]:
-    if isinstance(value, str):
-        if value.lstrip().startswith("["):
-            value = json.loads(value)
-        else:
-            value = [item for item in _SEPARATOR.split(value) if item]
     if value is None:
         return []
-    if not isinstance(value, (list, tuple)):
-        return [value]
-    return value
+    if isinstance(value, str):
+        if not value.lstrip().startswith("["):
+            return [item for item in _SEPARATOR.split(value) if item]
+        value = json.loads(value)
+    return value if isinstance(value, (list, tuple)) else [value]
 
 
 def _int(value: Any) -> int:

@@ -1,8 +1,7 @@
 """The interface of a record container: a file format that stores a sequence of records.
 
-A container is one subclass of `Container`, registered in `containers.CONTAINERS`. Writing a shard,
-reading it back, `verify`, `inspect`, `reshard`, `imageshards.reader` and dataset_info.json all go
-through it.
+To add a container, subclass `Container` and register it in `containers.CONTAINERS`. Everything that
+reads or writes shards, and dataset_info.json, uses the registered containers.
 
 The index file has the format of NVIDIA DALI's tfrecord2idx: one ASCII line "offset size" per
 record, both in bytes.
@@ -30,9 +29,8 @@ class StoredRecord(NamedTuple):
     """A record and its position in a file.
 
     Attributes:
-      offset: of the record's first stored byte in the file; of the uncompressed file if the
-        container compresses.
-      size: of the record as stored, in bytes.
+      offset: the offset of its first stored byte in the file, before compression.
+      size: the number of stored bytes, before compression.
       data: the record itself.
     """
 
@@ -52,11 +50,11 @@ class RecordWriter(Protocol):
 
         Args:
           stored: the records as that file stores them (uncompressed).
-          sizes: size of each in bytes.
+          sizes: the stored size of each record, in bytes.
         """
 
     def close(self) -> bytes | None:
-        """Writes what is still buffered. Returns the index file's content; None without index."""
+        """Writes buffered data. Returns the content of the index file; None if there is none."""
 
 
 class Container(ABC):
@@ -64,14 +62,13 @@ class Container(ABC):
 
     Attributes:
       name: the value of `--file_format`.
-      suffix: how file names end, such as `.tfrecord`.
+      suffix: the suffix of file names, such as `.tfrecord`.
       compression: the value of `--compression`; empty if the records are not compressed.
       random_access: whether one record can be read without reading the file from its beginning.
       has_index: whether each shard gets an index file, which NVIDIA DALI reads too.
       beam_writer: whether `--writer=beam` can write it.
-      tfds_format: `fileFormat` in dataset_info.json.
-      tfds_suffix: what follows `{FILEFORMAT}` in the file names that dataset_info.json declares.
-      shard_like: regular expression of the suffixes that other readers' patterns match.
+      tfds_format: the `fileFormat` in dataset_info.json.
+      tfds_suffix: the text after `{FILEFORMAT}` in the file names that dataset_info.json declares.
     """
 
     name: str
@@ -85,7 +82,10 @@ class Container(ABC):
 
     @property
     def shard_like(self) -> str:
-        """By default the suffix, and whatever follows it behind another dot."""
+        """A regular expression for the suffixes of files that other readers take for shards.
+
+        By default it matches the suffix, also if another dot and any text follow.
+        """
         return re.escape(self.suffix) + r"(\..*)?"
 
     @property
@@ -94,7 +94,7 @@ class Container(ABC):
         return [self]
 
     def recognizes(self, name: str) -> bool:
-        """Whether a file of this name is taken for one of this container."""
+        """Returns whether the name of a file indicates this container."""
         return name.endswith(self.suffix)
 
     @abstractmethod
@@ -107,7 +107,7 @@ class Container(ABC):
 
         Args:
           file: opened for reading, at its beginning.
-          check: compare the checksums of the records' data.
+          check: whether to compare the checksums of the records' data.
 
         Raises:
           CorruptRecord: a record is truncated or damaged.
@@ -126,7 +126,7 @@ class Container(ABC):
 
         Args:
           file: opened for reading, at its beginning; seekable if `random_access`.
-          size: of the file, in bytes.
+          size: the file's size, in bytes.
 
         Raises:
           CorruptRecord: the file is of another format, truncated or damaged.
@@ -140,11 +140,11 @@ class Container(ABC):
 
 
 class IndexedWriter:
-    """Writes records one after the other, and keeps the index.
+    """Writes records in sequence, and builds the index.
 
     Args:
-      sink: receives the records.
-      stored_parts: parts of a record -> the parts that the file stores for it.
+      sink: the file to write to.
+      stored_parts: a function from a record's parts to the parts that the file stores for it.
     """
 
     def __init__(

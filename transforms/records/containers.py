@@ -1,6 +1,6 @@
-"""The record containers by name, and the names of shards. Pure.
+"""The registry of record containers, and the names of shards. Pure.
 
-A shard is called SPLIT-SSSSS-of-NNNNN and the suffix of its container, such as
+The name of a shard is SPLIT-SSSSS-of-NNNNN followed by the suffix of its container, such as
 `train-00003-of-00016.tfrecord`.
 """
 
@@ -50,7 +50,7 @@ def container_of_file(name: str) -> Container:
 
 
 def is_record_file(name: str) -> bool:
-    """Whether a file's name or URI has the suffix of a container."""
+    """Returns whether a file's name or URI has the suffix of a container."""
     return any(container.recognizes(name) for container in _all())
 
 
@@ -96,7 +96,7 @@ def parse_shard_name(name: str) -> ShardId | None:
 
 
 def is_shard_like(name: str) -> bool:
-    """Whether the patterns of readers, such as `train-*`, would take a file for a shard.
+    """Returns whether patterns of other readers, such as `train-*`, take a file for a shard.
 
     >>> is_shard_like("train-00000-of-00002"), is_shard_like("train.tfrecord")
     (True, False)

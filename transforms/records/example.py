@@ -20,8 +20,8 @@ _LIST_TAGS: dict[Kind, bytes] = {"bytes": b"\x0a", "float": b"\x12", "int64": b"
 _FIELD_1 = b"\x0a"
 _FIELD_2 = b"\x12"
 
-# Values of at least this many bytes are parts of their own. Copying smaller ones is cheaper than
-# another buffer in writev.
+# Values of at least this many bytes become parts of their own. To copy a smaller one is cheaper
+# than another buffer in writev.
 _APART_BYTES = 4096
 
 
@@ -100,67 +100,51 @@ def encode(schema: Schema, values: Mapping[str, Value]) -> list[bytes]:
             small = []
             length += len(head) + len(value)
         else:
-            make = _cached_entry if feature.repeats and isinstance(value, _HASHABLE) else _entry
-            entry = make(feature.key, feature.kind, value)
+            # A list is not hashable, and so not a key of the cache.
+            cached = feature.repeats and isinstance(value, (int, bytes))
+            entry = (_cached_entry if cached else _entry)(feature.key, feature.kind, value)
             small.append(entry)
             length += len(entry)
     if small:
         parts.append(b"".join(small))
-    prefix = _FIELD_1 + _varint(length)
-    if parts:
-        parts[0] = prefix + parts[0]
-    else:
-        parts = [prefix]
-    return parts
-
-
-_HASHABLE = (int, bytes)
+    head = _FIELD_1 + _varint(length)
+    return [head + parts[0], *parts[1:]] if parts else [head]
 
 
 @cache
 def _message_class() -> Any:
-    # The same message as in example.proto, declared here to decode it without TensorFlow.
+    # The messages of example.proto, declared here to decode them without TensorFlow.
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-    field_type = descriptor_pb2.FieldDescriptorProto
+    proto = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
         name="imageshards/example.proto", package="imageshards", syntax="proto3"
     )
 
-    def message(name: str, *fields: tuple[str, int, int, int, str]) -> Any:
-        proto = file.message_type.add(name=name)
-        for field_name, number, kind, label, type_name in fields:
-            proto.field.add(
-                name=field_name,
-                number=number,
-                type=kind,
-                label=label,
-                type_name=type_name or None,
-            )
-        return proto
+    one, many = proto.LABEL_OPTIONAL, proto.LABEL_REPEATED
 
-    one, many = field_type.LABEL_OPTIONAL, field_type.LABEL_REPEATED
-    nested = field_type.TYPE_MESSAGE
-    message("BytesList", ("value", 1, field_type.TYPE_BYTES, many, ""))
-    message("FloatList", ("value", 1, field_type.TYPE_FLOAT, many, ""))
-    message("Int64List", ("value", 1, field_type.TYPE_INT64, many, ""))
-    feature = message(
-        "Feature",
-        ("bytes_list", 1, nested, one, ".imageshards.BytesList"),
-        ("float_list", 2, nested, one, ".imageshards.FloatList"),
-        ("int64_list", 3, nested, one, ".imageshards.Int64List"),
-    )
+    def add(message: Any, label: int, **types: int | str) -> None:
+        for number, (name, kind) in enumerate(types.items(), 1):
+            field = message.field.add(name=name, number=number, label=label)
+            if isinstance(kind, str):
+                field.type, field.type_name = proto.TYPE_MESSAGE, f".imageshards.{kind}"
+            else:
+                field.type = kind
+
+    add(file.message_type.add(name="BytesList"), many, value=proto.TYPE_BYTES)
+    add(file.message_type.add(name="FloatList"), many, value=proto.TYPE_FLOAT)
+    add(file.message_type.add(name="Int64List"), many, value=proto.TYPE_INT64)
+    feature = file.message_type.add(name="Feature")
+    add(feature, one, bytes_list="BytesList", float_list="FloatList", int64_list="Int64List")
     feature.oneof_decl.add(name="kind")
     for item in feature.field:
         item.oneof_index = 0
-    features = message("Features", ("feature", 1, nested, many, ".imageshards.Features.Entry"))
+    features = file.message_type.add(name="Features")
+    add(features, many, feature="Features.Entry")
     entry = features.nested_type.add(name="Entry")
     entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=field_type.TYPE_STRING, label=one)
-    entry.field.add(
-        name="value", number=2, type=nested, label=one, type_name=".imageshards.Feature"
-    )
-    message("Example", ("features", 1, nested, one, ".imageshards.Features"))
+    add(entry, one, key=proto.TYPE_STRING, value="Feature")
+    add(file.message_type.add(name="Example"), one, features="Features")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("imageshards.Example"))

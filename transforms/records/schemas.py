@@ -1,7 +1,7 @@
 """Feature schemas: the keys of a record, their types and where their values come from. Pure.
 
 Each schema is declared once, below. The encoder, features.json, `verify`, `imageshards features`
-and `imageshards.reader.parse` follow the declaration.
+and `imageshards.reader.parse` all use this declaration.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Array:
     """An array stored as raw bytes: little-endian, in C order (last dimension fastest).
 
     Attributes:
-      dtype: of the elements.
-      shape: of the array; None if the build's options or another feature of the record set it.
+      dtype: the type of an element.
+      shape: the array's shape; None if the build's options or another feature of the record set it.
     """
 
     dtype: Literal["uint8", "int32", "float32"]
@@ -97,7 +97,7 @@ class Schema:
     Attributes:
       name: the value of `--features`.
       features: one for each key.
-      holds: the source of a record's content: an encoded image file, pixels, or a text.
+      holds: the source of a record's main feature: an image file, pixels, or a text.
       use: what the schema is for, in a few words.
       fixed: whether all images have the same size, which `--resize` sets.
       label_offset: the smallest `--label_offset`.
@@ -119,12 +119,11 @@ class Schema:
 
     def without_labels(self) -> Schema:
         """Returns the schema without the features that need classes."""
-        return replace(
-            self, features=tuple(f for f in self.features if f.source not in _OF_CLASSES)
-        )
+        kept = tuple(f for f in self.features if f.source not in _OF_CLASSES)
+        return replace(self, features=kept)
 
     def with_features(self, features: Iterable[Feature]) -> Schema:
-        """Returns the schema with more features; one with the key of another replaces it."""
+        """Returns the schema with more features, which replace existing ones of the same key."""
         more = tuple(features)
         keys = {feature.key for feature in more}
         kept = tuple(f for f in self.features if f.key not in keys)
@@ -132,15 +131,13 @@ class Schema:
 
     def with_shape(self, shape: tuple[int, int, int]) -> Schema:
         """Returns the schema with this shape of pixels: (height, width, channels)."""
-        return replace(
-            self,
-            features=tuple(
-                replace(f, array=replace(f.array, shape=shape))
-                if f.array and f.source == "pixels"
-                else f
-                for f in self.features
-            ),
-        )
+
+        def shaped(feature: Feature) -> Feature:
+            if not feature.array or feature.source != "pixels":
+                return feature
+            return replace(feature, array=replace(feature.array, shape=shape))
+
+        return replace(self, features=tuple(map(shaped, self.features)))
 
     def feature_of(self, source: str) -> Feature | None:
         """Returns the feature with a source, or None."""
@@ -154,12 +151,12 @@ class Schema:
     @cached_property
     def in_order(self) -> tuple[Feature, ...]:
         """The features in the order of a serialized Example: sorted by key."""
-        # protobuf's Python implementation (upb) sorts a key behind those that it is a prefix of.
+        # protobuf's Python implementation (upb) sorts "a" after "ab", not before it.
         return tuple(sorted(self.features, key=lambda feature: feature.key.encode() + b"\xff"))
 
     @property
     def content(self) -> Feature | None:
-        """The feature that is the image, the pixels or the text itself."""
+        """The main feature of a record: the image file, the pixels or the text."""
         return self.feature_of(self.holds)
 
     @property
@@ -207,19 +204,23 @@ IMAGENET = Schema(
         Feature("image/object/bbox/label", "int64", "bbox_labels", "List", repeats=False),
         *map(_box_side, ("xmax", "xmin", "ymax", "ymin")),
     ),
-    use="ImageNet's TPU code: all of TF-slim's keys, JPEGs alone, label 0 for the background",
+    use="ImageNet's TPU code: all of TF-slim's keys, only JPEGs, label 0 for the background",
     label_offset=1,
     image_format="jpeg",  # TPU code for ImageNet decodes nothing else
     has_class_texts=True,
 )
 """The keys of TF-slim's ImageNet (datasets/build_imagenet_data.py)."""
 
+_LABEL = Feature("label", "int64", "label", "ClassLabel")
+
+
+def _pixels(dtype: Literal["uint8", "float32"]) -> Feature:
+    return Feature("image", "bytes", "pixels", "Array", repeats=False, array=Array(dtype))
+
+
 RAW = Schema(
     "raw",
-    (
-        Feature("image", "bytes", "pixels", "Array", repeats=False, array=Array("float32")),
-        Feature("label", "int64", "label", "ClassLabel"),
-    ),
+    (_pixels("float32"), _LABEL),
     holds="pixels",
     use="small images of one size as float32, read without decoding",
     fixed=True,
@@ -227,10 +228,7 @@ RAW = Schema(
 
 PIXELS = Schema(
     "pixels",
-    (
-        Feature("image", "bytes", "pixels", "Array", repeats=False, array=Array("uint8")),
-        Feature("label", "int64", "label", "ClassLabel"),
-    ),
+    (_pixels("uint8"), _LABEL),
     holds="pixels",
     use="small images of one size as uint8, such as CIFAR's, read without decoding",
     fixed=True,
@@ -239,8 +237,8 @@ PIXELS = Schema(
 SHAPE = Schema(
     "shape",
     (
-        Feature("image", "bytes", "pixels", "Array", repeats=False, array=Array("uint8")),
-        Feature("label", "int64", "label", "ClassLabel"),
+        _pixels("uint8"),
+        _LABEL,
         Feature("shape", "bytes", "shape", "Array", array=Array("int32", (3,))),
     ),
     holds="pixels",
@@ -250,7 +248,7 @@ SHAPE = Schema(
 TEXT = Schema(
     "text",
     (
-        Feature("label", "int64", "label", "ClassLabel"),
+        _LABEL,
         Feature("source", "bytes", "source", "Text"),
         Feature("text", "bytes", "text", "Text", repeats=False),
     ),

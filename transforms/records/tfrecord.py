@@ -34,7 +34,7 @@ _MASK_DELTA = 0xA282EAD8
 _HEAD = struct.Struct("<QI")
 _TAIL = struct.Struct("<I")
 FRAME_BYTES = _HEAD.size + _TAIL.size
-"""Bytes that a record takes in a file beside its data."""
+"""Bytes that a file stores for a record in addition to its data."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_LEVEL = 6
@@ -46,12 +46,12 @@ def _mask(crc: int) -> int:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The CRC32C of `data`, masked as TFRecord stores it."""
+    """Returns the CRC32C of `data`, masked as TFRecord stores it."""
     return _mask(google_crc32c.value(data))
 
 
 def frame(parts: Sequence[bytes]) -> list[bytes]:
-    """The parts of a stored record: its head, the given parts of its data uncopied, its tail."""
+    """Returns the parts of a stored record: head, the given parts (not copied), and tail."""
     crc = 0
     length = 0
     for part in parts:
@@ -63,14 +63,14 @@ def frame(parts: Sequence[bytes]) -> list[bytes]:
 
 @dataclass(frozen=True)
 class RawRecord:
-    """A record as found in a file, sound or not.
+    """A record found in a file, valid or damaged.
 
     Attributes:
-      offset: of its first stored byte in the file.
+      offset: the offset of its first stored byte in the file.
       data: the record; empty if there is a problem.
-      length: of the data, in bytes.
+      length: the length of the data, in bytes.
       problem: why the record cannot be read; empty if it can.
-      lost: whether the records after it cannot be found either.
+      lost: whether the position of the next record is unknown, so that reading ends here.
     """
 
     offset: int
@@ -88,12 +88,12 @@ class RawRecord:
 def scan_records(
     file: BinaryIO, *, check: bool = True, longest: int = 1 << 62
 ) -> Iterator[RawRecord]:
-    """Yields every record of an uncompressed TFRecord file, damaged ones included.
+    """Yields every record of an uncompressed TFRecord file, including damaged ones.
 
     Args:
       file: opened for reading, at its beginning.
-      check: compare the CRCs of the data.
-      longest: records with more bytes are skipped by seeking, and yielded with a problem.
+      check: whether to compare the CRCs of the data.
+      longest: longer records, in bytes, are not read but yielded with a problem.
     """
     offset = 0
     while head := file.read(_HEAD.size):
@@ -101,7 +101,7 @@ def scan_records(
             yield RawRecord(offset, b"", 0, "breaks off in its length", lost=True)
             return
         length, length_crc = _HEAD.unpack(head)
-        # Always compared: reading by a wrong length could take any amount of memory.
+        # Always compared, because a wrong length could require any amount of memory.
         if masked_crc32c(head[:8]) != length_crc:
             yield RawRecord(offset, b"", 0, "the CRC of its length is wrong", lost=True)
             return
@@ -124,8 +124,9 @@ def scan_records(
 class TFRecord(Container):
     """TFRecord files, optionally compressed with gzip.
 
-    A gzip stream can only be read from its beginning, so offsets in it are of no use. TensorFlow
-    Datasets does not read compressed files; dataset_info.json declares their names nevertheless.
+    With gzip there is neither random access nor an index file, since a gzip stream can only be read
+    from its beginning. TensorFlow Datasets does not read compressed files, but dataset_info.json
+    declares their names.
 
     >>> TFRecord().suffix, TFRecord("gzip").suffix
     ('.tfrecord', '.tfrecord.gz')
@@ -148,11 +149,11 @@ class TFRecord(Container):
         return [TFRecord(), TFRecord("gzip")]
 
     def recognizes(self, name: str) -> bool:
-        """Whether the name ends in `.gz` or `.tfrecord`, whichever this container writes."""
+        """Returns whether the name ends in `.gz` (compressed) or `.tfrecord` (uncompressed)."""
         return name.endswith(".gz" if self.compression else ".tfrecord")
 
     def writer(self, sink: Sink) -> RecordWriter:
-        """Returns a writer of records to `sink`."""
+        """Returns a writer that streams records to `sink`."""
         return _GzipWriter(sink) if self.compression else IndexedWriter(sink, frame)
 
     def read(self, file: BinaryIO, *, check: bool = True) -> Iterator[StoredRecord]:
@@ -163,7 +164,7 @@ class TFRecord(Container):
             yield StoredRecord(record.offset, record.length + FRAME_BYTES, record.data)
 
     def data_of(self, stored: memoryview, *, check: bool = True) -> bytes:
-        """Removes the frame of a record. The CRC of its length is compared in any case."""
+        """Removes the frame of a record. The CRC of its length is always compared."""
         if len(stored) < FRAME_BYTES:
             raise CorruptRecord("breaks off")
         length, length_crc = _HEAD.unpack_from(stored)
@@ -177,7 +178,7 @@ class TFRecord(Container):
         return data
 
     def locate(self, file: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
-        """Reads the head of every record, and skips its data."""
+        """Yields (offset, stored size) of every record; reads only the records' heads."""
         if self.compression:
             yield from super().locate(file, size)
             return
@@ -202,7 +203,7 @@ class TFRecord(Container):
 class _GzipWriter:
     """Compresses framed records.
 
-    The gzip header has no time and no name: equal records give equal bytes with one zlib version.
+    The gzip header contains no time and no name, so the file is reproducible with one zlib version.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -223,7 +224,7 @@ class _GzipWriter:
 
 
 class _Gunzip:
-    """Reads the content of a gzip file; raises CorruptRecord if it is damaged."""
+    """A file that decompresses another; reading raises CorruptRecord if that is damaged."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = gzip.GzipFile(fileobj=file)

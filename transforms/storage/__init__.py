@@ -1,8 +1,8 @@
 """Storage: read, list and write files by URI, wherever they are.
 
 Here: the stores, one for each kind of URI, and the functions that find the store of a URI and call
-it. Not here: what the files contain. A further store implements `protocol.Store` and is added to
-`STORES`. The path of a local file is a URI, too; characters of a name are never a pattern here.
+it. Not here: the content of the files. To add a store, implement `protocol.Store` and add it to
+`STORES`. A local path is a URI too. Only `match` interprets characters of a URI as a pattern.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ STORES: dict[str, Store] = {
     "http": WebStore(),
     "https": WebStore(),
 }
-"""Scheme -> store of its URIs. Other URIs belong to Beam's filesystems."""
+"""Scheme -> the store of its URIs. Beam's filesystems are the store of all other schemes."""
 _LOCAL = LocalStore()
-_OTHERS = BeamStore()
+_BEAM = BeamStore()
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _CONCURRENT_REQUESTS = 32
@@ -49,11 +49,11 @@ _WEB_OPTIONS = WebOptions()
 
 def _store(uri: str) -> Store:
     scheme = _SCHEME.match(uri)
-    return STORES.get(scheme[1].lower(), _OTHERS) if scheme else _LOCAL
+    return STORES.get(scheme[1].lower(), _BEAM) if scheme else _LOCAL
 
 
 def is_local(uri: str) -> bool:
-    """Returns whether a URI is a path that functions of `os` take, and reading has no latency."""
+    """Returns whether a URI is a path that functions of `os` accept, and reads have no latency."""
     return _store(uri).is_local
 
 
@@ -92,18 +92,18 @@ def read(
     """Reads a whole file.
 
     Args:
-      uri: of the file.
-      limit: a file of more bytes is not read.
-      stamp: of the file when it was listed, or 0. Object stores do not read another version.
+      uri: the file's URI.
+      limit: the largest size to read, in bytes.
+      stamp: the file's stamp in the listing, or 0. Object stores read only this version.
       web: limits of requests to web servers.
 
     Returns:
-      The content, and the stamp of the file that it was read from: a number that changes with the
-      content, or 0 if the store has none.
+      The content, and the file's stamp when it was read: a number that changes with the content,
+      or 0 if the store does not report it.
 
     Raises:
       ReadError: the file cannot be read, and another attempt would not help.
-      BuildError: the store cannot be used: no permission, no connection.
+      BuildError: the store cannot be used: no permission, or no connection.
     """
     return _store(uri).read(uri, limit, stamp, web)
 
@@ -112,10 +112,10 @@ def read_range(uri: str, offset: int, size: int, stamp: int = 0) -> bytes:
     """Reads a part of a file.
 
     Args:
-      uri: of the file.
-      offset: of the first byte.
-      size: in bytes.
-      stamp: see `read`; a local file with another stamp is not read either.
+      uri: the file's URI.
+      offset: the offset of the first byte.
+      size: the number of bytes.
+      stamp: see `read`. Local files too are read only with this stamp.
 
     Returns:
       The bytes; fewer if the file ends before.
@@ -130,7 +130,7 @@ def open_read(uri: str) -> IO[bytes]:
     """Opens a file for reading.
 
     Raises:
-      FileNotFoundError: it does not exist.
+      FileNotFoundError: the file does not exist.
     """
     return _store(uri).open_read(uri)
 
@@ -161,7 +161,7 @@ def size(uri: str) -> int:
 def match(pattern: str) -> Iterator[tuple[str, int, int]]:
     """Yields (URI, bytes, stamp) of the files that match a pattern, in any order.
 
-    `*` and `?` match no `/`; `**` matches anything.
+    `*` and `?` do not match `/`; `**` matches any characters.
     """
     return _store(pattern).match(pattern)
 
@@ -193,21 +193,21 @@ def make_folder(folder: str) -> None:
 
 
 def open_sink(uri: str, scratch: str) -> AbstractContextManager[Sink]:
-    """Opens a file that appears when the block ends without an error, and otherwise never.
+    """Opens a file for writing. It appears only if the block ends without an error.
 
     Args:
-      uri: of the file.
-      scratch: a folder of the same filesystem, in which a local file is written under a unique
-        name: two workers may write the same file.
+      uri: the file's URI.
+      scratch: a folder of the same filesystem. A local file is written there under a unique name,
+        because two workers may write the same file.
 
     Raises:
-      StoreError: it cannot be written.
+      StoreError: the file cannot be written.
     """
     return _store(uri).open_sink(uri, scratch)
 
 
 def sweep(folder: str) -> None:
-    """Deletes the files of `open_sink` that killed runs left in a scratch folder."""
+    """Deletes the incomplete files that killed runs left in a scratch folder of `open_sink`."""
     _store(folder).sweep(folder)
 
 
@@ -224,7 +224,8 @@ def sweep_folders(folder: str, prefix: str) -> None:
 def create(uri: str, data: bytes, scratch: str) -> bool:
     """Writes a small file unless it exists, and returns whether it did.
 
-    Of two concurrent calls one succeeds, on local filesystems and on Cloud Storage.
+    If two processes call it at the same time, one succeeds on local filesystems and on Cloud
+    Storage; elsewhere both may.
     """
     return _store(uri).create(uri, data, scratch)
 
@@ -232,13 +233,13 @@ def create(uri: str, data: bytes, scratch: str) -> bool:
 def replace(uri: str, data: bytes, scratch: str, stamp: int) -> bool:
     """Writes a small file if the existing one has a certain stamp, and returns whether it did.
 
-    Of two concurrent calls one succeeds on Cloud Storage; elsewhere both may.
+    If two processes call it at the same time, one succeeds on Cloud Storage; elsewhere both may.
 
     Args:
-      uri: of the file.
+      uri: the file's URI.
       data: its new content.
       scratch: see `open_sink`.
-      stamp: from `read`, or 0 if the file must not exist.
+      stamp: the stamp that `read` returned, or 0 if the file must not exist.
     """
     return _store(uri).replace(uri, data, scratch, stamp)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from imageshards.transforms.storage.web import WebOptions
 
 _CLIENTS = {"s3": ("boto3", "aws"), "azfs": ("azure.storage", "azure"), "hdfs": ("hdfs", "hadoop")}
-"""Scheme -> the module that Beam's filesystem needs, and the extra of apache-beam that has it."""
+"""Scheme -> the client module that Beam requires, and the extra of apache-beam that installs it."""
 _OPEN_FILES = 8
 
 _threads = threading.local()
@@ -30,19 +30,19 @@ def _filesystems() -> Any:
 
 
 def load_filesystem(uri: str) -> None:
-    """Loads Beam's own filesystem of Cloud Storage, if a URI needs it.
+    """Registers Beam's own filesystem for Cloud Storage, if the URI is a gs:// URI.
 
-    A local build loads Beam without it. Beam's sinks need it; the stores of this package do not.
+    Beam's sinks need it. The stores of this package do not, so a local build does not import it.
     """
     if uri.startswith("gs://"):
         from apache_beam.io.gcp import gcsfilesystem  # noqa: F401
 
 
 class BeamStore(Store):
-    """The files of Beam's filesystems. A stamp is the time of the last change in ms."""
+    """The files of Beam's filesystems. A stamp is the modification time in ms since 1970."""
 
     def read(self, uri: str, limit: int, stamp: int, web: WebOptions, /) -> tuple[bytes, int]:
-        """Returns the content of a file; its stamp is not known."""
+        """Returns the content of a file, and 0: Beam does not report the stamp of what it read."""
         with _read_errors("no such object"), self.open_read(uri) as file:
             data = file.read(limit + 1)
         if len(data) > limit:
@@ -50,13 +50,13 @@ class BeamStore(Store):
         return data, 0
 
     def read_range(self, uri: str, offset: int, size: int, stamp: int, /) -> bytes:
-        """Returns the bytes of a range, or those of them that the file has."""
-        # A file for each thread: Beam's files are not for concurrent use.
+        """Returns the bytes of a range; fewer if the file ends before. `stamp` is not compared."""
+        # Threads do not share open files: Beam's files do not support concurrent reads.
         if not hasattr(_threads, "open"):
             _threads.open = lru_cache(maxsize=_OPEN_FILES)(self.open_read)
         with _read_errors("the file that holds it is gone"):
             file = _threads.open(uri)
-        # Without the buffer, which would be filled for each image.
+        # Bypass the buffer: each seek would discard it, and each read would fill it.
         file = getattr(file, "raw", file)
         file.seek(offset)
         parts = []
@@ -74,8 +74,6 @@ class BeamStore(Store):
                 file: IO[bytes] = _filesystems().open(
                     uri, compression_type=CompressionTypes.UNCOMPRESSED
                 )
-        except NoFilesystem:
-            raise
         except Exception as error:
             # Beam's filesystems raise the errors of their clients.
             if _is_missing(error):
@@ -84,17 +82,16 @@ class BeamStore(Store):
         return file
 
     def stat(self, uri: str, /) -> tuple[int, int]:
-        """Returns (bytes, time of the last change in ms), or `UNKNOWN`."""
+        """Returns (bytes, stamp) of a file, or `UNKNOWN`."""
         try:
             with _named_client(uri):
                 found = _filesystems().get_filesystem(uri).metadata(uri)
-        except NoFilesystem:
-            return UNKNOWN  # reading the file raises the error
         except Exception as error:
-            if _is_missing(error):
+            # Reading the file raises the error of a missing filesystem.
+            if isinstance(error, NoFilesystem) or _is_missing(error):
                 return UNKNOWN
             raise
-        return found.size_in_bytes, int((found.last_updated_in_seconds or 0) * 1000)
+        return _size_and_time(found)
 
     def exists(self, uri: str, /) -> bool:
         """Returns whether a file exists."""
@@ -103,13 +100,12 @@ class BeamStore(Store):
         return found
 
     def match(self, pattern: str, /) -> Iterator[tuple[str, int, int]]:
-        """Yields (URI, bytes, time of the last change in ms) of the files that match a pattern."""
+        """Yields (URI, bytes, stamp) of the files that match a pattern."""
         with _named_client(pattern):
             results = _filesystems().match([pattern])
         for result in results:
             for found in result.metadata_list:
-                when = int((found.last_updated_in_seconds or 0) * 1000)
-                yield found.path, found.size_in_bytes, when
+                yield found.path, *_size_and_time(found)
 
     def entries_in(self, folder: str, /) -> list[Entry]:
         """Returns the files directly in a folder."""
@@ -139,7 +135,7 @@ class BeamStore(Store):
             yield sink
             sink.finish()
         except BaseException:
-            # Closing the file, as the garbage collector does, would complete the object.
+            # Closing the file would complete the object, and the garbage collector closes files.
             for stream in (file, getattr(file, "raw", file)):
                 with suppress(AttributeError):
                     stream.close = lambda: None
@@ -149,6 +145,10 @@ class BeamStore(Store):
         file.close()
         if not sink.keep:
             self.delete(uri)
+
+
+def _size_and_time(metadata: Any) -> tuple[int, int]:
+    return metadata.size_in_bytes, int((metadata.last_updated_in_seconds or 0) * 1000)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from imageshards.transforms.storage import gcs_auth, gcs_json, retry
 from imageshards.transforms.storage.objects import Service
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from google.auth.credentials import Credentials
     from obstore.store import GCSStore
 
-_ATTEMPTS = 1000  # RetryPolicy.total is the limit
+_RETRIES = 1000  # so many that RetryPolicy.total is the limit
 
 
 def _connect(bucket: str) -> GCSStore:
@@ -42,7 +42,7 @@ def _client(bucket: str, emulator: str, found: Credentials, policy: RetryPolicy)
             "timeout": timedelta(seconds=policy.total),
         },
         retry_config={
-            "max_retries": _ATTEMPTS,
+            "max_retries": _RETRIES,
             "retry_timeout": timedelta(seconds=policy.total),
             "backoff": {
                 "init_backoff": timedelta(seconds=policy.first_wait),
@@ -55,24 +55,19 @@ def _client(bucket: str, emulator: str, found: Credentials, policy: RetryPolicy)
 
 
 def _resolve_host() -> None:
-    # obstore would retry for minutes.
+    # Without this check, obstore would retry for minutes when there is no network.
     try:
         socket.getaddrinfo(gcs_json.HOST, 443)
     except OSError as error:
-        raise Failure(
-            f"no address of {gcs_json.HOST}: {error.strerror}", cause="offline"
-        ) from error
-
-
-def _conditions(stamp: int) -> Any:
-    return {"version": str(stamp)}
+        reason = f"no address of {gcs_json.HOST}: {error.strerror}"
+        raise Failure(reason, cause="offline") from error
 
 
 CLOUD_STORAGE = Service(
     scheme="gs",
     connect=_connect,
     stamp_of=lambda meta: int(meta["version"] or 0),
-    conditions=_conditions,
+    conditions=lambda stamp: {"version": str(stamp)},
     refusal=gcs_auth.refusal,
     api=gcs_json,
 )

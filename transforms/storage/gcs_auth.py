@@ -1,4 +1,4 @@
-"""Credentials for Google Cloud Storage, and what a refused request means."""
+"""Credentials for Google Cloud Storage, and the errors of requests that are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from obstore.store import GCSCredential
 
 IMPERSONATE = "IMAGESHARDS_IMPERSONATE"
-"""Environment variable: the service account to impersonate; delegates, if any, come before it."""
+"""Environment variable: [DELEGATE,...]ACCOUNT, the service account to impersonate."""
 
 _KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 _EMULATOR = "STORAGE_EMULATOR_HOST"
@@ -46,8 +46,8 @@ def emulator() -> str:
 def credentials() -> Credentials:
     """Returns the application default credentials; anonymous ones if there are none.
 
-    They come from a key file, from gcloud, or from a metadata server. Anonymous credentials are
-    replaced after a minute if others are found then: a metadata server may start later than we do.
+    They come from a key file, from gcloud, or from a metadata server. If there are none, the next
+    search is after a minute: a metadata server may start later than this process.
 
     Raises:
       StoreError: GOOGLE_APPLICATION_CREDENTIALS is set to a file that cannot be used.
@@ -85,7 +85,7 @@ def _find_credentials() -> Credentials:
 
 
 def are_anonymous(found: Credentials) -> bool:
-    """Returns whether these are no credentials."""
+    """Returns whether credentials are anonymous: requests are sent without a token."""
     from google.auth.credentials import AnonymousCredentials
 
     return isinstance(found, AnonymousCredentials)
@@ -94,7 +94,7 @@ def are_anonymous(found: Credentials) -> bool:
 def token() -> GCSCredential:
     """Returns an access token for obstore, which does not support all kinds of credentials.
 
-    obstore passes on the text of an exception only, so that `refusal` finds the reason here.
+    obstore does not report why this function failed, so it stores the reason for `refusal`.
     """
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import Request
@@ -105,8 +105,8 @@ def token() -> GCSCredential:
         try:
             found.refresh(Request())  # type: ignore[no-untyped-call]
         except GoogleAuthError as error:
-            may_pass = bool(getattr(error, "retryable", False))
-            raise Failure(reason_of(error), retry=may_pass, cause="credentials") from error
+            again = bool(getattr(error, "retryable", False))
+            raise Failure(reason_of(error), retry=again, cause="credentials") from error
 
     global _token_error
     with _refreshing:
@@ -129,7 +129,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
-    """Returns the error of a refused request: which permission is missing, and who needs it."""
+    """Returns the error of a refused request. It names the account and the missing permission."""
     if failure.cause == "credentials":
         return StoreError(
             f"{uri}: no access token for the Google Cloud credentials: "
@@ -148,6 +148,5 @@ def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
     permission, role = _NEEDED[action]
     bucket = uri.split("/")[2]
     return StoreError(
-        f"{uri}: {account} has no permission {permission} there: grant {role} on the bucket "
-        f"{bucket}"
+        f"{uri}: {account} has no permission {permission}: grant {role} on the bucket {bucket}"
     )

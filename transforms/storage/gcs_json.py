@@ -1,16 +1,16 @@
-"""Requests to the JSON API of Google Cloud Storage, for what obstore does not do.
+"""Requests to the JSON API of Google Cloud Storage that obstore cannot make.
 
-obstore makes the requests that move many bytes or happen once per image: reads, ranges, metadata.
-These requests remain, with the same retry policy and the same errors:
+obstore makes the requests that transfer many bytes or happen once per image: reads of objects, of
+ranges and of metadata. The following requests have the same retry policy and the same errors:
 
-- Lists: obstore cannot end a list at a name, as the parallel listing requires, nor select fields,
-  and reports no generations and checksums.
+- Lists: obstore cannot stop a list before a name, as the parallel listing requires. It cannot
+  select fields either, and reports neither generations nor checksums.
 - Uploads of more than one request: obstore's parts stay in the bucket, invisible and billed, when
   a process is killed; a resumable upload that is not completed costs nothing and expires in a week.
 - Other writes, with generation preconditions, and deletions: obstore does not retry them when a
-  connection is reset, and signs them even without credentials; emulators such as fake-gcs-server
+  connection is reset, and signs them even without credentials. Emulators such as fake-gcs-server
   accept them through the JSON API only.
-- Objects whose names obstore cannot express, such as `a//b`.
+- Reads of objects whose names obstore cannot express, such as `a//b`.
 
 The API: https://cloud.google.com/storage/docs/json_api/v1
 """
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from google.auth.transport.requests import AuthorizedSession
 
 HOST = "storage.googleapis.com"
-_CONTENT_TYPE = {"Content-Type": "application/octet-stream"}
+_CONTENT_TYPE = "application/octet-stream"
 _NO_SUCH_RANGE, _PRECONDITION_FAILED, _INCOMPLETE = 416, 412, 308
 
 _threads = threading.local()
 
 
 def _session() -> AuthorizedSession:
-    found = gcs_auth.credentials()  # replaced when they are found late
+    found = gcs_auth.credentials()  # others after a minute, if there were none at first
     if getattr(_threads, "credentials", None) is not found:
         from google.auth.transport.requests import AuthorizedSession
 
@@ -66,13 +66,13 @@ def _send(method: str, url: str, accept: int = 0, **options: Any) -> Any:
     """Makes one attempt at a request.
 
     Args:
-      method: of the request.
-      url: of the request.
-      accept: a status of 300 or more that is no failure.
-      options: see `requests.request`.
+      method: the HTTP method.
+      url: the URL.
+      accept: a status of 300 or more that is not a failure.
+      options: options of `requests.request`.
 
     Raises:
-      Failure: there was no response, or one with another status of 300 or more.
+      Failure: no response, or a response with another status of 300 or more.
     """
     from google.auth.exceptions import InvalidOperation, RefreshError, TransportError
     from requests.exceptions import RequestException
@@ -90,11 +90,10 @@ def _send(method: str, url: str, accept: int = 0, **options: Any) -> Any:
         raise Failure("status 401 Unauthorized", 401) from error
     except (RequestException, TransportError) as error:
         reason = connection_error(error)
-        offline = "Failed to resolve" in reason
-        raise Failure(reason, cause="offline" if offline else "") from error
-    if response.status_code >= 300 and response.status_code != accept:
-        status = f"status {response.status_code} {response.reason}"
-        raise Failure(status, response.status_code)
+        raise Failure(reason, cause="offline" if "Failed to resolve" in reason else "") from error
+    code = response.status_code
+    if code >= 300 and code != accept:
+        raise Failure(f"status {code} {response.reason}", code)
     return response
 
 
@@ -138,7 +137,7 @@ def delete(uri: str) -> None:
 
 
 def _list(bucket: str, fields: str, most: int = 0, **params: str) -> list[dict[str, Any]]:
-    """Lists objects with these fields: at most `most`, or all if that is 0."""
+    """Lists these fields of objects: of the first `most` objects, or of all if it is 0."""
     params = {name: value for name, value in params.items() if value}
     params["fields"] = f"items({fields}),nextPageToken"
     uri = f"gs://{bucket}"
@@ -194,29 +193,34 @@ def _crc32c(metadata: Mapping[str, str]) -> int | None:
     return int.from_bytes(base64.b64decode(text)) if text else None
 
 
+def _post(uri: str, params: dict[str, str], headers: dict[str, str], **options: Any) -> Any:
+    """Makes the request that writes an object, or that begins an upload."""
+    bucket, name = split(uri)
+    url = _url(f"gs://{bucket}", "/upload")
+    params["name"] = name
+    try:
+        return request("POST", uri, "write", url, params=params, headers=headers, **options)
+    except FileNotFoundError as error:
+        raise _no_bucket(uri) from error
+
+
 def put(uri: str, data: bytes, stamp: int | None) -> bool:
     """Writes an object in one request.
 
     Args:
-      uri: of the object.
+      uri: the object's URI.
       data: its content.
-      stamp: the generation to replace, 0 if the object must not exist, None for any.
+      stamp: the generation to replace; 0 if the object must not exist; None for any.
 
     Returns:
       False if the object has another generation. That includes the case that the response to a
       write was lost, and a retry found the new object.
     """
-    bucket, name = split(uri)
-    params = {"uploadType": "media", "name": name}
-    if stamp is not None:
-        params["ifGenerationMatch"] = str(stamp)
-    try:
-        response = request(
-            "POST", uri, "write", _url(f"gs://{bucket}", "/upload"), params=params,
-            headers=_CONTENT_TYPE, data=data, accept=_PRECONDITION_FAILED,
-        )  # fmt: skip
-    except FileNotFoundError as error:
-        raise _no_bucket(uri) from error
+    condition = {} if stamp is None else {"ifGenerationMatch": str(stamp)}
+    response = _post(
+        uri, {"uploadType": "media", **condition}, {"Content-Type": _CONTENT_TYPE},
+        data=data, accept=_PRECONDITION_FAILED,
+    )  # fmt: skip
     if response.status_code == _PRECONDITION_FAILED:
         return False
     _check(uri, response.json(), len(data), google_crc32c.value(data))
@@ -224,33 +228,22 @@ def put(uri: str, data: bytes, stamp: int | None) -> bool:
 
 
 def _check(uri: str, written: Mapping[str, str], size: int, crc32c: int) -> None:
-    """Deletes an object that does not have the bytes that were sent.
-
-    Raises:
-      StoreError: it does not have them.
-    """
+    """Deletes a written object, and raises StoreError, if size or CRC-32C are not as sent."""
     if int(written.get("size", 0)) != size or _crc32c(written) not in (None, crc32c):
         delete(uri)
-        failure = Failure("its bytes were changed on the way")
+        failure = Failure("its size or CRC-32C differs from what was sent")
         raise translate(uri, "write", failure, gcs_auth.refusal)
 
 
 class _Upload:
-    """A resumable upload: an object that appears with its last request.
+    """A resumable upload. The object appears when the last request is complete.
 
     The protocol: https://cloud.google.com/storage/docs/performing-resumable-uploads
     """
 
     def __init__(self, uri: str) -> None:
-        bucket, name = split(uri)
-        params = {"uploadType": "resumable", "name": name}
-        try:
-            response = request(
-                "POST", uri, "write", _url(f"gs://{bucket}", "/upload"), params=params,
-                headers={"X-Upload-Content-Type": _CONTENT_TYPE["Content-Type"]},
-            )  # fmt: skip
-        except FileNotFoundError as error:
-            raise _no_bucket(uri) from error
+        headers = {"X-Upload-Content-Type": _CONTENT_TYPE}
+        response = _post(uri, {"uploadType": "resumable"}, headers)
         self._uri = uri
         self._session_url = response.headers["Location"]
         self._sent = 0
@@ -274,7 +267,8 @@ class _Upload:
             while True:
                 offset, received = received, None
                 if offset is None or offset == end:
-                    # The server reports what it received, and completes the object if that is all.
+                    # The server reports how much it received, and completes the object if it has
+                    # received everything.
                     span, rest = "*", b""
                 else:
                     span, rest = f"{offset}-{end - 1}", data[offset - begin :]

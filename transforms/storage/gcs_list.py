@@ -22,6 +22,8 @@ Page = Callable[[str, str, int], list[Item]]
 PAGE_ITEMS = 1000
 _THREADS = 16
 _PROBES = 10
+_FIRST = "\0"
+"""A name followed by this character is the first name after it."""
 _LAST_ASCII = 0x7F
 _LAST = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
@@ -32,14 +34,14 @@ def pages(page: Page, prefix: str, threads: int = _THREADS) -> Iterator[list[Ite
 
     Args:
       page: lists a page; called from several threads.
-      prefix: of the names, or empty.
+      prefix: a prefix of names; empty: list all objects.
       threads: concurrent requests.
     """
     end = _after_all(prefix)
     first = page(prefix, end, PAGE_ITEMS)
     yield first
     if len(first) == PAGE_ITEMS:
-        yield from _Lister(page, _Range(_next(first[-1][0]), end), threads).run()
+        yield from _Lister(page, _Range(first[-1][0] + _FIRST, end), threads).run()
 
 
 @dataclass
@@ -121,6 +123,7 @@ class _Lister:
                 return cut
 
     def _cut(self, theirs: _Range) -> _Range | None:
+        """Divides a range, and returns its second part; None if it cannot be divided."""
         for _ in range(_PROBES):
             with self._changed:
                 start, end = theirs.start, theirs.end
@@ -128,7 +131,7 @@ class _Lister:
                 return None
             found = self._page(name, end, 1)
             with self._changed:
-                # Its thread may have passed that name meanwhile, or have finished.
+                # The thread of that range may have passed the name in the meantime, or finished.
                 if theirs not in self._ranges or theirs.start >= name or theirs.end != end:
                     return None
                 theirs.end = name
@@ -144,13 +147,13 @@ class _Lister:
                 start, end = mine.start, mine.end
             found = self._page(start, end, PAGE_ITEMS) if not end or start < end else []
             with self._changed:
-                # Another thread lists what was cut off meanwhile.
+                # Another thread lists the part that was cut off during this request.
                 kept = [entry for entry in found if not mine.end or entry[0] < mine.end]
                 done = len(found) < PAGE_ITEMS or len(kept) < len(found) or self._stopped
                 if done:
                     self._ranges.remove(mine)
                 else:
-                    mine.start = _next(found[-1][0])
+                    mine.start = found[-1][0] + _FIRST
                     mine.listed = True
                 self._changed.notify_all()
             if kept:
@@ -159,19 +162,13 @@ class _Lister:
                 return
 
 
-def _next(name: str) -> str:
-    """Returns the first name after another."""
-    return name + "\0"
-
-
 def _after_all(prefix: str) -> str:
     """Returns the first name after all names with a prefix; empty if there is none."""
     while prefix:
         last = ord(prefix[-1])
         prefix = prefix[:-1]
         if last < _LAST:
-            after = last + 1
-            return prefix + chr(_SURROGATES.stop if after in _SURROGATES else after)
+            return prefix + _character(last + 1)
     return ""
 
 
@@ -204,4 +201,5 @@ def middle(start: str, end: str) -> str:
 
 
 def _character(code: int) -> str:
+    # UTF-8 has no surrogates.
     return chr(_SURROGATES.stop if code in _SURROGATES else code)

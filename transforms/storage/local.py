@@ -1,4 +1,4 @@
-"""The store of local files. A URI is an absolute path; a stamp is the time of the last change."""
+"""The store of local files. A URI is an absolute path; a stamp is the mtime in ns since 1970."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from imageshards.transforms.storage.web import WebOptions
 
 TEMP_SUFFIX = ".tmp"
-"""The suffix of files that are being written; a later run deletes what a killed one left."""
+"""The suffix of files that are being written. `sweep` deletes those that killed runs left."""
 _TEMP_NAME = re.compile(r"\.[0-9a-f]{12}\.tmp$")
 _OPEN_FILES = 128
-"""Containers that a process keeps open: opening one takes 20 us, a read from it 2 us."""
+"""Files that `read_range` keeps open in a process: to open one takes 20 us, to read 2 us."""
 # O_NONBLOCK: a named pipe must not block a worker for ever.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class _OpenFile:
-    """An open file, which any number of threads read at the same time.
+    """An open file that several threads can read at the same time.
 
-    It is closed when the last thread that reads it drops it, not when the cache does: the system
-    may give the descriptor of a closed file to another file at once.
+    The file is closed when nothing refers to this object any more, not when the cache evicts it: a
+    thread may still be reading, and the system may reuse a closed descriptor for another file.
     """
 
     def __init__(self, path: str, stamp: int) -> None:
@@ -65,13 +65,7 @@ class _OpenFile:
                 raise ReadError("NotAFile", "the file that holds it is not a regular file")
             if self._stamp and status.st_mtime_ns != self._stamp:
                 raise ReadError("Changed", "the file that holds it has changed since it was listed")
-            data = os.pread(self._file, size, offset)
-            while 0 < len(data) < size:
-                more = os.pread(self._file, size - len(data), offset + len(data))
-                if not more:
-                    break
-                data += more
-            return data
+            return _read_at(self._file, offset, size)
         except OSError as error:
             raise ReadError("Unreadable", f"the file that holds it: {error.strerror}") from error
 
@@ -82,7 +76,7 @@ class LocalStore(Store):
     is_local = True
 
     def __init__(self) -> None:
-        # The stamp is part of the key: a file that was replaced is another file.
+        # The stamp is part of the cache's key, so that a replaced file is opened again.
         self._open = lru_cache(maxsize=_OPEN_FILES)(_OpenFile)
         self._opening = threading.Lock()
 
@@ -102,21 +96,16 @@ class LocalStore(Store):
                 raise ReadError("NotAFile", "not a regular file")
             if status.st_size > limit:
                 raise ReadError("TooLarge", f"{status.st_size:,} bytes, more than {limit:,}")
-            data = os.read(file, status.st_size)
-            while len(data) < status.st_size:
-                more = os.read(file, status.st_size - len(data))
-                if not more:
-                    break  # the file shrank; the check of the image detects that
-                data += more
-            return data, status.st_mtime_ns
+            # If the file has shrunk since, the validation of the image detects that.
+            return _read_at(file, 0, status.st_size), status.st_mtime_ns
         except OSError as error:
             raise ReadError("Unreadable", error.strerror or str(error)) from error
         finally:
             os.close(file)
 
     def read_range(self, uri: str, offset: int, size: int, stamp: int, /) -> bytes:
-        """Returns the bytes of a range, or those of them that the file has."""
-        with self._opening:  # otherwise two threads would open the file
+        """Returns the bytes of a range; fewer if the file ends before."""
+        with self._opening:  # so that two threads do not open the same file
             file = self._open(uri, stamp)
         return file.read_at(offset, size)
 
@@ -129,14 +118,14 @@ class LocalStore(Store):
         return open(uri, "rb")
 
     def stat(self, uri: str, /) -> tuple[int, int]:
-        """Returns (bytes, time of the last change in ns since 1970), or `UNKNOWN`."""
+        """Returns (bytes, stamp) of a file, or `UNKNOWN`."""
         with suppress(OSError, ValueError):
             status = os.stat(uri)
             return status.st_size, status.st_mtime_ns
         return UNKNOWN
 
     def exists(self, uri: str, /) -> bool:
-        """Returns whether a file or a folder exists, or a link that leads nowhere."""
+        """Returns whether a file, a folder or a link (even a broken one) exists."""
         return os.path.lexists(uri)
 
     def match(self, pattern: str, /) -> Iterator[tuple[str, int, int]]:
@@ -150,7 +139,7 @@ class LocalStore(Store):
         found = []
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             for entry in entries:
-                with suppress(FileNotFoundError):  # a file that was being written has been renamed
+                with suppress(FileNotFoundError):  # a temporary file may be renamed at any time
                     if not entry.is_dir():
                         status = entry.stat()
                         found.append(Entry(entry.name, status.st_mtime_ns, status.st_size))
@@ -167,7 +156,7 @@ class LocalStore(Store):
         temp = _temp(uri, scratch)
         with _writing(uri):
             file = os.open(temp, _CREATE_FLAGS, 0o666)
-            with suppress(OSError):  # a filesystem without locks
+            with suppress(OSError):  # some filesystems do not support locks
                 fcntl.flock(file, fcntl.LOCK_SH)
 
         def write_all(parts: list[bytes]) -> None:
@@ -202,7 +191,7 @@ class LocalStore(Store):
             os.link(temp, uri)
         except FileExistsError:
             return False
-        except OSError:  # a filesystem without links
+        except OSError:  # some filesystems do not support links
             try:
                 os.close(os.open(uri, _CREATE_FLAGS, 0o666))
             except FileExistsError:
@@ -213,7 +202,7 @@ class LocalStore(Store):
         return True
 
     def replace(self, uri: str, data: bytes, scratch: str, stamp: int, /) -> bool:
-        """Writes a small file if the existing one has a stamp; 0: if there is none."""
+        """Writes a small file if it has this stamp; 0: if it does not exist."""
         return self.stat(uri)[1] == stamp and super().replace(uri, data, scratch, stamp)
 
     def make_folder(self, folder: str, /) -> None:
@@ -231,7 +220,7 @@ class LocalStore(Store):
         return ""
 
     def sweep(self, folder: str, /) -> None:
-        """Deletes incomplete files; those that a running process writes are locked, and stay."""
+        """Deletes incomplete files, except those that a running process has locked."""
         for entry in self.entries_in(folder):
             if not _TEMP_NAME.search(entry.name):
                 continue
@@ -241,10 +230,17 @@ class LocalStore(Store):
                 os.unlink(path)
 
 
+def _read_at(file: int, offset: int, size: int) -> bytes:
+    data = os.pread(file, size, offset)
+    while 0 < len(data) < size and (more := os.pread(file, size - len(data), offset + len(data))):
+        data += more
+    return data
+
+
 def _write_all(file: int, parts: list[bytes]) -> None:
     length = sum(map(len, parts))
     written = os.writev(file, parts)
-    if written < length:  # a disk that fills up, a signal, or more than 2 GiB
+    if written < length:  # the disk fills up, a signal arrives, or there are more than 2 GiB
         rest = memoryview(b"".join(parts))
         while written < length:
             written += os.write(file, rest[written:])
@@ -257,11 +253,7 @@ def _temp(uri: str, scratch: str) -> str:
 
 @contextmanager
 def _writing(uri: str) -> Iterator[None]:
-    """Raises errors of the system with what to do.
-
-    Raises:
-      StoreError: no space, no permission.
-    """
+    """Translates system errors, such as a full disk or a missing permission, to `StoreError`."""
     try:
         yield
     except OSError as error:

@@ -1,11 +1,10 @@
 """The store of object storage: one class, configured for each service.
 
 obstore reads an object of 108 kB with 0.5 ms of CPU (google-cloud-storage: 2.3 ms, Beam's
-filesystem: 7.8 ms). It retries transient errors, and continues a body that breaks off from the
-byte that it has reached.
+filesystem: 7.8 ms). It retries transient errors, and resumes interrupted downloads.
 
-An object is read in the version in which it was listed; if it has been replaced since, that is a
-`ReadError` of the kind Changed.
+Only the version of an object that was listed is read. If the object has been replaced since,
+reading it raises a `ReadError` of the kind Changed.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ UPLOAD_BYTES = 8 << 20
 """A larger object is uploaded in several requests of this size, a multiple of 256 KiB."""
 _READ_AHEAD_BYTES = 4 << 20
 
-# Names that obstore changes or refuses.
+# obstore changes or rejects these names.
 _INEXPRESSIBLE = re.compile(r"^/|//|/$|(^|/)\.{1,2}(/|$)|[\x00-\x1f\x7f]")
 
 
 class Content(NamedTuple):
-    """What a request read of an object.
+    """The result of a read request.
 
     Attributes:
-      data: the bytes of the object, or of the requested range of it.
-      size: bytes of the whole object.
-      stamp: of the object.
+      data: the bytes of the object, or of the requested range.
+      size: the size of the whole object, in bytes.
+      stamp: the object's stamp.
     """
 
     data: bytes
@@ -80,7 +79,7 @@ class Api(Protocol):
         """Deletes an object, if it exists."""
 
     def put(self, uri: str, data: bytes, stamp: int | None) -> bool:
-        """Writes an object if it has a stamp, 0: if it does not exist, None: in any case."""
+        """Writes an object: if it has this stamp; 0: if it does not exist; None: always."""
 
     def open_upload(self, uri: str) -> Upload:
         """Begins to write an object in several requests."""
@@ -91,11 +90,12 @@ class Service:
     """A service of object storage.
 
     Attributes:
-      scheme: of its URIs, SCHEME://BUCKET/NAME.
-      connect: bucket -> obstore's client for it, with `retry.POLICY`; cached by the service.
-      stamp_of: metadata of an object -> its stamp.
-      conditions: stamp -> options of obstore's `get` that select this version, if there are any.
-      refusal: names the permission or the credentials that a refused request needs.
+      scheme: the scheme of its URIs, SCHEME://BUCKET/NAME.
+      connect: bucket -> obstore's client with `retry.POLICY`. The function caches the clients.
+      stamp_of: an object's metadata -> its stamp.
+      conditions: stamp -> options of `obstore.get` that select this version; empty if the service
+        has none.
+      refusal: returns the error that names the permission or credentials a refused request needs.
       api: the requests that obstore does not make.
     """
 
@@ -123,33 +123,26 @@ def split(uri: str) -> tuple[str, str]:
     return bucket, name
 
 
-_STATUS = re.compile(r"status code: (\d{3})\b")
-
-
 def _failure(error: Exception) -> Failure:
-    """Returns what one of obstore's errors means. obstore has retried what is transient."""
+    """Translates an error of obstore, which has already retried transient errors."""
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
-    if isinstance(error, Failure):  # of `Service.connect`
+    if isinstance(error, Failure):  # raised by `Service.connect`
         return error
-    text = str(error).partition("\n")[0]
+    text = re.sub(r"^Generic \w+ error: ", "", str(error).partition("\n")[0])
     if "credential provider" in text:
         return Failure("", cause="credentials")
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return Failure("refused", 403)
-    if found := _STATUS.search(text):
+    if found := re.search(r"status code: (\d{3})\b", text):
         return Failure(f"status {found[1]}", int(found[1]))
-    if re.match(r"(Generic \w+ error: )?HTTP error", text):
+    if text.startswith("HTTP error"):
         return Failure("the response breaks off or stalls on each attempt")
     return Failure(text.rpartition(" - ")[2])
 
 
 class ObjectStore(Store):
-    """The objects of a service.
-
-    Args:
-      service: which.
-    """
+    """The objects of a service of object storage."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -158,11 +151,11 @@ class ObjectStore(Store):
     def _get(
         self, uri: str, stamp: int, span: tuple[int, int] | None = None, limit: int = 0
     ) -> Content:
-        """Reads an object, or the part of a range (first byte, one behind the last) that it has.
+        """Reads an object, or the part of the range span[0] <= byte < span[1] that exists.
 
         Raises:
-          FileNotFoundError: there is no such object of that stamp.
-          ReadError: it has more bytes than `limit`.
+          FileNotFoundError: no object has this URI and this stamp.
+          ReadError: the object has more than `limit` bytes.
           StoreError: no permission, or no response.
         """
         import obstore
@@ -200,7 +193,7 @@ class ObjectStore(Store):
         return found.data, found.stamp
 
     def read_range(self, uri: str, offset: int, size: int, stamp: int, /) -> bytes:
-        """Returns the bytes of a range, or those of them that the object has."""
+        """Returns the bytes of a range; fewer if the object ends before."""
         try:
             return self._get(uri, stamp, (offset, offset + size)).data if size else b""
         except FileNotFoundError as error:
@@ -273,7 +266,7 @@ class ObjectStore(Store):
         return self._api.put(uri, data, 0)
 
     def replace(self, uri: str, data: bytes, scratch: str, stamp: int, /) -> bool:
-        """Writes a small object if the existing one has a stamp; 0: if there is none."""
+        """Writes a small object if it has this stamp; 0: if it does not exist."""
         return self._api.put(uri, data, stamp)
 
 
@@ -283,7 +276,7 @@ def _check_size(size: int, limit: int) -> None:
 
 
 class _Object(io.RawIOBase):
-    """An object as a file, in the version that it had when it was opened."""
+    """A file that reads one version of an object: the one that existed when it was opened."""
 
     def __init__(self, store: ObjectStore, uri: str, first: Content) -> None:
         self._store = store
@@ -327,7 +320,7 @@ class _Pending:
         self._stream: Upload | None = None
 
     def write(self, parts: list[bytes]) -> None:
-        """Adds parts, and sends what is enough for a request."""
+        """Adds parts, and sends whole multiples of `UPLOAD_BYTES`."""
         self._parts += parts
         self._size += sum(map(len, parts))
         if self._size > UPLOAD_BYTES:

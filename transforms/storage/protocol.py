@@ -1,4 +1,4 @@
-"""The protocol of stores: what a store of files implements, and the errors that it raises."""
+"""The `Store` protocol, which each store of files implements, and the errors of stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from imageshards.transforms.storage.web import WebOptions
 
 MAX_BYTES = 1 << 28
-"""A file of more bytes is not read: no image of `images.MAX_PIXELS` pixels needs them."""
+"""The largest file that is read, in bytes. It is enough for every image that is not rejected."""
 
 UNKNOWN = (-1, 0)
 """(bytes, stamp) of a file that does not exist, or whose store does not report them."""
@@ -21,11 +21,11 @@ RESUME = "run the same command again to resume"
 
 
 class ReadError(Exception):
-    """The bytes of one file cannot be read, and another attempt would not help.
+    """A file cannot be read, and another attempt would not help.
 
     Attributes:
-      kind: its type for counting: Missing, Unreadable, NotAFile, TooLarge, Changed, or, from web
-        servers, also Forbidden, Timeout, TooManyRedirects, HttpError.
+      kind: the error type that rejects are counted by: Missing, Unreadable, NotAFile, TooLarge or
+        Changed; from web servers also Forbidden, Timeout, TooManyRedirects or HttpError.
     """
 
     def __init__(self, kind: str, reason: str) -> None:
@@ -47,8 +47,8 @@ class Entry(NamedTuple):
     Attributes:
       name: its name in the folder.
       changed: time of the last change, in ns since 1970.
-      size: bytes.
-      crc32c: CRC-32C of the content, where the store reports it without reading the file.
+      size: its size in bytes.
+      crc32c: CRC-32C of the content; None if the store would have to read the file for it.
     """
 
     name: str
@@ -63,8 +63,8 @@ class Sink(Protocol):
     Attributes:
       size: bytes written so far.
       crc32c: CRC-32C of the bytes written so far.
-      keep: whether the file appears at the end; if set to False, an older file of that name is
-        deleted, too.
+      keep: whether the file appears at the end. Set it to False to delete the file instead, and
+        also an older file of that name.
     """
 
     size: int
@@ -78,13 +78,13 @@ class Sink(Protocol):
 class Store(Protocol):
     """Files of one kind of URI. The functions of `storage` find the store of a URI and call it.
 
-    A store subclasses this protocol and implements the methods without a body; the others suit a
-    store that has neither folders nor preconditions. A *stamp* is a positive number that changes
-    with the content of a file; 0 means that it is unknown. Methods are called from many threads.
+    A store subclasses this protocol and implements the methods without a body. The bodies of the
+    others suit a store without folders and preconditions. A *stamp* is a positive number that
+    changes with a file's content; 0 means unknown. Methods are called from several threads.
 
     Attributes:
-      is_local: URIs are absolute paths, which functions of `os` take; reading has no latency.
-      can_list: files have sizes and stamps, and can be listed; otherwise they can only be read.
+      is_local: whether URIs are absolute paths that `os` accepts, and reads have no latency.
+      can_list: whether files can be listed, with sizes and stamps; if not, they can only be read.
     """
 
     is_local: bool = False
@@ -123,7 +123,7 @@ class Store(Protocol):
         return not self.exists(uri) and self.replace(uri, data, scratch, 0)
 
     def replace(self, uri: str, data: bytes, scratch: str, stamp: int, /) -> bool:
-        """Writes a small file, whatever the stamp of the existing one."""
+        """Writes a small file; this implementation ignores the stamp of the existing one."""
         with self.open_sink(uri, scratch) as sink:
             sink.write([data])
         return True
@@ -133,7 +133,7 @@ class Store(Protocol):
         return
 
     def folder_problem(self, folder: str, /) -> str:
-        """Returns why a folder cannot be created or written to; empty if it can, or unknown."""
+        """Returns why a folder cannot be created or written to; empty if no reason is known."""
         return ""
 
     def sweep(self, folder: str, /) -> None:

@@ -1,4 +1,4 @@
-"""The retry policy of object storage, and the one translation of its errors."""
+"""The retry policy of object storage, and the translation of its errors to those of users."""
 
 from __future__ import annotations
 
@@ -12,27 +12,23 @@ from imageshards.transforms.storage.protocol import RESUME, StoreError
 T = TypeVar("T")
 
 Action = Literal["read", "list", "write", "delete"]
+Cause = Literal["", "offline", "credentials"]
 _PARTICIPLES = {"read": "read", "list": "listed", "write": "written", "delete": "deleted"}
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class Failure(Exception):
-    """A request that failed, whichever client made it.
+    """A failed request, of any client.
 
     Attributes:
-      status: of the HTTP response, or 0 if there was none.
+      status: the status of the HTTP response, or 0 if there was none.
       retry: whether another attempt may succeed.
       cause: "offline" if the name of the host cannot be resolved, "credentials" if there are
         credentials but no access token for them.
     """
 
     def __init__(
-        self,
-        reason: str,
-        status: int = 0,
-        *,
-        retry: bool | None = None,
-        cause: Literal["", "offline", "credentials"] = "",
+        self, reason: str, status: int = 0, *, retry: bool | None = None, cause: Cause = ""
     ) -> None:
         super().__init__(reason)
         self.status = status
@@ -42,15 +38,15 @@ class Failure(Exception):
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long clients of object storage wait, and when they give up. All in seconds.
+    """How long clients of object storage wait, and when they give up. All times are in seconds.
 
     Attributes:
-      connect: for a connection.
-      silence: for the next bytes of a response.
-      total: after this time no further attempt is made.
-      offline: the same while the host's name cannot be resolved: most likely there is no network.
-      first_wait: before the second attempt; doubled before each further one.
-      longest_wait: before any attempt.
+      connect: timeout of a connection.
+      silence: timeout of a response that sends no further bytes.
+      total: no attempt begins after this time.
+      offline: like `total`, while the host's name cannot be resolved: probably there is no network.
+      first_wait: the longest wait before the second attempt; doubled before each further attempt.
+      longest_wait: the limit of that doubling.
     """
 
     connect: float = 10.0
@@ -61,10 +57,10 @@ class RetryPolicy:
     longest_wait: float = 20.0
 
     def call(self, attempt: Callable[[], T]) -> T:
-        """Calls `attempt` until it succeeds, fails for good, or the time is over.
+        """Calls `attempt` until it succeeds, fails permanently, or the time is over.
 
         Raises:
-          Failure: the last one.
+          Failure: the failure of the last attempt.
         """
         import random
 
@@ -99,7 +95,7 @@ def translate(uri: str, action: Action, failure: Failure, refusal: Refusal) -> E
 
 
 def connection_error(error: Exception) -> str:
-    """Returns the innermost reason, without the representations that urllib3 puts before it."""
+    """Returns the innermost reason of an error, without the object names that urllib3 adds."""
     reason: object = error
     while isinstance(reason, Exception):
         error = reason

@@ -2,7 +2,7 @@
 
 urllib3 makes the requests: Beam installs it anyway (through requests), it keeps connections, and it
 detects broken responses. The time for an image, retries, redirects and the number of concurrent
-requests are decided here. Whatever a server does, a read ends within a bounded time and memory.
+requests are decided here. A read takes bounded time and memory, whatever the server sends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from imageshards.transforms.storage.retry import connection_error
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, PoolManager
 
-USER_AGENT = "imageshards"
 _CONNECT_SECONDS = 10.0
 _SILENCE_SECONDS = 20.0
 _MAX_REDIRECTS = 5
@@ -47,7 +46,7 @@ class WebOptions:
       per_host: concurrent requests to one host, from this machine.
     """
 
-    user_agent: str = USER_AGENT
+    user_agent: str = "imageshards"
     timeout: float = 60.0
     retries: int = 3
     per_host: int = 16
@@ -57,7 +56,7 @@ class _Transient(Exception):
     """A failure after which another attempt may succeed.
 
     Attributes:
-      kind: of the `ReadError` if no attempt succeeds.
+      kind: the kind of the `ReadError` that is raised if no attempt succeeds.
       wait: seconds until the next attempt, if the server specifies them.
     """
 
@@ -68,12 +67,12 @@ class _Transient(Exception):
 
 
 class WebStore(Store):
-    """Files of web servers, which can only be read, each as a whole."""
+    """Files of web servers. They can only be read, and only as a whole."""
 
     can_list = False
 
     def read(self, uri: str, limit: int, stamp: int, web: WebOptions, /) -> tuple[bytes, int]:
-        """Returns the body at a URL; it has no stamp."""
+        """Returns the body of a URL, and 0: it has no stamp."""
         import random
 
         budget = _Budget(web)
@@ -101,7 +100,7 @@ class WebStore(Store):
 
 
 def _follow(url: str, budget: _Budget, limit: int) -> bytes:
-    """One attempt, redirects followed."""
+    """Makes one attempt, and follows redirects."""
     seen = [url]
     while True:
         with budget.request(seen[-1]), _get(seen[-1], budget) as response:
@@ -120,26 +119,31 @@ def _follow(url: str, budget: _Budget, limit: int) -> bytes:
 def _get(url: str, budget: _Budget) -> Iterator[BaseHTTPResponse]:
     from http.client import HTTPException
 
-    from urllib3 import exceptions
+    from urllib3 import Timeout, exceptions
 
     headers = {
         "User-Agent": budget.options.user_agent,
         "Accept": "image/*,*/*;q=0.5",
-        # The bytes of the file, not compressed ones.
+        # The server must send the bytes of the file itself, not compressed ones.
         "Accept-Encoding": "identity",
     }
+    left = max(budget.deadline - time.monotonic(), 0.001)
+    timeout = Timeout(connect=min(_CONNECT_SECONDS, left), read=min(_SILENCE_SECONDS, left))
     response = None
     try:
         _thread.deadline = budget.deadline
         response = _pools().request(
             "GET", url, headers=headers, redirect=False, retries=False, preload_content=False,
-            decode_content=False, timeout=_timeout(budget),
+            decode_content=False, timeout=timeout,
         )  # fmt: skip
         yield response
     except exceptions.NewConnectionError as error:  # a subclass of TimeoutError
         raise _Transient("HttpError", connection_error(error)) from error
     except exceptions.TimeoutError as error:
-        raise _Transient("Timeout", _timed_out(budget)) from error
+        reason = f"no data for {_SILENCE_SECONDS:g} s"
+        if time.monotonic() >= budget.deadline:
+            reason = f"incomplete after {budget.options.timeout:g} s"
+        raise _Transient("Timeout", reason) from error
     except exceptions.LocationValueError as error:
         raise ReadError("HttpError", f"not a URL: {error}") from error
     except exceptions.SSLError as error:
@@ -150,21 +154,8 @@ def _get(url: str, budget: _Budget) -> Iterator[BaseHTTPResponse]:
         raise ReadError("HttpError", f"not HTTP: {error}") from error
     finally:
         if response:
-            # After a complete body, the connection has returned to its pool already.
+            # After a complete body, the connection is back in its pool, and stays open.
             response.close()
-
-
-def _timeout(budget: _Budget) -> Any:
-    from urllib3 import Timeout
-
-    left = max(budget.deadline - time.monotonic(), 0.001)
-    return Timeout(connect=min(_CONNECT_SECONDS, left), read=min(_SILENCE_SECONDS, left))
-
-
-def _timed_out(budget: _Budget) -> str:
-    if time.monotonic() >= budget.deadline:
-        return f"incomplete after {budget.options.timeout:g} s"
-    return f"no data for {_SILENCE_SECONDS:g} s"
 
 
 def _body(response: BaseHTTPResponse, limit: int) -> bytes:
@@ -190,7 +181,7 @@ def _body(response: BaseHTTPResponse, limit: int) -> bytes:
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Parses the header of that name (RFC 9110, 10.2.3) into seconds from now."""
+    """Parses a Retry-After header (RFC 9110, 10.2.3); returns seconds from now, or None."""
     from email.utils import parsedate_to_datetime
 
     if value is None:
@@ -209,7 +200,7 @@ class _Budget:
     Attributes:
       options: limits of the requests.
       left: seconds.
-      deadline: of the current request, by `time.monotonic`.
+      deadline: the time at which the current request has to end, by `time.monotonic`.
     """
 
     def __init__(self, options: WebOptions) -> None:
@@ -224,7 +215,10 @@ class _Budget:
             host = urlsplit(url).netloc.rpartition("@")[2].lower()
         except ValueError as error:
             raise ReadError("HttpError", f"not a URL: {error}") from error
-        with _limit(host, max(1, self.options.per_host // _processes)):
+        requests = max(1, self.options.per_host // _processes)
+        with _slots_lock:
+            slots = _slots.setdefault((host, requests), threading.BoundedSemaphore(requests))
+        with slots:
             begin = time.monotonic()
             self.deadline = begin + self.left
             try:
@@ -242,17 +236,12 @@ def divide_requests(processes: int) -> None:
     _processes = processes
 
 
-_limits: dict[tuple[str, int], threading.BoundedSemaphore] = {}
-_limits_lock = threading.Lock()
-
-
-def _limit(host: str, requests: int) -> threading.BoundedSemaphore:
-    with _limits_lock:
-        return _limits.setdefault((host, requests), threading.BoundedSemaphore(requests))
-
+_slots: dict[tuple[str, int], threading.BoundedSemaphore] = {}
+"""(host, concurrent requests) -> the semaphore that limits them."""
+_slots_lock = threading.Lock()
 
 _thread = threading.local()
-"""`deadline`: of the current request of this thread; urllib3 cannot pass it to a response."""
+"""`deadline` of this thread's current request, for `Response`: urllib3 cannot pass it on."""
 
 
 class _UntilDeadline(io.RawIOBase):
@@ -267,7 +256,7 @@ class _UntilDeadline(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError("the time of this image is over")
+            raise TimeoutError("the deadline of the image has passed")
         self._sock.settimeout(min(left, _SILENCE_SECONDS))
         return self._raw.readinto(buffer)  # type: ignore[no-any-return]
 
@@ -296,18 +285,13 @@ def _pools() -> PoolManager:
             raw = self.fp.detach()
             self.fp = io.BufferedReader(_UntilDeadline(sock, raw, _thread.deadline), _PIECE_BYTES)
 
-    class Connection(HTTPConnection):
-        response_class = Response
-
-    class SecureConnection(HTTPSConnection):
-        response_class = Response
-
-    class Pool(HTTPConnectionPool):
-        ConnectionCls = Connection
-
-    class SecurePool(HTTPSConnectionPool):
-        ConnectionCls = SecureConnection
+    def with_responses(pool: type, connection: type) -> Any:
+        connection = type("Connection", (connection,), {"response_class": Response})
+        return type("Pool", (pool,), {"ConnectionCls": connection})
 
     pools = PoolManager(num_pools=100, maxsize=32)
-    pools.pool_classes_by_scheme = {"http": Pool, "https": SecurePool}
+    pools.pool_classes_by_scheme = {
+        "http": with_responses(HTTPConnectionPool, HTTPConnection),
+        "https": with_responses(HTTPSConnectionPool, HTTPSConnection),
+    }
     return pools

@@ -9,7 +9,7 @@ from typing import Any
 import obstore
 import pytest
 from helpers import image_bytes
-from obstore.exceptions import AlreadyExistsError
+from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import MemoryStore
 
 from imageshards.launch.cli import main
@@ -116,3 +116,24 @@ def test_an_object_that_was_replaced_is_not_read(api: Api):
     with pytest.raises(storage.ReadError) as caught:
         storage.read("s3x://bucket/none")
     assert caught.value.kind == "Missing"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("Generic GCS error: out of order", "out of order"),
+        ("Generic S3 error: Error performing GET in 1s - out of order", "out of order"),
+        ("Generic GCS error: Server returned status code: 503 - busy", "status 503"),
+        ("Generic GCS error: HTTP error: end of file", "the response breaks off or stalls on each"),
+    ],
+)
+def test_messages_do_not_contain_the_prefixes_of_obstore(text: str, says: str):
+    class Broken(Api):
+        def connect(self, bucket: str) -> Any:
+            raise GenericError(f"{text}\n\nDebug source: ...")
+
+    broken = Broken()
+    service = Service("s3x", broken.connect, stamp_of, lambda _: {}, refusal, broken)  # type: ignore[arg-type]
+    with pytest.raises(StoreError) as caught:
+        ObjectStore(service).open_read("s3x://bucket/a")
+    assert str(caught.value).startswith(f"s3x://bucket/a: cannot be read: {says}")
