@@ -17,7 +17,7 @@ from contextlib import suppress
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, Codec
 from imageshards.transforms.inputs import unpack
-from imageshards.transforms.inputs.kind import FileKind, ListingOptions
+from imageshards.transforms.inputs.kind import FileKind, ListingOptions, register
 from imageshards.transforms.inputs.listed import Listed, ListedRows
 from imageshards.transforms.inputs.members import (
     Member,
@@ -35,13 +35,14 @@ _ZIP_LOCAL_HEADER_BYTES = 30
 _ENCRYPTED, _UTF8 = 0x1, 0x800
 
 
+@register
 class Archive(FileKind):
     """A tar, compressed or not, or a zip."""
 
     noun = "an archive"
 
     @classmethod
-    def recognises(cls, uri: str) -> bool:
+    def recognizes(cls, uri: str) -> bool:
         """Whether a URI has the suffix of an archive."""
         return uri.lower().endswith(ARCHIVE_SUFFIXES)
 

@@ -30,6 +30,7 @@ from imageshards.transforms.inputs.kind import (
     ListingOptions,
     WorkUnit,
     list_references,
+    register,
 )
 from imageshards.transforms.inputs.listed import Listed
 from imageshards.transforms.records.columns import FeatureColumn
@@ -49,13 +50,14 @@ class _Rows(NamedTuple):
 _Manifest = tuple[list[str], Iterator[_Rows]]  # header, rows
 
 
+@register
 class Manifest(InputKind):
     """A table with a column of URIs. Relative URIs begin at the folder of the manifest."""
 
     noun = "a manifest"
 
     @classmethod
-    def recognises(cls, uri: str) -> bool:
+    def recognizes(cls, uri: str) -> bool:
         """Whether a URI has the suffix of a manifest."""
         return _SUFFIX.search(uri) is not None
 

@@ -28,7 +28,7 @@ class TextFile(FileKind):
     noun = "a text file"
 
     @classmethod
-    def recognises(cls, uri: str) -> bool:
+    def recognizes(cls, uri: str) -> bool:
         """Whether a file is a text by its name. Hidden files are not texts."""
         base = uri.rpartition("/")[2]
         return base.lower().endswith(_SUFFIXES) and not base.startswith(".")

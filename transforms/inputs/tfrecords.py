@@ -21,6 +21,7 @@ from imageshards.transforms.inputs.kind import (
     Read,
     RecordKeys,
     RecordSample,
+    register,
 )
 from imageshards.transforms.inputs.listed import Listed, ListedRows
 from imageshards.transforms.records import example
@@ -44,6 +45,7 @@ _SAMPLED_RECORDS = 1000
 _Values = dict[str, list[Any]]
 
 
+@register
 class TFRecordFile(FileKind):
     """A TFRecord file of tf.train.Example, from any program."""
 
@@ -51,7 +53,7 @@ class TFRecordFile(FileKind):
     codecs = ("example",)
 
     @classmethod
-    def recognises(cls, uri: str) -> bool:
+    def recognizes(cls, uri: str) -> bool:
         """Whether a URI has the name of a TFRecord file."""
         return _NAME.fullmatch(uri.rpartition("/")[2]) is not None
 
