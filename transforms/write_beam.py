@@ -1,7 +1,7 @@
 """PTransforms `EncodeExamples` and `WriteSplit` (`--writer=beam`): an image is the unit of work.
 
-For heavy work per image on few shards. `WriteToTFRecord` groups all records by shard, so this needs
-a runner whose shuffle spills to disk. Beam chooses which record is written to which shard.
+It suits expensive work per image and few shards. `WriteToTFRecord` groups all records by shard, so
+the runner must have a shuffle that spills to disk. Beam chooses the shard of each record.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rules of labels, splits, groups and shard counts, parsed from the texts of their options.
 
-Parsing raises ValueError, whose message has what to write instead.
+Parsing raises ValueError, whose message contains valid values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import unquote
 ARCHIVE_SUFFIXES = (
     ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".zip",
 )  # fmt: skip
-"""Suffixes of archives in lower case. In URIs of their members, archives are folders."""
+"""Suffixes of archives in lower case. In the URIs of its members, an archive is a folder."""
 _WEB = re.compile("https?://", re.IGNORECASE)
 _QUERY = re.compile("[?#]")
 _SPLIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -199,7 +199,7 @@ class ShardCounts:
     """How many shards a split gets.
 
     Attributes:
-      default: for every split that is not named; None is "auto": from the bytes of the split.
+      default: shards of every split that is not named; None is "auto": by the bytes of the split.
       named: split -> shards.
     """
 
@@ -208,7 +208,7 @@ class ShardCounts:
 
     @classmethod
     def parse(cls, text: str) -> ShardCounts:
-        """From `16`, `auto` or `train=1024,test=16`; splits that are not named are "auto"."""
+        """From `16`, `auto` or `train=1024,test=16`; all other splits are "auto"."""
         if text == "auto":
             return cls(None, {})
         if "=" not in text:
