@@ -16,7 +16,7 @@ class BuildError(Exception):
 
 
 class UsageError(ValueError):
-    """An option with a bad value. The message is one line, with what to write instead."""
+    """An option with a bad value. The message is one line, with valid values."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -103,7 +103,7 @@ class ByteRange:
 
 @dataclass(frozen=True)
 class ImageRef:
-    """A reference to an image, with what the listing reported about the image.
+    """A reference to an image, with the facts that the listing reported.
 
     Attributes:
       uri: identifies the image; without a `range` it is also the file or URL to read.

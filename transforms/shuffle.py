@@ -1,4 +1,4 @@
-"""PTransform `ShuffleReferences`: references in any order -> those of each shard in random order.
+"""PTransform `ShuffleReferences`: puts references in a random order, and plans their shards.
 
 A unique random key per element does not shuffle, because a GroupByKey may yield its groups in the
 order of their arrival. Here the key *is* the order: references are grouped by the top bits of their

@@ -44,7 +44,7 @@ class EncodeExamples(beam.PTransform):  # type: ignore[misc]
     of each converted image.
 
     Attributes:
-      encoder: reference -> record.
+      encoder: encodes a reference as a record.
       plan: side input, the one Plan.
     """
 
@@ -109,8 +109,8 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
 
     Attributes:
       shard: the split's first shard.
-      layout: of the data set.
-      schema: of the records, to read the files back.
+      layout: paths of the data set.
+      schema: schema of the records, to read the files back.
       conversions: side input, ((split, kinds), records). The shards of converted images are not
         known: the report of the split's first shard counts them all.
     """

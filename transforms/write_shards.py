@@ -32,8 +32,8 @@ class WriteShards(beam.PTransform):  # type: ignore[misc]
     """Writes shards, each by one worker: (ShardId, (bucket, RefBatch)) -> `Written`.
 
     Attributes:
-      layout: of the data set.
-      encoder: reference -> record.
+      layout: paths of the data set.
+      encoder: encodes a reference as a record.
       settings: digest of the options that affect the shards' bytes.
       plan: side input, the one Plan.
       workers: processes that each worker of the runner starts; None: as many as save time. Set 1

@@ -1,4 +1,4 @@
-"""A fingerprint tells whether there is anything to build."""
+"""A fingerprint shows whether inputs have changed since the last build."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def test_a_fingerprint_changes_only_with_what_is_listed(images: Path, kind: str)
     (images / ".hidden.jpg").write_bytes(b"")
     (images / "notes.md").write_text("no image")
     if kind == "manifest":
-        os.utime(place, (1, 1))  # written anew, with nothing changed
+        os.utime(place, (1, 1))  # rewritten without a change
     assert digest(place) == before
     assert digest(place, settings="of another build") != before
     if kind == "tar":

@@ -73,7 +73,7 @@ class Read(NamedTuple):
     Attributes:
       image: the bytes.
       features: key -> values of all features of the record that holds the image, or None.
-      stamp: of the image's file when it was read (see `ImageRef.stamp`), or 0.
+      stamp: stamp of the image's file when it was read (see `ImageRef.stamp`), or 0.
     """
 
     image: bytes
@@ -115,7 +115,7 @@ class InputKind(ABC):
         return False
 
     def check(self, options: ListingOptions) -> None:  # noqa: B027 - most kinds check nothing
-        """Checks what can be checked before a job begins, without a complete listing.
+        """Finds errors before a job begins, without a complete listing.
 
         Raises:
           BuildError: the input cannot be listed with these options.
@@ -198,7 +198,7 @@ class FileKind(InputKind):
 
         Args:
           root_length: characters of the URI before the path whose first folder may be a split.
-          size: of the file in bytes.
+          size: bytes of the file.
           stamp: a number that changes with its content, or 0 if unknown.
           options: how to list.
 

@@ -1,4 +1,4 @@
-"""The results of listing: batches of references, and counts of what became no reference."""
+"""The results of listing: batches of references, and counts of skipped files and lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHUNK_ROWS = 1 << 14
 
 @dataclass(frozen=True)
 class Listed:
-    """Some references of an input, and counts of what became no reference.
+    """Some references of an input, and counts of skipped files and lines.
 
     Attributes:
       refs: the references, as `RefBatch.listed` builds them; may be empty.

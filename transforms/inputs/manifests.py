@@ -204,7 +204,7 @@ def _texts(values: Sequence[Any], column: str, where: Callable[[int], str]) -> l
 def _text(value: Any, column: str, where: Callable[[int], str], row: int) -> str | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if value is None or value == "" or value != value:  # tables write NaN where there is no value
+    if value is None or value == "" or value != value:  # tables write NaN for a missing value
         return None
     if isinstance(value, (str, bool, int, float)):
         return str(value)
@@ -267,9 +267,9 @@ def _read_csv(source: Manifest, delimiter: str, needed: list[str]) -> Iterator[_
     import pyarrow
     from pyarrow import csv as arrow
 
-    def line_of(row: int) -> str:
+    def line_of(before: int, row: int) -> str:
         lines = _csv_lines(source, delimiter)
-        return f"{source.uri}:{next(itertools.islice(lines, row + 1, None))[0]}"
+        return f"{source.uri}:{next(itertools.islice(lines, before + row + 1, None))[0]}"
 
     before = 0
     try:
@@ -286,7 +286,7 @@ def _read_csv(source: Manifest, delimiter: str, needed: list[str]) -> Iterator[_
         ):
             for batch in batches:
                 columns = {name: batch.column(name).to_pylist() for name in needed}
-                yield _Rows(columns, partial(_shifted, line_of, before))
+                yield _Rows(columns, partial(line_of, before))
                 before += batch.num_rows
         if quotes.count % 2:
             # Arrow closes an open quote at the end of the file.
@@ -332,12 +332,8 @@ def _csv_lines(source: Manifest, delimiter: str) -> Iterator[tuple[int, list[str
             raise BuildError(f"{source.uri}:{reader.line_num}: {error}") from error
 
 
-def _shifted(where: Callable[[int], str], before: int, row: int) -> str:
-    return where(before + row)
-
-
-def _numbered(source: Manifest, numbers: Sequence[int], row: int) -> str:
-    return f"{source.uri}:{numbers[row]}"
+def _line_of(source: Manifest, numbers: Sequence[int]) -> Callable[[int], str]:
+    return lambda row: f"{source.uri}:{numbers[row]}"
 
 
 def _text_rows(source: Manifest, column: str) -> Iterator[_Rows]:
@@ -345,7 +341,7 @@ def _text_rows(source: Manifest, column: str) -> Iterator[_Rows]:
         stripped = ((n, line.strip()) for n, line in enumerate(lines, 1) if line.strip())
         for chunk in _chunked(stripped):
             numbers, texts = zip(*chunk, strict=True)
-            yield _Rows({column: texts}, partial(_numbered, source, numbers))
+            yield _Rows({column: texts}, _line_of(source, numbers))
 
 
 def _read_jsonl(source: Manifest) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -381,7 +377,7 @@ def _open_jsonl(source: Manifest, columns: list[str]) -> _Manifest:
                         "every line must have the same columns (null where there is no value)"
                     )
             values = {column: [row.get(column) for row in rows] for column in header}
-            yield _Rows(values, partial(_numbered, source, numbers))
+            yield _Rows(values, _line_of(source, numbers))
 
     return header, chunks()
 
@@ -398,14 +394,15 @@ def _open_parquet(source: Manifest, columns: list[str]) -> _Manifest:
     header = list(table.schema_arrow.names)
     needed = [name for name in dict.fromkeys(columns) if name in header]
 
+    def row_of(before: int, row: int) -> str:
+        return f"{source.uri}: row {before + row}"
+
     def chunks() -> Iterator[_Rows]:
         before = 1
         try:
             for batch in table.iter_batches(batch_size=listed.CHUNK_ROWS, columns=needed):
                 values = {name: batch.column(name).to_pylist() for name in needed}
-                yield _Rows(
-                    values, partial(_shifted, lambda row: f"{source.uri}: row {row}", before)
-                )
+                yield _Rows(values, partial(row_of, before))
                 before += batch.num_rows
         except (pyarrow.ArrowException, OSError) as error:
             raise BuildError(f"{source.uri}: after row {before - 1}: {error}") from error

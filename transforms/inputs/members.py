@@ -105,7 +105,7 @@ class View(io.RawIOBase):
 
     Attributes:
       start: offset of the part in the file.
-      size: of the part in bytes.
+      size: bytes of the part.
       longest_read: bytes; a longer read raises `NotAnArchive`.
     """
 

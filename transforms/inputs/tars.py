@@ -116,7 +116,7 @@ class Headers:
 
 
 def tar_members(view: View, depth: int = 0) -> Iterator[Member]:
-    """Yields the files of a tar, and those of the tars in it.
+    """Yields the files of a tar, and of the tars in it.
 
     Args:
       view: the tar.

@@ -21,7 +21,7 @@ from imageshards.transforms.references.rules import (
     GroupRule,
     LabelRule,
     SplitRule,
-    matched_text,
+    first_groups,
     parent_name,
     top_folder,
 )
@@ -141,8 +141,7 @@ class Annotator:
         else:
             texts: list[str | None]
             if self.labels.kind == "regex":
-                pattern = self.labels.pattern
-                texts = [matched_text(pattern, uri) for uri in refs.uris]
+                texts = first_groups(self.labels.argument, refs.uris)
                 reason = f"the URI does not match {self.labels.argument!r}"
             else:
                 texts = [parent_name(uri) for uri in refs.uris]
@@ -193,8 +192,7 @@ class Annotator:
             found = texts_of(column)
             reason = f"no value in the column {rule.argument!r}"
         else:
-            pattern = rule.pattern
-            found = [matched_text(pattern, uri) for uri in refs.uris]
+            found = first_groups(rule.argument, refs.uris)
             reason = f"the URI does not match {rule.argument!r}"
         for row, group in enumerate(found):
             if not group:

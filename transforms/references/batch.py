@@ -124,7 +124,7 @@ class RefBatch:
         """The references with columns that labels, splits and groups may come from.
 
         Args:
-          texts: name -> texts, None where there is no value.
+          texts: name -> texts; None means no value.
         """
         rows = self.rows
         for name, values in texts.items():
@@ -144,10 +144,10 @@ class RefBatch:
         """The references as byte ranges of one file.
 
         Args:
-          uri: of the file.
+          uri: URI of the file.
           codec: how to read the ranges.
-          offsets: of their first bytes.
-          lengths: in bytes.
+          offsets: offsets of their first bytes.
+          lengths: lengths in bytes.
         """
         columns = [
             pa.repeat(pa.scalar(to_bytes(uri), _BYTES), len(self)),
@@ -258,7 +258,7 @@ class RefBatch:
         return ranges
 
     def files(self) -> Iterator[str]:
-        """Yields the URIs of the files that hold the images; that of an archive once."""
+        """Yields the URIs of the files that hold the images; the URI of an archive once."""
         if "range" not in self.rows.schema.names:
             yield from self.uris
             return

@@ -137,7 +137,7 @@ class SplitPlan:
     Attributes:
       images: references, including those that will be rejected.
       num_shards: shards.
-      bytes: of all images; an estimate where sizes are unknown.
+      bytes: bytes of all images; an estimate if sizes are unknown.
       first_ranks: bucket -> rank of its first reference.
     """
 
@@ -161,7 +161,7 @@ class Plan:
       notes: sentences for the user: decisions that no option made, with their reasons.
       digest: digest of all references in order, the classes and the shards.
       unpacked: URIs of plain tars that were unpacked from compressed ones; the build deletes them.
-      compression: of the shards: "gzip", or empty.
+      compression: compression of the shards: "gzip", or empty.
       file_format: name of the record container of the shards.
     """
 
@@ -201,7 +201,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Planner:
-    """Makes the plan, by what the options require of splits, shards and classes.
+    """Computes the plan from counts and from the options of splits, shards and classes.
 
     Attributes:
       num_shards: how many shards each split gets.
@@ -211,9 +211,9 @@ class Planner:
       label_offset: 1 reserves label 0 for a background class.
       with_labels: whether records have labels.
       base: prefix that at least one URI must have, or empty.
-      compression: of the shards: "gzip", or empty.
-      noun: what a reference is, for messages: "image" or "text".
-      record_bytes: of each record, if all have one size; 0: sizes come from the references.
+      compression: compression of the shards: "gzip", or empty.
+      noun: "image" or "text", for messages.
+      record_bytes: bytes of each record, if all have one size; 0: sizes come from the references.
       file_format: name of the record container of the shards.
     """
 

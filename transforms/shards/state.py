@@ -33,7 +33,7 @@ class ShardResult:
     """A finished shard.
 
     Attributes:
-      report: what it holds.
+      report: its counts and statistics.
       rejects: the part of rejects.jsonl with its rejects; None without rejects.
       resumed: whether an earlier run had written it.
     """
@@ -94,7 +94,7 @@ def write_state(
     """Writes the state file of a shard.
 
     Args:
-      layout: of the data set.
+      layout: paths of the data set.
       result: the shard.
       fingerprint: see `shard_fingerprint`.
       stamps: stamps of `files_without_stamp` when they were read.
@@ -119,7 +119,7 @@ def finished_shard(
 
     Args:
       shard: the shard.
-      layout: of the data set.
+      layout: paths of the data set.
       fingerprint: see `shard_fingerprint`.
       unstamped: see `files_without_stamp`.
       digests: whether the shard must have a file of digests.
