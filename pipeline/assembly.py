@@ -178,7 +178,7 @@ class BuildSpec:
             self.base,
             self.reader,
             self.annotator.features,
-            unit=self.options.records.pixel_range == "0..1",
+            unit_range=self.options.records.pixel_range == "0..1",
             class_texts=self._class_texts,
         )
 

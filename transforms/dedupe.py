@@ -1,7 +1,7 @@
-"""PTransform `TakePixelsOnce` (`--dedupe pixels`): keep one of each set of equal images.
+"""PTransform `TakePixelsOnce` (`--dedupe pixels`): keeps one of each set of equal images.
 
-Images are equal if their pixels are. The others become rejects that name the one that is kept. For
-this, every image is read and decoded once more, before the shuffle.
+Images are equal if their pixels are. The other images of a set become rejects that name the one
+that is kept. Every image is read and decoded once more for this, before the shuffle.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HASH_BUCKETS = 128
 
 @dataclass
 class TakePixelsOnce(beam.PTransform):  # type: ignore[misc]
-    """(bucket, references) -> the same, some of them with the problem `DuplicatePixels`.
+    """Adds the problem `DuplicatePixels` to duplicates among (bucket, references).
 
     Attributes:
       encoder: computes the digests of the pixels that would be written.
@@ -37,7 +37,7 @@ class TakePixelsOnce(beam.PTransform):  # type: ignore[misc]
     def expand(
         self, batches: beam.PCollection[tuple[int, RefBatch]]
     ) -> beam.PCollection[tuple[int, RefBatch]]:
-        """Adds the transform; the order of batches does not matter, before or after it."""
+        """Takes and returns batches in any order."""
         return (
             batches
             | "DistributeReads" >> beam.Reshuffle()

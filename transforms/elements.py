@@ -16,7 +16,7 @@ class BuildError(Exception):
 
 
 class UsageError(ValueError):
-    """An option with a bad value. The message is one line, with what to write instead."""
+    """An option with a bad value. The message is one line, with valid values."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -50,9 +50,9 @@ class ShardId:
 
 
 DUPLICATE_PIXELS = "DuplicatePixels"
-"""Error type of the rejects whose image is good, but is in the data set already."""
+"""Error type of a reject whose pixels are equal to those of an image in the data set."""
 LOST = "Lost"
-"""Error type of a reject that represents all images behind it, in a damaged file."""
+"""Error type of a reject that represents all later images of a damaged file."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Problem:
     """Why an image is not in the data set.
 
     Attributes:
-      stage: of the build that found the problem, such as `read` or `check`.
-      error: type of the problem, such as `Corrupt`.
+      stage: the stage of the build that found the problem, such as `read` or `check`.
+      error: the type of the problem, such as `Corrupt`.
       reason: a sentence for people.
     """
 
@@ -80,8 +80,8 @@ class Reject:
 
 
 Codec = Literal["stored", "zip", "example"]
-"""What a byte range holds: "stored", the image; "zip", the local header of a member of a zip, whose
-data, behind the header, is as long as the range; "example", a serialized tf.train.Example."""
+"""Content of a byte range. "stored": the image. "zip": the local header of a member of a zip; its
+data follow the header, and are as long as the range. "example": a serialized tf.train.Example."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,10 @@ class ByteRange:
     """A range of bytes of a file that holds an image.
 
     Attributes:
-      uri: of the file.
-      offset: of the first byte.
+      uri: URI of the file.
+      offset: offset of the first byte.
       size: stored bytes of the image.
-      codec: what the range holds.
+      codec: the content of the range.
     """
 
     uri: str
@@ -103,16 +103,16 @@ class ByteRange:
 
 @dataclass(frozen=True)
 class ImageRef:
-    """A reference to an image, and what is known about it before it is read.
+    """A reference to an image, with the facts that the listing reported.
 
     Attributes:
-      uri: its identity; without a `range` it is also the file or URL to read.
+      uri: identifies the image; without a `range` it is also the file or URL to read.
       label: the text of its class, or None.
-      size: of the image in bytes, or -1 if the listing did not report it.
+      size: bytes of the image, or -1 if the listing did not report them.
       stamp: a number that changes with the content of the file that holds the image (local files:
         mtime in ns; Cloud Storage: generation), or 0 if unknown.
       problem: why the reference cannot become a record, or None.
-      range: of another file that holds the image, or None if the image is a file.
+      range: the bytes of another file that hold the image, or None if the image is a file.
       features: `FeatureColumn.source` -> value, for columns that become features, or None.
     """
 
@@ -133,15 +133,15 @@ class ShardReport:
       shard: the shard.
       records: number of records.
       bytes: size of the file.
-      crc32c: of the whole file.
+      crc32c: CRC32C of the whole file.
       labels: label number -> records.
       formats: image/format -> records.
       long_sides: upper bound of a size class in pixels -> records (see `stats.size_class`).
       smallest: (height, width) of the image with the fewest pixels.
       largest: (height, width) of the image with the most pixels.
       converted: records whose image differs from its file.
-      conversions: kind of conversion -> records; empty in a report that was made by reading a
-        shard, which does not hold it.
+      conversions: kind of conversion -> records; empty in a report that is computed from a shard,
+        because shards do not contain them.
     """
 
     shard: ShardId
@@ -159,10 +159,10 @@ class ShardReport:
 
 @dataclass(frozen=True)
 class RejectReport:
-    """A part of rejects.jsonl that is written.
+    """A written part of rejects.jsonl.
 
     Attributes:
-      split: whose rejects they are.
+      split: the split of its rejects.
       part: name of the file.
       errors: error type -> rejects.
     """

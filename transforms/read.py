@@ -35,12 +35,11 @@ class References(NamedTuple):
         """Applies a DoFn that drops references, or changes some of their columns.
 
         Args:
-          fn: takes and yields (bucket, references). It must not change the bucket, the key or the
-            split of a reference, and not add any.
+          fn: takes and yields (bucket, references). It must not add references, or change the
+            bucket, the key or the split of a reference.
 
         Returns:
-          The references that remain. They are counted again: what was dropped is no input of the
-          build.
+          The remaining references, counted again: the build ignores the dropped ones.
         """
         batches = self.batches | "Apply" >> beam.ParDo(fn)
         others = self.tallies | "ExceptListed" >> beam.Map(replace, listed=0)
@@ -53,11 +52,10 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
     """Lists all inputs in parallel.
 
     Attributes:
-      inputs: folders, glob patterns, manifests, archives, TFRecord files and images, as texts or
-        already identified. Texts are identified at once; an input that is named twice is listed
-        once.
+      inputs: folders, glob patterns, manifests, archives, TFRecord files and images, as texts or as
+        `identify` returns them. The constructor identifies texts, and drops repeated inputs.
       annotator: adds labels, splits and keys.
-      options: how to list; its `columns` are set to those of the annotator.
+      options: how to list; `columns` is replaced by the columns of the annotator.
 
     Raises:
       BuildError: an input does not exist.

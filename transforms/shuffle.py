@@ -1,4 +1,4 @@
-"""PTransform `ShuffleReferences`: references in any order -> those of each shard in random order.
+"""PTransform `ShuffleReferences`: puts references in a random order, and plans their shards.
 
 A unique random key per element does not shuffle, because a GroupByKey may yield its groups in the
 order of their arrival. Here the key *is* the order: references are grouped by the top bits of their
@@ -21,8 +21,8 @@ from imageshards.transforms.references.keys import cut
 from imageshards.transforms.references.order import sort_group
 from imageshards.transforms.references.plan import Plan, Planner, Tally
 
-# "auto" needs sizes. Where the listing does not report any, so many images of each bucket and split
-# are asked for theirs, 1,000 or more in all: a random sample, because keys are random.
+# "auto" needs sizes. If the listing did not report any, this many images of each bucket and split
+# are measured, 1,000 or more in all: a random sample, because keys are random.
 _SIZED_PER_BUCKET = 4
 
 Group = tuple[int, dict[str, RefBatch]]
@@ -30,7 +30,7 @@ Group = tuple[int, dict[str, RefBatch]]
 
 
 class Shuffled(NamedTuple):
-    """Sorted groups, and the plan that is made of their counts.
+    """Sorted groups, and the plan that is computed from their counts.
 
     Attributes:
       groups: one for each bucket.
@@ -65,7 +65,7 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
     """Sorts references, drops duplicates, and plans splits, shards and classes.
 
     Attributes:
-      planner: makes the plan.
+      planner: computes the plan.
     """
 
     planner: Planner
@@ -103,7 +103,7 @@ def assign_shards(group: Group, plan: Plan) -> Iterator[tuple[ShardId, tuple[int
     """Cuts a sorted group at the bounds of shards.
 
     Yields:
-      (shard, (bucket, references in order)). A shard is its references in the order of buckets.
+      (shard, (bucket, references in order)). A shard contains its references in order of bucket.
     """
     bucket, groups = group
     for name, refs in groups.items():

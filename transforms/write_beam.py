@@ -1,7 +1,7 @@
 """PTransforms `EncodeExamples` and `WriteSplit` (`--writer=beam`): an image is the unit of work.
 
-For heavy work per image on few shards. `WriteToTFRecord` groups all records by shard, so this needs
-a runner whose shuffle spills to disk. Beam chooses which record is written to which shard.
+It suits expensive work per image and few shards. `WriteToTFRecord` groups all records by shard, so
+the runner must have a shuffle that spills to disk. Beam chooses the shard of each record.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class EncodeExamples(beam.PTransform):  # type: ignore[misc]
     of each converted image.
 
     Attributes:
-      encoder: reference -> record.
+      encoder: encodes a reference as a record.
       plan: side input, the one Plan.
     """
 
@@ -109,8 +109,8 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
 
     Attributes:
       shard: the split's first shard.
-      layout: of the data set.
-      schema: of the records, to read the files back.
+      layout: paths of the data set.
+      schema: schema of the records, to read the files back.
       conversions: side input, ((split, kinds), records). The shards of converted images are not
         known: the report of the split's first shard counts them all.
     """

@@ -32,12 +32,12 @@ class WriteShards(beam.PTransform):  # type: ignore[misc]
     """Writes shards, each by one worker: (ShardId, (bucket, RefBatch)) -> `Written`.
 
     Attributes:
-      layout: of the data set.
-      encoder: reference -> record.
-      settings: digest of the options that decide bytes.
+      layout: paths of the data set.
+      encoder: encodes a reference as a record.
+      settings: digest of the options that affect the shards' bytes.
       plan: side input, the one Plan.
-      workers: processes that this transform starts to write; None: as many as save time. 1 for a
-        runner that has several workers itself.
+      workers: processes that each worker of the runner starts; None: as many as save time. Set 1
+        for a runner with several workers.
     """
 
     layout: Layout
@@ -63,13 +63,21 @@ _Output: TypeAlias = ShardReport | beam.pvalue.TaggedOutput
 
 
 class _Write(beam.DoFn):  # type: ignore[misc]
+    """Writes shards, and counts them as Beam metrics in the namespace `imageshards`.
+
+    `images_written`, `bytes_written`, `shards_resumed`, and `rejects/ERROR` for each type of error.
+    Some runners also count failed attempts.
+    """
+
     def __init__(self, write: WriteShards) -> None:
         self._layout = write.layout
         self._encoder = write.encoder
         self._settings = write.settings
         self._workers = write.workers
         self._writers: InProcess | WorkerPool | None = None
-        self._counters = ShardCounters()
+        self._images = Metrics.counter("imageshards", "images_written")
+        self._bytes = Metrics.counter("imageshards", "bytes_written")
+        self._resumed = Metrics.counter("imageshards", "shards_resumed")
 
     def teardown(self) -> None:
         if self._writers:
@@ -108,30 +116,13 @@ class _Write(beam.DoFn):  # type: ignore[misc]
                     yield in_window(output)
 
     def _outputs(self, result: ShardResult) -> Iterator[_Output]:
-        self._counters.add(result)
-        yield result.report
-        if result.rejects:
-            yield beam.pvalue.TaggedOutput("rejects", result.rejects)
-
-
-class ShardCounters:
-    """Counts finished shards as Beam metrics.
-
-    In the namespace `imageshards`: `images_written`, `bytes_written`, `shards_resumed`, and
-    `rejects/ERROR` for each type of error. Some runners also count failed attempts.
-    """
-
-    def __init__(self) -> None:
-        self._images = Metrics.counter("imageshards", "images_written")
-        self._bytes = Metrics.counter("imageshards", "bytes_written")
-        self._resumed = Metrics.counter("imageshards", "shards_resumed")
-
-    def add(self, result: ShardResult) -> None:
-        """Counts a finished shard."""
         if result.resumed:
             self._resumed.inc()
         else:
             self._images.inc(result.report.records)
             self._bytes.inc(result.report.bytes)
-        for error, count in (result.rejects.errors if result.rejects else {}).items():
-            Metrics.counter("imageshards", f"rejects/{error}").inc(count)
+        yield result.report
+        if result.rejects:
+            for error, count in result.rejects.errors.items():
+                Metrics.counter("imageshards", f"rejects/{error}").inc(count)
+            yield beam.pvalue.TaggedOutput("rejects", result.rejects)

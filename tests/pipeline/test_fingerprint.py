@@ -1,4 +1,4 @@
-"""A fingerprint tells whether there is anything to build."""
+"""A fingerprint shows whether inputs have changed since the last build."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def test_a_fingerprint_changes_only_with_what_is_listed(images: Path, kind: str)
     (images / ".hidden.jpg").write_bytes(b"")
     (images / "notes.md").write_text("no image")
     if kind == "manifest":
-        os.utime(place, (1, 1))  # written anew, with nothing changed
+        os.utime(place, (1, 1))  # rewritten without a change
     assert digest(place) == before
     assert digest(place, settings="of another build") != before
     if kind == "tar":
@@ -69,6 +69,20 @@ def test_a_changed_or_missing_image_changes_the_fingerprint(images: Path):
     changed = digest(images)
     image.unlink()
     assert len({before, changed, digest(images)}) == 3
+
+
+def test_a_patterns_fingerprint_contains_exactly_the_files_that_are_read(images: Path):
+    (images / "notes.tar").touch()
+    (images / "class00/.hidden").mkdir()
+    write_images(images / "class00/.hidden", 1, 1)
+    with tarfile.open(images / "class01/a.tar", "w") as archive:
+        archive.add(images / "class00/0000.jpg", "x.jpg")
+    assert fingerprint([f"{images}/class*"]).files == 7  # the archive in a matched folder
+    assert fingerprint([f"{images}/*"]).files == 6  # a pattern of every name reads no archives
+    before = digest(f"{images}/class*")
+    with tarfile.open(images / "class01/a.tar", "a") as archive:
+        archive.add(images / "class00/0001.jpg", "y.jpg")
+    assert digest(f"{images}/class*") != before
 
 
 def test_inputs_count_by_what_they_hold(images: Path):

@@ -79,7 +79,7 @@ def quality(out: Path) -> tuple[float, float]:
 def test_the_order_looks_like_a_random_permutation(
     build: Build, sorted_photos: Path, tmp_path: Path, writer: str, seed: int
 ):
-    base = str(sorted_photos)  # or every run would draw anew
+    base = str(sorted_photos)  # otherwise every run would have other keys
     build(sorted_photos, num_shards=str(SHARDS), writer=writer, seed=seed, base_uri=base)
     runs, counts = quality(tmp_path / "out")
     assert abs(runs) < Z, f"z of class runs {runs:.1f}"

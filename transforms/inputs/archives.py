@@ -1,8 +1,8 @@
-"""Archives as inputs: every image in one is a byte range of it, so archives are not unpacked.
+"""Archives as inputs: each image is a byte range of its archive, which is not unpacked.
 
-The standard library's zipfile parses the directory of a zip. This module detects what zipfile
-accepts in silence: members outside of the file, or on top of each other. Names in an archive are
-data: they go into URIs and labels, and are never paths of this machine.
+The standard library's zipfile parses the directory of a zip. This module detects errors that
+zipfile ignores: members outside of the file, and members that overlap. Names in an archive are used
+in URIs and labels, and never as paths on this machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, Codec
 from imageshards.transforms.inputs import unpack
-from imageshards.transforms.inputs.kind import FileKind, ListingOptions
+from imageshards.transforms.inputs.kind import FileKind, ListingOptions, register
 from imageshards.transforms.inputs.listed import Listed, ListedRows
 from imageshards.transforms.inputs.members import (
     Member,
@@ -35,13 +35,14 @@ _ZIP_LOCAL_HEADER_BYTES = 30
 _ENCRYPTED, _UTF8 = 0x1, 0x800
 
 
+@register
 class Archive(FileKind):
     """A tar, compressed or not, or a zip."""
 
     noun = "an archive"
 
     @classmethod
-    def recognises(cls, uri: str) -> bool:
+    def recognizes(cls, uri: str) -> bool:
         """Whether a URI has the suffix of an archive."""
         return uri.lower().endswith(ARCHIVE_SUFFIXES)
 
@@ -113,7 +114,7 @@ def zip_members(view: View) -> Iterator[Member]:
 
 
 def _zip_end(info: zipfile.ZipInfo) -> int:
-    """The least offset at which a member can end: its local header is not read yet."""
+    """The smallest offset at which a member can end; its local header has not been read."""
     return info.header_offset + _ZIP_LOCAL_HEADER_BYTES + info.compress_size
 
 
@@ -144,7 +145,7 @@ def _zip_problem(info: zipfile.ZipInfo, outside: bool, overlaps: bool) -> str:
 
 
 def _zip_name(info: zipfile.ZipInfo) -> str:
-    """The name of a member. Names that are UTF-8 without the flag for it are decoded as UTF-8."""
+    """The name of a member. UTF-8 is recognized without its flag too."""
     if not info.flag_bits & _UTF8:
         with suppress(UnicodeError):
             return info.orig_filename.encode("cp437").decode("utf-8")

@@ -1,4 +1,4 @@
-"""Reading the bytes of an image from a file, an object, a URL, or a byte range of a file."""
+"""Reads the bytes of an image from a file, an object, a URL, or a byte range of a file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ImageRef
-from imageshards.transforms.inputs.files import SingleFile
-from imageshards.transforms.inputs.kind import IMAGE_KEY, Read
+from imageshards.transforms.inputs.kind import IMAGE_KEY, InputKind, Read
 from imageshards.transforms.inputs.sources import kind_of_codec
 from imageshards.transforms.storage.web import WebOptions
 
@@ -28,18 +27,18 @@ class ImageReader:
     web: WebOptions = field(default_factory=WebOptions)
 
     def read(self, ref: ImageRef, limit: int = storage.MAX_BYTES) -> bytes:
-        """The bytes of one image, which may be at most `limit`.
-
-        Raises:
-          ReadError: they cannot be read, and a retry would not help.
-        """
+        """The bytes of one image; see `read_all`."""
         return self.read_all(ref, limit).image
 
     def read_all(self, ref: ImageRef, limit: int = storage.MAX_BYTES) -> Read:
-        """The bytes of one image, which may be at most `limit`, and what is stored with them.
+        """The bytes of one image, and values that are stored with them.
+
+        Args:
+          ref: the image.
+          limit: largest size of an image, in bytes.
 
         Raises:
           ReadError: they cannot be read, and a retry would not help.
         """
-        kind = kind_of_codec(ref.range.codec) if ref.range else SingleFile
+        kind = kind_of_codec(ref.range.codec) if ref.range else InputKind
         return kind.read(ref, limit, self)

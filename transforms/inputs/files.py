@@ -1,6 +1,7 @@
 """Files as inputs: folders, glob patterns, and single images.
 
-A folder or pattern may also name files that hold many references (archives, TFRecord files, texts).
+A pattern may also match files that hold many references (archives and TFRecord files), and so may a
+folder of text files.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from collections.abc import Iterator
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.images.validate import is_image_name
-from imageshards.transforms.inputs.archives import Archive
 from imageshards.transforms.inputs.kind import (
     FileKind,
     FileState,
@@ -22,14 +22,13 @@ from imageshards.transforms.inputs.kind import (
     ListingOptions,
     RecordSample,
     WorkUnit,
+    kind_of_name,
 )
 from imageshards.transforms.inputs.listed import Listed, ListedRows
 from imageshards.transforms.inputs.texts import TextFile
 from imageshards.transforms.inputs.tfrecords import TFRecordFile
 
 _WILDCARD = re.compile(r"[*?\[]")
-IN_PATTERNS: list[type[FileKind]] = [Archive, TFRecordFile]
-"""Kinds of files that a glob pattern names, and that are then read, not only passed over."""
 
 _File = tuple[str, int, int, int, bool]  # URI, root length, bytes, stamp, is in a hidden folder
 
@@ -41,34 +40,50 @@ class Files(InputKind):
     def files(self, options: ListingOptions) -> Iterator[_File]:
         """Yields the files, whatever their names."""
 
-    def holder(self, uri: str, is_hidden: bool, options: ListingOptions) -> type[FileKind] | None:
-        """The kind of a file that holds many references and is read; else None."""
-        if options.text_unit and (
-            options.include_all or (not is_hidden and TextFile.recognises(uri))
-        ):
-            return TextFile
+    def kind_of_file(self, uri: str) -> type[FileKind] | None:
+        """The kind of a file whose references are listed; None for all other files."""
         return None
+
+    def _kind_of(self, file: _File, options: ListingOptions) -> type[InputKind] | None:
+        """The kind that lists a file; None: the file is passed over."""
+        uri, *_, is_hidden = file
+        is_hidden = is_hidden or uri[uri.rfind("/") + 1] == "."
+        if options.text_unit:
+            is_listed = options.include_all or (TextFile.recognizes(uri) and not is_hidden)
+            return TextFile if is_listed else None
+        if not is_hidden:
+            if is_image_name(uri):
+                return SingleFile
+            if kind := self.kind_of_file(uri):
+                return kind
+        return SingleFile if options.include_all else None
 
     def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
         """Lists the files in the order of the store."""
         rows = ListedRows()
-        refused = bool(options.columns.all_required)
-        for uri, root_length, size, stamp, is_hidden in self.files(options):
-            is_hidden = is_hidden or uri[uri.rfind("/") + 1] == "."
-            if kind := self.holder(uri, is_hidden, options):
+        has_required = bool(options.columns.all_required)
+        for file in self.files(options):
+            uri, root_length, size, stamp, _ = file
+            kind = self._kind_of(file, options)
+            if kind is None:
+                rows.passed_over += 1
+            elif issubclass(kind, FileKind):
                 yield from kind(self.text, uri).list_file(root_length, size, stamp, options)
-            elif not options.text_unit and (
-                options.include_all or (is_image_name(uri) and not is_hidden)
-            ):
-                if refused:
+            else:
+                if has_required:
                     self.refuse_columns(options)
                 rows.add(uri, root_length, size, stamp)
                 if rows.is_full:
                     yield rows.take()
-            else:
-                rows.passed_over += 1
         if rows:
             yield rows.take()
+
+    def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
+        """Yields the files that `list_unit` lists. Files that hold references are not opened."""
+        for file in self.files(options):
+            if self._kind_of(file, options):
+                uri, _, size, stamp, _ = file
+                yield uri, size, stamp
 
 
 class Folder(Files):
@@ -87,12 +102,6 @@ class Folder(Files):
             return _walk(self.uri, len(folder) + 1, options.output)
         return _remote_files(f"{folder}/**", len(folder) + 1)
 
-    def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
-        """Yields the images, with their sizes and stamps."""
-        for listed in self.list_unit(WorkUnit(self), options):
-            refs = listed.refs
-            yield from zip(refs.uris, refs.sizes.tolist(), refs.stamps.tolist(), strict=True)
-
 
 class Pattern(Files):
     """A glob pattern; `**` matches any number of folders."""
@@ -100,15 +109,16 @@ class Pattern(Files):
     noun = "a pattern"
 
     @classmethod
-    def recognises(cls, uri: str) -> bool:
+    def recognizes(cls, uri: str) -> bool:
         """Whether a URI holds a wildcard."""
         return _WILDCARD.search(uri) is not None
 
-    def holder(self, uri: str, is_hidden: bool, options: ListingOptions) -> type[FileKind] | None:
-        """The kind of a file, unless the pattern matches every name."""
-        if options.text_unit or is_hidden or not self.uri.rpartition("/")[2].strip("*"):
-            return super().holder(uri, is_hidden, options)
-        return _kind_in_patterns(uri)
+    def kind_of_file(self, uri: str) -> type[FileKind] | None:
+        """The kind of a file; None if the pattern matches every name, such as `photos/*`."""
+        if not self.uri.rpartition("/")[2].strip("*"):
+            return None
+        kind = kind_of_name(uri)
+        return kind if kind and issubclass(kind, FileKind) else None
 
     def files(self, options: ListingOptions) -> Iterator[_File]:
         """Yields the files that match, and those below folders that match."""
@@ -121,40 +131,19 @@ class Pattern(Files):
         for path in glob.iglob(self.uri, recursive=True, include_hidden=True):
             if not os.path.isdir(path):
                 yield path, root_length, *storage.stat(path), _in_hidden(path, root_length)
-            elif "**" not in self.uri:  # it matches the files below a folder by itself
+            elif "**" not in self.uri:  # `**` matches the files below a folder itself
                 yield from _walk(path, root_length, options.output)
-
-    def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
-        """Yields images, and files that hold references, which are not opened."""
-        for path, size, stamp in self._candidates(options):
-            named = is_image_name(path) or _kind_in_patterns(path)
-            if options.include_all or (named and not path.rpartition("/")[2].startswith(".")):
-                yield path, size, stamp
-
-    def _candidates(self, options: ListingOptions) -> Iterator[FileState]:
-        if not storage.is_local(self.uri):
-            yield from (found for found in storage.match(self.uri) if not found[0].endswith("/"))
-            return
-        for path in glob.iglob(self.uri, recursive=True):
-            if not os.path.isdir(path):
-                yield path, *storage.stat(path)
-            elif "**" not in self.uri:  # it matches the files below a folder by itself
-                yield from Folder(self.text, path).fingerprint(options)
 
     def sample(self) -> RecordSample | None:
         """The first file by name, if all are TFRecord files."""
         uris = [uri for uri, *_ in self.files(ListingOptions())]
-        if uris and all(_kind_in_patterns(uri) is TFRecordFile for uri in uris):
+        if uris and all(map(TFRecordFile.recognizes, uris)):
             return TFRecordFile(self.text, min(uris)).sample()
         return None
 
 
-def _kind_in_patterns(uri: str) -> type[FileKind] | None:
-    return next((kind for kind in IN_PATTERNS if kind.recognises(uri)), None)
-
-
 class SingleFile(InputKind):
-    """One image, whatever its name, or one URL."""
+    """One image with any name, or one URL."""
 
     noun = "a file"
 
@@ -169,10 +158,6 @@ class SingleFile(InputKind):
         size, stamp = storage.stat(self.uri) if storage.is_local(self.uri) else (-1, 0)
         rows.add(self.uri, self.uri.rindex("/") + 1, size, stamp)
         yield rows.take()
-
-    def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
-        """Yields the file; web servers are not asked about theirs."""
-        yield self.uri, *storage.stat(self.uri)
 
 
 def _in_hidden(uri: str, root_length: int) -> bool:

@@ -1,7 +1,7 @@
-"""What an input kind does: it recognises, divides, lists, fingerprints and reads inputs.
+"""The interface of input kinds: recognize, divide, list, fingerprint and read an input.
 
-To add a kind, write a subclass of `InputKind`, and register it with `sources.register` or in
-`sources.KINDS`.
+To add a kind, write a subclass of `InputKind` with the decorator `@register`. A module in this
+package is found by itself; any other one must be imported, also on workers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from imageshards.transforms.inputs.fetch import ImageReader
 
 IMAGE_KEY = "image/encoded"
-"""The feature of a tf.train.Example that is the image, unless another one is named."""
+"""Default key of the image in a tf.train.Example."""
 
 TextUnit = Literal["line", "paragraph"]
-"""What one record of a text file is."""
+"""The part of a text file that becomes one record."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class RecordKeys:
 
     Attributes:
       image: key of the encoded image.
-      label: key of the class, a text or a number; empty: `image/class/text`, or if a record does
-        not have that, `image/class/label`.
-      name: key of the name of the image; empty: its name is FILE/NUMBER.
+      label: key of the class, a text or a number; empty: `image/class/text` or, if the file does
+        not have it, `image/class/label`.
+      name: key of the image's name; empty: the name is FILE/NUMBER.
     """
 
     image: str = IMAGE_KEY
@@ -52,10 +52,10 @@ class ListingOptions:
       columns: columns of manifests, or features of TFRecord files, to list with each reference.
       uri_column: the column of manifests that holds the URIs.
       include_all: take files whatever their name.
-      output: the folder of the data set, which is not listed; empty: none.
+      output: the folder of the new data set, which is not listed; empty: none.
       scratch: the folder in which compressed tars are unpacked.
       record_keys: the meaning of the features of TFRecord files.
-      text_unit: what one record of a text file is, if inputs are texts; None: they are images.
+      text_unit: the part of a text file that becomes one record; None: inputs are images.
     """
 
     columns: Columns = field(default_factory=Columns)
@@ -68,12 +68,12 @@ class ListingOptions:
 
 
 class Read(NamedTuple):
-    """The bytes of one image, and what was read with them.
+    """The bytes of one image, and values that were read with them.
 
     Attributes:
       image: the bytes.
       features: key -> values of all features of the record that holds the image, or None.
-      stamp: of the file that is the image, when it was read (see `ImageRef.stamp`), or 0.
+      stamp: stamp of the image's file when it was read (see `ImageRef.stamp`), or 0.
     """
 
     image: bytes
@@ -89,12 +89,12 @@ class RecordSample(NamedTuple):
 
 
 FileState = tuple[str, int, int | str]
-"""URI of a file, its size in bytes or -1, and what changes with its content."""
+"""URI of a file, its size in bytes or -1, and a value that changes with its content."""
 
 
 @dataclass(frozen=True)
 class InputKind(ABC):
-    """One `--input`, of the kind that its class defines.
+    """One `--input`; its class is its kind.
 
     Attributes:
       text: the input as the user wrote it, for messages.
@@ -110,19 +110,19 @@ class InputKind(ABC):
     codecs: ClassVar[tuple[Codec, ...]] = ()
 
     @classmethod
-    def recognises(cls, uri: str) -> bool:
-        """Whether the name of a URI is that of an input of this kind."""
+    def recognizes(cls, uri: str) -> bool:
+        """Whether a URI names an input of this kind."""
         return False
 
     def check(self, options: ListingOptions) -> None:  # noqa: B027 - most kinds check nothing
-        """Finds errors that do not need a complete listing, before a job begins.
+        """Finds errors before a job begins, without a complete listing.
 
         Raises:
           BuildError: the input cannot be listed with these options.
         """
 
     def units(self, options: ListingOptions) -> Iterator[WorkUnit]:
-        """Yields the units of work that together list the input: by default a single one."""
+        """Yields the units of work that the input is listed in: by default, a single one."""
         yield WorkUnit(self)
 
     @abstractmethod
@@ -134,11 +134,11 @@ class InputKind(ABC):
         """
 
     def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
-        """Yields the files whose change may change the data set. Images are not read."""
+        """Yields the state of each file that the data set depends on. Images are not read."""
         yield self.uri, *storage.stat(self.uri)
 
     def sample(self) -> RecordSample | None:
-        """The first TFRecord file by name, if the input names nothing but TFRecord files."""
+        """The first TFRecord file by name, if all files of the input are TFRecord files."""
         return None
 
     @classmethod
@@ -147,7 +147,7 @@ class InputKind(ABC):
 
         Args:
           ref: the reference.
-          limit: bytes that the image may have at most.
+          limit: largest size of an image, in bytes.
           reader: how to read.
 
         Raises:
@@ -163,7 +163,7 @@ class InputKind(ABC):
         return BuildError(f"{self.uri}: cannot be read: {error.strerror or 'no such file'}")
 
     def refuse_columns(self, options: ListingOptions) -> None:
-        """Raises a BuildError if columns are required, for a kind that does not have any."""
+        """Raises a BuildError if columns are required; for kinds without columns."""
         if required := options.columns.all_required:
             raise BuildError(
                 f"--input {self.text} is not a manifest and has no column {required[0]!r}: "
@@ -177,8 +177,7 @@ class WorkUnit:
 
     Attributes:
       input: the input.
-      part: which part, in terms of the input's kind (a range of names, of rows or of bytes);
-        empty: all of it.
+      part: a range of names, of rows or of bytes, as its kind defines; empty: the whole input.
     """
 
     input: InputKind
@@ -188,7 +187,7 @@ class WorkUnit:
 class FileKind(InputKind):
     """A kind whose inputs are single files that hold many references.
 
-    A glob pattern names files of such a kind too, if `sources.IN_PATTERNS` holds it.
+    Files of a registered kind that match a glob pattern are listed too.
     """
 
     @abstractmethod
@@ -199,8 +198,8 @@ class FileKind(InputKind):
 
         Args:
           root_length: characters of the URI before the path whose first folder may be a split.
-          size: of the file in bytes.
-          stamp: changes with its content, or 0 if unknown.
+          size: bytes of the file.
+          stamp: a number that changes with its content, or 0 if unknown.
           options: how to list.
 
         Raises:
@@ -208,7 +207,7 @@ class FileKind(InputKind):
         """
 
     def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
-        """Lists the whole file; the paths below it are the paths in it."""
+        """Lists the whole file; roots end after its URI."""
         return self.list_file(len(self.uri) + 1, *storage.stat(self.uri), options)
 
     def check_regular(self) -> None:
@@ -218,11 +217,26 @@ class FileKind(InputKind):
             raise BuildError(f"{self.uri}: not a regular file")
 
 
+KINDS: list[type[InputKind]] = []
+"""The kinds that are recognized by the name of a file; the first that matches is taken."""
+
+
+def register(kind: type[InputKind]) -> type[InputKind]:
+    """Adds a kind before the others. A class decorator."""
+    KINDS.insert(0, kind)
+    return kind
+
+
+def kind_of_name(uri: str) -> type[InputKind] | None:
+    """The registered kind that recognizes a URI, or None."""
+    return next((kind for kind in KINDS if kind.recognizes(uri)), None)
+
+
 def list_references(unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
-    """Lists a unit of work, whatever the kind of its input.
+    """Lists a unit of work of any input.
 
     Raises:
-      BuildError: it cannot be listed, or it is a whole input and holds no reference.
+      BuildError: it cannot be listed, or it is a whole input without any reference.
     """
     found = passed_over = 0
     for listed in unit.input.list_unit(unit, options):

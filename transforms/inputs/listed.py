@@ -1,4 +1,4 @@
-"""What a lister yields: batches of references, and what it counted next to them."""
+"""The results of listing: batches of references, and counts of skipped files and lines."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from imageshards.transforms.elements import Codec, Problem
 from imageshards.transforms.references.batch import RefBatch
 
 CHUNK_ROWS = 1 << 14
-"""Rows of one batch: an input of any length is listed within a fixed amount of memory."""
+"""Rows of one batch: memory does not grow with the length of an input."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """Some references of an input, and what was found next to them.
+    """Some references of an input, and counts of skipped files and lines.
 
     Attributes:
       refs: the references, as `RefBatch.listed` builds them; may be empty.
       passed_over: files that were left out because their names are not those of images.
-      blank_lines: lines of a text file that hold nothing but white space.
-      unpacked: URI of the plain tar that was made of a compressed one; empty: none was made.
+      blank_lines: lines of a text file that hold only white space.
+      unpacked: URI of the plain tar that a compressed one was unpacked into; empty: none was.
     """
 
     refs: RefBatch
@@ -31,7 +31,7 @@ class Listed:
 
 
 class ListedRows:
-    """Collects references one by one, and hands them over as `Listed`.
+    """Collects references one by one, and returns them as `Listed`.
 
     Attributes:
       passed_over: see `Listed`.
@@ -54,7 +54,7 @@ class ListedRows:
         unpacked: str = "",
         columns: Iterable[str] = (),
     ) -> None:
-        """Begins without a row.
+        """Creates an empty collection.
 
         Args:
           container: URI of the file that all references are byte ranges of; empty: they are files.
@@ -84,12 +84,12 @@ class ListedRows:
         return len(self._uris)
 
     def __bool__(self) -> bool:
-        """Whether there is anything to hand over."""
+        """Whether there are references or counts to take."""
         return bool(self._uris or self.passed_over or self.blank_lines)
 
     @property
     def is_full(self) -> bool:
-        """Whether the references are to be handed over before the next one is added."""
+        """Whether the references must be taken before another one is added."""
         return len(self._uris) >= CHUNK_ROWS
 
     def add(
@@ -105,12 +105,12 @@ class ListedRows:
         """Appends a reference.
 
         Args:
-          uri: its identity.
+          uri: identifies the image.
           root_length: characters of the URI before the path whose first folder may be a split.
-          size: of the image in bytes, or -1 if unknown.
+          size: bytes of the image, or -1 if unknown.
           stamp: changes with the content (local files: mtime in ns), or 0 if unknown.
-          offset: first byte of the range, where there is a container.
-          length: bytes of the range, where there is a container.
+          offset: first byte of the range, if there is a container.
+          length: bytes of the range, if there is a container.
           problem: why this cannot be an image of the data set, or None.
         """
         if problem:
@@ -124,7 +124,7 @@ class ListedRows:
             self._lengths.append(length)
 
     def take(self) -> Listed:
-        """Hands over all rows and counts, and begins again without any."""
+        """Returns all rows and counts, and clears them."""
         refs = RefBatch.listed(self._uris, self._roots, self._sizes, self._stamps)
         if self._container:
             refs = refs.with_ranges(self._container, self._codec, self._offsets, self._lengths)

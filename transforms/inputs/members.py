@@ -14,13 +14,13 @@ from imageshards.transforms.elements import LOST, Problem
 from imageshards.transforms.images.validate import is_image_name
 
 _LONGEST_HEADER_BYTES = 1 << 20
-"""Names and attributes included, genuine headers are shorter; a forged one may be any length."""
+"""Genuine headers, with names and attributes, are shorter; a forged one may have any length."""
 
 
 class NotAnArchive(OSError):
-    """Nothing of an archive can be listed; the message says why.
+    """A file that cannot be listed as an archive; the message says why.
 
-    It is an OSError because zipfile reports those as a bad zip file.
+    This is an OSError because zipfile reports an OSError as a bad zip file.
     """
 
 
@@ -28,12 +28,12 @@ class Member(NamedTuple):
     """A file in an archive.
 
     Attributes:
-      path: below the archive.
-      offset: of its first byte (in a zip: of its local header) in the outermost file.
-      length: bytes that it takes there.
+      path: its path in the archive.
+      offset: offset of its first byte (in a zip: of its local header) in the outermost file.
+      length: bytes that it occupies there.
       size: bytes of its content, or -1.
       problem: why it cannot be an image of the data set, or None.
-      is_rest: it represents all members that can no longer be read, because the archive is damaged.
+      is_rest: it represents all members that cannot be read, because the archive is damaged.
     """
 
     path: str
@@ -56,7 +56,7 @@ class Member(NamedTuple):
         )
 
     def below(self, folder: str) -> Member:
-        """The same member, of an archive that is itself a member."""
+        """The same member, for an archive that is itself a member at `folder`."""
         return self._replace(path=f"{folder}/{self.path}")
 
 
@@ -66,13 +66,13 @@ def rejected(path: str, error: str, reason: str) -> Member:
 
 
 def unreadable_from(offset: int, reason: str) -> Member:
-    """A reject that represents all members from a byte on."""
+    """A reject that represents all members after an offset."""
     problem = Problem("read", LOST, f"the archive cannot be read from there on: {reason}")
     return Member(f"(from byte {offset})", problem=problem, is_rest=True)
 
 
 def member(name: str, offset: int, length: int, size: int) -> Member:
-    """A member with a normalized path; a reject if its name is not one for an archive."""
+    """A member with a normalized path; a reject if its name is unsafe."""
     if "\0" in name:
         return rejected(name.replace("\0", "\\0"), "UnsafeName", "its name holds a NUL")
     if name.startswith("/"):
@@ -105,7 +105,7 @@ class View(io.RawIOBase):
 
     Attributes:
       start: offset of the part in the file.
-      size: of the part in bytes.
+      size: bytes of the part.
       longest_read: bytes; a longer read raises `NotAnArchive`.
     """
 

@@ -1,7 +1,7 @@
 """Members of tars, including tars inside tars, found by walking from header to header.
 
-The standard library's tarfile parses the headers. This module detects what tarfile accepts in
-silence: members outside of the file, sizes below zero, and tars that are cut off.
+The standard library's tarfile parses the headers. This module detects errors that tarfile ignores:
+members outside of the file, negative sizes, and tars that are cut off.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _MAX_DEPTH = 8
 _MAX_LINKS = 40  # in a chain, as in Linux
 _BLOCK = tarfile.BLOCKSIZE
 _MAX_PADDING_BYTES = 1 << 20
-"""After so many zeros a tar has ended; a sparse file may hold zeros without end."""
+"""A tar has ended if this many zeros follow; a sparse file may hold any number of zeros."""
 
 # Files, and the headers that only describe the next one.
 _PLAIN_TYPES = (
     tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME,
 )  # fmt: skip
 
-# What tarfile raises for bytes that are not a tar; some of it by mistake.
+# Errors that tarfile raises for bytes that are not a tar, intended or not.
 _TAR_ERRORS = (
     tarfile.TarError, NotAnArchive, ValueError, OverflowError, IndexError, RecursionError,
     zlib.error,
@@ -70,11 +70,11 @@ class _Header(tarfile.TarInfo):
 
 
 class Headers:
-    """The headers of a tar from an offset to its next mark of the end.
+    """The headers of a tar from an offset to its next end mark.
 
     Attributes:
-      end: offset at which the last header that was yielded ends, with its member.
-      error: once all are yielded: why there are no more, or empty at a mark of the end.
+      end: offset at which the member of the last yielded header ends.
+      error: after the last header: why no other one can be read; empty if an end mark follows.
     """
 
     def __init__(self, view: View, begin: int) -> None:
@@ -100,13 +100,13 @@ class Headers:
                 self.end = tar.offset
                 yield info
                 if self.end > view.size:
-                    return  # the member is cut off, which its reader has seen
+                    return  # the member is cut off, and `_members_from` rejects it
                 tar.members.clear()  # tarfile would keep them all in memory
                 info = tar.next()
         except _TAR_ERRORS as error:
             self.error = str(error) or type(error).__name__
             return
-        # tarfile takes whatever it cannot read for the end.
+        # tarfile treats everything that it cannot parse as the end.
         view.seek(self.end)
         block = view.read(_BLOCK)
         if self.end <= view.size and len(block) < _BLOCK:
@@ -116,11 +116,11 @@ class Headers:
 
 
 def tar_members(view: View, depth: int = 0) -> Iterator[Member]:
-    """Yields the files of a tar, and those of the tars in it.
+    """Yields the files of a tar, and of the tars in it.
 
     Args:
       view: the tar.
-      depth: how many tars it is in.
+      depth: number of tars that contain this one.
 
     Raises:
       NotAnArchive: its first header is not that of a tar.
@@ -136,7 +136,7 @@ def tar_members(view: View, depth: int = 0) -> Iterator[Member]:
 
 
 def _next_header(view: View, position: int) -> int:
-    """The offset of the first header after a mark of the end, or -1."""
+    """The offset of the first header after an end mark, or -1."""
     view.seek(position)
     for _ in range(_MAX_PADDING_BYTES // _BLOCK):
         block = view.read(_BLOCK)
@@ -150,7 +150,7 @@ def _next_header(view: View, position: int) -> int:
 def _members_from(
     view: View, begin: int, depth: int, links: dict[str, str]
 ) -> Generator[Member, None, int]:
-    """Yields the files up to a mark of the end, adds links to `links`, returns the end's offset."""
+    """Yields the files up to an end mark, adds links to `links`, returns the offset of the end."""
     headers = Headers(view, begin)
     end = begin
     for info in headers:

@@ -16,7 +16,7 @@ from imageshards.transforms.inputs.listed import Listed, ListedRows
 
 _SUFFIXES = (".txt", ".text")
 _BLOCK_BYTES = 1 << 16
-"""Bytes of a line that are read at a time: a file without line ends fits into memory too."""
+"""Bytes of a line that are read at a time, since a line may be larger than memory."""
 _INSPECTED_BYTES = 8000
 _BYTE_ORDER_MARKS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 _UTF8_MARK = b"\xef\xbb\xbf"
@@ -28,13 +28,13 @@ class TextFile(FileKind):
     noun = "a text file"
 
     @classmethod
-    def recognises(cls, uri: str) -> bool:
+    def recognizes(cls, uri: str) -> bool:
         """Whether a file is a text by its name. Hidden files are not texts."""
         base = uri.rpartition("/")[2]
         return base.lower().endswith(_SUFFIXES) and not base.startswith(".")
 
     def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
-        """Lists the whole file. Paths are relative to its folder, as those of images are."""
+        """Lists the whole file. As for images, paths are relative to the file's folder."""
         return self.list_file(self.uri.rindex("/") + 1, *storage.stat(self.uri), options)
 
     def list_file(
@@ -110,7 +110,7 @@ def _lines(file: IO[bytes]) -> Iterator[_Line]:
 
 
 def _records(lines: Iterator[_Line], unit: TextUnit) -> Iterator[_Line]:
-    """Yields blank lines, and the records: lines, or paragraphs as if each was one line."""
+    """Yields the blank lines and the records; a paragraph is yielded as one long line."""
     if unit == "line":
         yield from lines
         return

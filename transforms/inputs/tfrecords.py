@@ -1,7 +1,6 @@
 """TFRecord files of tf.train.Example as inputs: every record is a reference. No TensorFlow.
 
-A file is read from its beginning to its end when it is listed: nothing else holds the offsets of
-its records, and labels and names are in the records.
+Listing reads the whole file, because the offsets, labels and names of the records are nowhere else.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from imageshards.transforms.inputs.kind import (
     Read,
     RecordKeys,
     RecordSample,
+    register,
 )
 from imageshards.transforms.inputs.listed import Listed, ListedRows
 from imageshards.transforms.records import example
@@ -44,6 +44,7 @@ _SAMPLED_RECORDS = 1000
 _Values = dict[str, list[Any]]
 
 
+@register
 class TFRecordFile(FileKind):
     """A TFRecord file of tf.train.Example, from any program."""
 
@@ -51,7 +52,7 @@ class TFRecordFile(FileKind):
     codecs = ("example",)
 
     @classmethod
-    def recognises(cls, uri: str) -> bool:
+    def recognizes(cls, uri: str) -> bool:
         """Whether a URI has the name of a TFRecord file."""
         return _NAME.fullmatch(uri.rpartition("/")[2]) is not None
 
@@ -62,16 +63,13 @@ class TFRecordFile(FileKind):
         return Read(*ranges.read_record(ref.range, ref.stamp, reader.image_key))
 
     def sample(self) -> RecordSample:
-        """This file, and those of its first records that can be read."""
+        """This file, and its first records, without the damaged ones."""
         return RecordSample(self.uri, self._first_records())
 
     def _first_records(self) -> Iterator[_Values]:
         try:
             with storage.open_read(self.uri) as file:
-                for record in islice(_scan(file), _SAMPLED_RECORDS):
-                    with suppress(example.CorruptExample):
-                        if not record.problem:
-                            yield example.decode(record.data)
+                yield from _decoded(islice(_scan(file), _SAMPLED_RECORDS))
         except OSError as error:
             raise self.unreadable(error) from error
 
@@ -92,7 +90,7 @@ class TFRecordFile(FileKind):
                         "decompress it first"
                     )
                 file.seek(0)
-                first = _first_values(file)
+                first = next(filter(None, _decoded(_scan(file))), {})
                 columns = self._columns(first, options.record_keys, options.columns)
                 file.seek(0)
                 rows = ListedRows(self.uri, "example", columns=columns)
@@ -159,14 +157,12 @@ def _scan(file: IO[bytes]) -> Iterator[RawRecord]:
     return scan_records(cast(BinaryIO, file), longest=_LONGEST_RECORD)
 
 
-def _first_values(file: IO[bytes]) -> _Values:
-    """The features of the first record that has any; empty if none has."""
-    for record in _scan(file):
-        if not record.problem:
-            with suppress(example.CorruptExample):
-                if values := example.decode(record.data):
-                    return values
-    return {}
+def _decoded(records: Iterator[RawRecord]) -> Iterator[_Values]:
+    """Yields the features of the records that can be decoded."""
+    for record in records:
+        with suppress(example.CorruptExample):
+            if not record.problem:
+                yield example.decode(record.data)
 
 
 def _image_of(record: RawRecord, image_key: str) -> tuple[_Values, int, Problem | None]:

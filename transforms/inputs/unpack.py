@@ -1,8 +1,8 @@
-"""Compressed tars are unpacked once, into a plain tar below the output.
+"""Unpacks compressed tars, once each, into plain tars below the output.
 
-Images are read in random order, but a compressed stream only from its beginning to its end. The
-name of the plain tar is a digest of the archive's URI, size and stamp, so that a resumed build
-finds it. The build deletes it at its end.
+Images are read in random order, which a compressed stream does not allow. The name of the plain
+tar is a digest of the archive's URI, size and stamp, so that a resumed build finds it. The build
+deletes it at its end.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def is_compressed_tar(uri: str) -> bool:
 
 
 def is_unpacked(uri: str) -> bool:
-    """Whether a URI is that of a tar that `unpack` made."""
+    """Whether a URI names a tar that `unpack` wrote."""
     return uri.rpartition("/")[2].startswith(PREFIX)
 
 
@@ -63,10 +63,10 @@ def unpack(uri: str, size: int, stamp: int, folder: str) -> str:
     """Unpacks a compressed tar, unless an earlier run has unpacked it.
 
     Args:
-      uri: of the compressed tar.
-      size: of it, in bytes.
+      uri: URI of the compressed tar.
+      size: size of the compressed tar, in bytes.
       stamp: changes with its content, or 0 if unknown.
-      folder: for the plain tar, local or remote.
+      folder: folder of the plain tar, local or remote.
 
     Returns:
       The URI of the plain tar.

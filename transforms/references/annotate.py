@@ -1,4 +1,4 @@
-"""Annotating references: their shuffle keys, splits and labels, by the rules of the user."""
+"""Annotates references with shuffle keys, splits and labels, by the rules that the user sets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from imageshards.transforms.references.rules import (
     GroupRule,
     LabelRule,
     SplitRule,
-    matched_text,
+    first_groups,
     parent_name,
     top_folder,
 )
@@ -29,11 +29,11 @@ from imageshards.transforms.references.rules import (
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of a manifest, or features of TFRecord files, that rules and schema name.
+    """Columns of a manifest, or features of TFRecord files, that the rules and the schema use.
 
     Attributes:
       required: columns that labels, splits or groups come from; without them the build fails.
-      optional: columns that labels or splits come from where a manifest has them.
+      optional: columns that labels or splits come from if a manifest has them.
       features: columns that become features; without them the build fails.
     """
 
@@ -57,12 +57,12 @@ class Annotator:
     """Adds key, split and label to every listed reference.
 
     Attributes:
-      seed: 0 .. 2**64 - 1; fixes the order of the data set and splits by ratio.
+      seed: 0 .. 2**64 - 1; determines the order of the data set, and splits by ratio.
       labels: where classes come from.
       splits: which split a reference belongs to.
       groups: which references must land in the same split.
-      base: prefix of URIs that is not hashed, so that a copy of the images elsewhere gives the same
-        data set; empty, or with a slash at its end.
+      base: prefix of URIs that is not hashed, so that a copy of the images in another folder gives
+        the same data set; empty, or with a slash at its end.
       features: columns that become features.
 
     >>> labels, splits = LabelRule.parse("dirname"), SplitRule.parse("train=1")
@@ -81,7 +81,7 @@ class Annotator:
 
     @property
     def columns(self) -> Columns:
-        """The columns that have to be listed with each reference."""
+        """The columns to list with each reference."""
         required = [self.groups.column]
         optional: list[str | None] = []
         for rule in (self.labels, self.splits):
@@ -99,27 +99,27 @@ class Annotator:
         return "regex" if self.labels.kind == "regex" else "folder"
 
     def count_below_base(self, refs: RefBatch) -> int:
-        """How many references have URIs that begin with `base`; 0 without a base."""
+        """The number of URIs that begin with `base`; 0 without a base."""
         if not self.base:
             return 0
         below = pc.starts_with(refs.rows.column("uri"), to_bytes(self.base))
         return int(pc.sum(below).as_py() or 0)
 
     def annotate(self, refs: RefBatch) -> RefBatch:
-        """Listed references -> the same rows with key, label and split.
+        """Returns listed references with key, label and split.
 
         Raises:
-          BuildError: a reference has no split, or one that is not known.
+          BuildError: a reference has no split, or an unknown one.
         """
         listed = refs.problems
-        # A value that cannot be a feature is reported last: it hides no other problem.
+        # Any other problem replaces that of a value that cannot be a feature.
         problems = {row: value for row, value in listed.items() if value.stage != "features"}
         unreadable = tuple(problems)
         base = to_bytes(self.base)
         names = [uri.removeprefix(base) for uri in refs.rows.column("uri").to_pylist()]
         keys, split_keys = hash_keys(self.seed, names)
         labels = self._labels(refs, problems)
-        if unreadable:  # they name no class
+        if unreadable:  # these references must not define classes
             mask = np.zeros(len(refs), bool)
             mask[list(unreadable)] = True
             labels = pc.if_else(pa.array(mask), pa.scalar(None, labels.type), labels)
@@ -141,8 +141,7 @@ class Annotator:
         else:
             texts: list[str | None]
             if self.labels.kind == "regex":
-                pattern = self.labels.pattern
-                texts = [matched_text(pattern, uri) for uri in refs.uris]
+                texts = first_groups(self.labels.argument, refs.uris)
                 reason = f"the URI does not match {self.labels.argument!r}"
             else:
                 texts = [parent_name(uri) for uri in refs.uris]
@@ -178,7 +177,7 @@ class Annotator:
                     f"{refs.uris[row]}: {what}; it must be one of {', '.join(rule.names)} "
                     "(--split_names A,B specifies others)"
                 )
-            # What could not be listed may have no split of its own.
+            # A reference with a problem may have no split: it gets one that is in use.
             found[row] = next((name for name in found if name in known), rule.names[0])
         return pa.array(found, pa.string())
 
@@ -189,12 +188,11 @@ class Annotator:
         found: Sequence[str | None]
         if rule.kind == "column":
             column = refs.text_column(rule.argument)
-            assert column is not None, "a lister yields the columns that are required"
+            assert column is not None, "listing returns the required columns"
             found = texts_of(column)
             reason = f"no value in the column {rule.argument!r}"
         else:
-            pattern = rule.pattern
-            found = [matched_text(pattern, uri) for uri in refs.uris]
+            found = first_groups(rule.argument, refs.uris)
             reason = f"the URI does not match {rule.argument!r}"
         for row, group in enumerate(found):
             if not group:

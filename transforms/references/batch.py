@@ -1,7 +1,7 @@
-"""References as columns: what flows through the graph, from the lister to the owner of a shard.
+"""A table of references: the elements of the graph, from listing to writing.
 
 As a Beam element of its own, one reference costs the local runner about 12 us and 650 bytes at
-each GroupByKey; as a row of an Arrow record batch it costs 0.4 us and some 20 bytes. A batch is
+each GroupByKey; as a row of an Arrow record batch it costs 0.4 us and about 20 bytes. A batch is
 pickled as zstd-compressed columns: even in random order, URIs share most of their text.
 """
 
@@ -28,8 +28,8 @@ from imageshards.transforms.elements import (
 from imageshards.transforms.records.columns import FeatureColumn, Type
 from imageshards.transforms.records.schemas import COLUMN
 
-# URIs and labels are bytes, because names of files need not be UTF-8. Their offsets have 64 bits,
-# because a single shard may hold a whole data set.
+# URIs and labels are bytes, because file names need not be UTF-8. Arrow's offsets have 64 bits,
+# because one batch may hold all references of a data set.
 _BYTES = pa.large_binary()
 _PROBLEM = pa.struct([("stage", pa.string()), ("error", pa.string()), ("reason", pa.string())])
 _CODECS: tuple[Codec, ...] = get_args(Codec)
@@ -55,7 +55,7 @@ _REFS_AT_A_TIME = 4096
 
 
 def use_system_allocator() -> None:
-    """Makes Arrow return freed memory to the system, in a process that only builds.
+    """Makes Arrow return freed memory to the system. For processes of a build, not for libraries.
 
     Arrow's own allocators keep freed memory: 40 MB more at 160,000 references.
     """
@@ -63,7 +63,7 @@ def use_system_allocator() -> None:
 
 
 class _Codec(threading.local):
-    """zstd contexts, which take longer to make than to use, and belong to one thread."""
+    """The zstd contexts of a thread. Creating a context takes longer than using it."""
 
     def __init__(self) -> None:
         self.compress = zstandard.ZstdCompressor(level=1).compress
@@ -78,7 +78,7 @@ class RefBatch:
     """References as columns of equal length.
 
     Attributes:
-      rows: the columns. A lister begins with uri (bytes), root (uint32, see `listed`), size (int64,
+      rows: the columns. Listing creates uri (bytes), root (uint32, see `listed`), size (int64,
         bytes or -1), stamp (int64, see `ImageRef.stamp`), problem (or null), range (or null; absent
         where all images are files), and one column for each text and feature. Annotating replaces
         root and texts with key (uint64, the shuffle key), label (bytes or null) and split. Batches
@@ -124,7 +124,7 @@ class RefBatch:
         """The references with columns that labels, splits and groups may come from.
 
         Args:
-          texts: name -> texts, None where there is no value.
+          texts: name -> texts; None means no value.
         """
         rows = self.rows
         for name, values in texts.items():
@@ -144,10 +144,10 @@ class RefBatch:
         """The references as byte ranges of one file.
 
         Args:
-          uri: of the file.
+          uri: URI of the file.
           codec: how to read the ranges.
-          offsets: of their first bytes.
-          lengths: in bytes.
+          offsets: offsets of their first bytes.
+          lengths: lengths in bytes.
         """
         columns = [
             pa.repeat(pa.scalar(to_bytes(uri), _BYTES), len(self)),
@@ -176,17 +176,17 @@ class RefBatch:
 
     @property
     def keys(self) -> np.ndarray:
-        """Shuffle keys; uint64, uncopied."""
+        """Shuffle keys; uint64, not a copy."""
         return self.rows.column("key").to_numpy()  # type: ignore[no-any-return]
 
     @property
     def sizes(self) -> np.ndarray:
-        """Sizes of the images in bytes, or -1; int64, uncopied."""
+        """Sizes of the images in bytes, or -1; int64, not a copy."""
         return self.rows.column("size").to_numpy()  # type: ignore[no-any-return]
 
     @property
     def stamps(self) -> np.ndarray:
-        """Numbers that change with the content, or 0; int64, uncopied."""
+        """Numbers that change with the content, or 0; int64, not a copy."""
         return self.rows.column("stamp").to_numpy()  # type: ignore[no-any-return]
 
     @property
@@ -258,7 +258,7 @@ class RefBatch:
         return ranges
 
     def files(self) -> Iterator[str]:
-        """Yields the URIs of the files that hold the images; that of an archive once."""
+        """Yields the URIs of the files that hold the images; the URI of an archive once."""
         if "range" not in self.rows.schema.names:
             yield from self.uris
             return
@@ -270,7 +270,7 @@ class RefBatch:
             yield to_text(uri)
 
     def with_problems(self, problems: Mapping[int, Problem]) -> RefBatch:
-        """The same references with these problems (row -> Problem) instead of theirs."""
+        """The same references, with their problems replaced by these: row -> Problem."""
         index = self.rows.schema.get_field_index("problem")
         column = _problem_column(len(self), problems)
         return RefBatch(self.rows.set_column(index, "problem", column))
@@ -285,15 +285,15 @@ class RefBatch:
         return RefBatch(self.rows.drop_columns([_PIXELS])), digests
 
     def labels_found(self) -> set[str]:
-        """The labels that occur, without repetition."""
+        """The distinct labels."""
         found = self.rows.column("label").unique().to_pylist()
         return {to_text(label) for label in found if label}
 
     def by_split(self, order: np.ndarray) -> dict[str, RefBatch]:
         """Split -> its rows, in the given order of all rows.
 
-        Keys and splits are dropped: the order and the dict hold what they say, and keys do not
-        compress (8 of some 25 bytes a reference).
+        Drops the keys and splits, which the order of rows and the keys of the dict replace; keys
+        do not compress (8 of about 25 bytes per reference).
         """
         encoded = self.rows.column("split").dictionary_encode()
         names = encoded.dictionary.to_pylist()
@@ -309,7 +309,7 @@ class RefBatch:
         return RefBatch(self.rows.take(pa.array(rows, pa.int64())))
 
     def __getitem__(self, rows: slice) -> RefBatch:
-        """A contiguous run of rows, uncopied."""
+        """A slice of consecutive rows, not a copy."""
         start, stop, _ = rows.indices(len(self))
         return RefBatch(self.rows.slice(start, max(stop - start, 0)))
 
@@ -318,7 +318,8 @@ class RefBatch:
         """All rows of the batches, in order; null in a column that their batch does not have."""
         rows = [batch.rows for batch in batches]
         if len({part.schema for part in rows}) > 1:
-            table = pa.concat_tables(map(_as_table, rows), promote_options="default")
+            tables = [pa.Table.from_batches([part]) for part in rows]
+            table = pa.concat_tables(tables, promote_options="default")
             return RefBatch(table.combine_chunks().to_batches()[0])
         return RefBatch(pa.concat_batches(rows))
 
@@ -333,10 +334,6 @@ class RefBatch:
             )  # fmt: skip
             for row, (uri, label, size, stamp, byte_range, features) in enumerate(columns):
                 yield ImageRef(uri, label, size, stamp, problems.get(row), byte_range, features)
-
-
-def _as_table(rows: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([rows])
 
 
 def binary_column(texts: Sequence[str | None]) -> pa.Array:

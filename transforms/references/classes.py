@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from imageshards.transforms.elements import BuildError
 
 BACKGROUND = "background"
-_NUMBER = re.compile(
-    r"\d+(\.0+)?", re.ASCII
-)  # 3, 03, and 3.0, which tables write in columns with gaps
+_NUMBER = re.compile(r"\d+(\.0+)?", re.ASCII)  # also 3.0, which tables write if values are missing
 _MAX_NUMBER = (1 << 20) - 1
 
 
@@ -22,11 +20,11 @@ class Classes:
     Attributes:
       names: in label order, the background class included; empty without labels.
       numbers: class text of a reference -> label number.
-      note: where they come from, for the notes of the build.
+      note: the origin of the classes, for the notes of the build.
     """
 
     names: tuple[str, ...] = ()
-    numbers: Mapping[str, int] | None = None
+    numbers: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
 
 
@@ -40,7 +38,7 @@ def number_classes(
 
     Args:
       found: texts of labels.
-      sources: where they come from: "folder", "regex", "column NAME".
+      sources: origins of the labels: "folder", "regex" or "column NAME".
       given: class names in label order. None: the texts, sorted; or, if all come from columns of
         manifests and are numbers, these numbers.
       offset: 1 reserves label 0 for the background class.
@@ -101,6 +99,6 @@ def _check_name(name: str) -> None:
         name.encode()
     except UnicodeEncodeError as error:
         raise BuildError(f"class name {name!r} is not UTF-8: rename it") from error
-    # A file of class names has one line for each, and its readers strip the lines.
+    # A file of class names has one name per line, and its readers strip the lines.
     if name.strip() != name or "\n" in name or "\r" in name:
         raise BuildError(f"class name {name!r} has a line break, or spaces at its ends: rename it")

@@ -16,10 +16,10 @@ import numpy as np
 KEY_BITS = 64
 BUCKET_BITS = 7
 BUCKETS = 1 << BUCKET_BITS
-"""References are sorted in so many groups, by the top bits of their keys.
+"""Number of groups that references are sorted in, by the top bits of their keys.
 
-A worker sorts 1/128 of the references at a time. The order does not depend on the number of groups,
-because groups follow one another in the order of their bits.
+A worker sorts 1/128 of the references at a time. The order of the data set does not depend on the
+number of groups, because the groups are in the order of these bits.
 """
 
 
@@ -28,7 +28,7 @@ def hash_keys(seed: int, texts: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray
 
     They are the halves of one keyed 128-bit BLAKE2b, little-endian.
     """
-    # Copying the state after the key is hashed costs a third less than hashing the key each time.
+    # Copying a state that has hashed the key takes a third less time than hashing the key again.
     copy = blake2b(digest_size=16, key=seed.to_bytes(8, "little"), person=b"imageshards").copy
     digests = []
     for text in texts:

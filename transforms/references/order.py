@@ -1,4 +1,4 @@
-"""The order of references: divide by key, sort, and drop duplicates."""
+"""The order of references: partition by key, sort, and drop duplicates."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def partition(batch: RefBatch) -> Iterator[tuple[int, RefBatch]]:
 def sort_group(batches: Iterable[RefBatch]) -> tuple[dict[str, RefBatch], int]:
     """Sorts all references of a bucket, and keeps one reference of each URI.
 
-    References that name a URI again with another split, label or feature are kept as rejects,
-    because at most one of them can be right.
+    A URI that was listed with different splits, labels or features is a conflict: the first
+    reference is kept, and the others become rejects.
 
     Returns:
       split -> references in key order, and the number of duplicates that were dropped.
@@ -50,9 +50,9 @@ def sort_group(batches: Iterable[RefBatch]) -> tuple[dict[str, RefBatch], int]:
 
 
 def mark_same_pixels(batch: RefBatch) -> RefBatch:
-    """Adds the problem `DuplicatePixels` to all but the first, by key, of images of equal pixels.
+    """Adds the problem `DuplicatePixels` to all images with equal pixels but the first by key.
 
-    References that name the same URI are left to `sort_group`.
+    `sort_group` handles references with the same URI.
     """
     batch, digests = batch.pop_pixels()
     uris, labels, keys = batch.uris, batch.labels, batch.keys.tolist()
@@ -74,16 +74,16 @@ def mark_same_pixels(batch: RefBatch) -> RefBatch:
 
 
 class _Row(NamedTuple):
-    """A row whose key another row has too.
+    """A row that has the same key as another row.
 
     Attributes:
-      row: in its batch.
+      row: index in its batch.
       uri: its URI.
       problem: its problem, or None.
-      facts: name -> what must be equal where a URI is named again.
-      rank: the first of the rows that name a URI is the one that is kept. It does not depend on the
-        order of arrival: rows without a problem come first; of the members of an archive with one
-        name the last, as when the archive is unpacked; then rows whose size is known.
+      facts: name -> value that must be equal in all rows with this URI.
+      rank: sort key, independent of the order of arrival: the first row of a URI is kept. Rows
+        without a problem come first; then the last of the members of an archive with one name, as
+        when the archive is unpacked; then rows whose size is known.
     """
 
     row: int
@@ -104,7 +104,7 @@ def _tied_rows(batch: RefBatch, rows: np.ndarray) -> Iterator[_Row]:
         problem = problems.get(index)
         features = values and sorted(values.items())
         file, offset = (span.uri, span.offset) if span else ("", 0)
-        # The names of records are features, so that two records may have one name by mistake.
+        # Names of records come from a feature, so two records may have the same name by mistake.
         record = f"byte {offset} of {file}" if span and span.codec == "example" else None
         facts = {"split": split, "label": label, "features": features, "record": record}
         shown = f"{problem}" if problem else ""
@@ -129,7 +129,7 @@ def _without_duplicates(batch: RefBatch, rows: np.ndarray) -> tuple[np.ndarray, 
             if not difference:
                 continue
             problems[row.row] = Problem("read", "ConflictingDuplicate", difference)
-        # Else it is a reject for a reason of its own.
+        # Otherwise the row is rejected for its own problem.
         kept.append(row.row)
     return np.array(kept, dtype=np.int64), problems
 

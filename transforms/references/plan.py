@@ -1,7 +1,7 @@
-"""The plan of a data set: its splits, shards and classes, made of counts.
+"""The plan of a data set: its splits, shards and classes, computed from counts.
 
-A `Tally` counts some references, and tallies are merged in any order. The `Plan` made of their sum
-is small, and every worker gets it.
+A `Tally` counts some references, and tallies are merged in any order. The `Plan` is computed from
+their sum. It is small, and every worker gets it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from imageshards.transforms.references.rules import KNOWN_SPLITS, ShardCounts
 
 _DIGESTED_AT_A_TIME = 1 << 14
 TARGET_SHARD_BYTES = 150_000_000
-"""Size of a shard with "auto": long enough to stream, and enough shards for many hosts."""
+"""Size of a shard with "auto": large enough to stream, small enough for many hosts to share."""
 _GUESSED_BYTES = 100_000
-"""Size of an image if no size is known: web servers are not asked twice for an image."""
+"""Assumed size of an image if no size is known. Web servers are not asked for sizes."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Tally:
       labels: texts of classes.
       listed: references that were listed, duplicates included.
       below_base: listed references whose URI is below `base_uri`.
-      duplicates: references that name a URI again.
+      duplicates: references that were dropped because another one has the same URI.
       passed_over: files that were left out because their names are not those of images.
       digests: (split, bucket) -> digest of the references in order.
-      label_sources: where labels come from: "folder", "regex" or "column NAME".
-      unpacked: URIs of plain tars that were made of compressed ones.
-      blank_lines: lines of text files that hold nothing but white space.
+      label_sources: origins of the labels: "folder", "regex" or "column NAME".
+      unpacked: URIs of plain tars that were unpacked from compressed ones.
+      blank_lines: lines of text files that hold only white space.
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -108,13 +108,12 @@ class Tally:
 
 
 def digest_of(refs: RefBatch) -> bytes:
-    """A digest of references in their order: of all that was listed, except sizes and stamps.
+    """A digest of references in their order, without sizes, stamps and `DuplicatePixels`.
 
-    Whether a file has changed, or has the same pixels as another one, concerns the shard that holds
-    it, and not the plan.
+    A changed file, or one with the pixels of another one, affects its shard and not the plan.
     """
     state = blake2b(digest_size=16)
-    # No URI and no file name holds a NUL: no store could open it.
+    # NUL separates the values: no store can open a URI that contains it.
     for start in range(0, len(refs), _DIGESTED_AT_A_TIME):
         rows = refs[start : start + _DIGESTED_AT_A_TIME].rows
         for column in ("uri", "label"):
@@ -138,7 +137,7 @@ class SplitPlan:
     Attributes:
       images: references, including those that will be rejected.
       num_shards: shards.
-      bytes: of all images; an estimate where sizes are unknown.
+      bytes: bytes of all images; an estimate if sizes are unknown.
       first_ranks: bucket -> rank of its first reference.
     """
 
@@ -150,19 +149,19 @@ class SplitPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What every worker must know about the whole data set.
+    """The facts about the whole data set that every worker needs.
 
     Attributes:
       splits: name -> plan of the split, in the order of the options or of the alphabet.
       classes: names in label order, with the background class; empty without labels.
       labels: label of a reference -> number of its class.
       listed: references that were listed, duplicates included.
-      duplicates: references that name a URI again.
+      duplicates: references that were dropped because another one has the same URI.
       passed_over: files that were left out because their names are not those of images.
-      notes: what the build decided by itself, and why, for people.
-      digest: of all references in order, the classes and the shards.
-      unpacked: URIs of plain tars that were made of compressed ones; the build deletes them.
-      compression: of the shards: "gzip", or empty.
+      notes: sentences for the user: decisions that no option made, with their reasons.
+      digest: digest of all references in order, the classes and the shards.
+      unpacked: URIs of plain tars that were unpacked from compressed ones; the build deletes them.
+      compression: compression of the shards: "gzip", or empty.
       file_format: name of the record container of the shards.
     """
 
@@ -202,7 +201,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Planner:
-    """Makes the plan, by what the options require of splits, shards and classes.
+    """Computes the plan from counts and from the options of splits, shards and classes.
 
     Attributes:
       num_shards: how many shards each split gets.
@@ -212,9 +211,9 @@ class Planner:
       label_offset: 1 reserves label 0 for a background class.
       with_labels: whether records have labels.
       base: prefix that at least one URI must have, or empty.
-      compression: of the shards: "gzip", or empty.
-      noun: what a reference is, for messages: "image" or "text".
-      record_bytes: of each record, if all have one size; 0: sizes come from the references.
+      compression: compression of the shards: "gzip", or empty.
+      noun: "image" or "text", for messages.
+      record_bytes: bytes of each record, if all have one size; 0: sizes come from the references.
       file_format: name of the record container of the shards.
     """
 
@@ -260,16 +259,15 @@ class Planner:
         if blank := tally.blank_lines:
             were = "was" if blank == 1 else "were"
             notes.append(f"{counted(blank, 'empty line')} {were} left out")
-        labels = classes.numbers or {}
         return Plan(
             splits=splits,
             classes=classes.names,
-            labels=labels,
+            labels=classes.numbers,
             listed=tally.listed,
             duplicates=tally.duplicates,
             passed_over=tally.passed_over,
             notes=tuple(notes),
-            digest=self._digest(splits, classes.names, labels, tally),
+            digest=self._digest(splits, classes, tally),
             unpacked=tally.unpacked,
             compression=self.compression,
             file_format=self.file_format,
@@ -305,15 +303,9 @@ class Planner:
                     f"--num_shards names the split {name!r}; the splits are {', '.join(names)}"
                 )
 
-    def _digest(
-        self,
-        splits: Mapping[str, SplitPlan],
-        classes: tuple[str, ...],
-        labels: Mapping[str, int],
-        tally: Tally,
-    ) -> str:
+    def _digest(self, splits: Mapping[str, SplitPlan], classes: Classes, tally: Tally) -> str:
         shards = [(name, split.num_shards) for name, split in splits.items()]
-        head = json.dumps([shards, classes, sorted(labels.items())])
+        head = json.dumps([shards, classes.names, sorted(classes.numbers.items())])
         digest = blake2b(head.encode(), digest_size=16)
         for texts in sorted(self.class_texts.items()):
             digest.update(b"%b\t%b\n" % texts)

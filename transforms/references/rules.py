@@ -1,13 +1,13 @@
 """Rules of labels, splits, groups and shard counts, parsed from the texts of their options.
 
-Parsing raises ValueError, whose message has what to write instead.
+Parsing raises ValueError, whose message contains valid values.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
@@ -15,7 +15,7 @@ from urllib.parse import unquote
 ARCHIVE_SUFFIXES = (
     ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".zip",
 )  # fmt: skip
-"""Suffixes of archives in lower case. In URIs of their members, archives are folders."""
+"""Suffixes of archives in lower case. In the URIs of its members, an archive is a folder."""
 _WEB = re.compile("https?://", re.IGNORECASE)
 _QUERY = re.compile("[?#]")
 _SPLIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -25,7 +25,7 @@ KNOWN_SPLITS = (
 """Split names that a folder or a column may use without `--split_names`."""
 
 
-def _compile(option: str, pattern: str) -> re.Pattern[str]:
+def _check_pattern(option: str, pattern: str) -> None:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
@@ -35,18 +35,12 @@ def _compile(option: str, pattern: str) -> re.Pattern[str]:
             f"{option}: {pattern!r} has no group: put parentheses around the part to take, "
             r"as in regex:([a-z]+)\d+\.jpg"
         )
-    return compiled
 
 
-def matched_text(pattern: re.Pattern[str], uri: str) -> str | None:
-    """The first group of a pattern at its first match in a URI, or None."""
-    match = pattern.search(uri)
-    return match[1] if match else None
-
-
-def _split_rule(text: str) -> tuple[str, str]:
-    kind, _, argument = text.partition(":")
-    return kind, argument
+def first_groups(pattern: str, uris: Iterable[str]) -> list[str | None]:
+    """The first group of a regular expression at its first match in each URI, or None."""
+    search = re.compile(pattern).search
+    return [match[1] if (match := search(uri)) else None for uri in uris]
 
 
 @dataclass(frozen=True)
@@ -64,22 +58,17 @@ class LabelRule:
     @classmethod
     def parse(cls, text: str) -> LabelRule:
         """From `auto`, `dirname`, `column[:NAME]`, `regex:RE` or `none`."""
-        kind, argument = _split_rule(text)
+        kind, _, argument = text.partition(":")
         if kind in ("auto", "dirname", "none") and not argument:
             return cls(kind)  # type: ignore[arg-type]
         if text == "column" or (kind == "column" and argument):
             return cls("column", argument or "label")
         if kind == "regex":
-            _compile("--labels", argument)
+            _check_pattern("--labels", argument)
             return cls("regex", argument)
         raise ValueError(
             f"--labels {text!r}: write auto, dirname, column, column:NAME, regex:RE or none"
         )
-
-    @property
-    def pattern(self) -> re.Pattern[str]:
-        """The compiled regular expression."""
-        return re.compile(self.argument)
 
     @property
     def column(self) -> str | None:
@@ -110,7 +99,7 @@ class SplitRule:
         for name in split_names:
             _check_split_name("--split_names", name)
         names = tuple(split_names) or KNOWN_SPLITS
-        kind, argument = _split_rule(text)
+        kind, _, argument = text.partition(":")
         if text == "column" or (kind == "column" and argument):
             return cls("column", names, column=argument or "split")
         if text == "folder":
@@ -160,7 +149,7 @@ def _check_split_name(option: str, name: str) -> None:
 
 @dataclass(frozen=True)
 class GroupRule:
-    """Which images must land in the same split: those of a patient, a video, a product.
+    """Which images must be in the same split, such as all images of a patient or a video.
 
     Attributes:
       kind: "uri" makes every image a group of its own.
@@ -173,20 +162,15 @@ class GroupRule:
     @classmethod
     def parse(cls, text: str) -> GroupRule:
         """From `uri`, `dirname`, `column:NAME` or `regex:RE`."""
-        kind, argument = _split_rule(text)
+        kind, _, argument = text.partition(":")
         if kind in ("uri", "dirname") and not argument:
             return cls(kind)  # type: ignore[arg-type]
         if kind == "column" and argument:
             return cls("column", argument)
         if kind == "regex":
-            _compile("--group_by", argument)
+            _check_pattern("--group_by", argument)
             return cls("regex", argument)
         raise ValueError(f"--group_by {text!r}: write dirname, column:NAME or regex:RE")
-
-    @property
-    def pattern(self) -> re.Pattern[str]:
-        """The compiled regular expression."""
-        return re.compile(self.argument)
 
     @property
     def column(self) -> str | None:
@@ -199,7 +183,7 @@ class ShardCounts:
     """How many shards a split gets.
 
     Attributes:
-      default: for every split that is not named; None is "auto": from the bytes of the split.
+      default: shards of every split that is not named; None is "auto": by the bytes of the split.
       named: split -> shards.
     """
 
@@ -208,7 +192,7 @@ class ShardCounts:
 
     @classmethod
     def parse(cls, text: str) -> ShardCounts:
-        """From `16`, `auto` or `train=1024,test=16`; splits that are not named are "auto"."""
+        """From `16`, `auto` or `train=1024,test=16`; all other splits are "auto"."""
         if text == "auto":
             return cls(None, {})
         if "=" not in text:

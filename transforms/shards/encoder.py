@@ -1,4 +1,4 @@
-"""Encodes the image of a reference as the parts of a serialized Example. Both writers use it."""
+"""Encodes the image of a reference as a serialized Example, for both writers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Rejected(Exception):
 
     Attributes:
       problem: the reason.
-      stamp: of the file as it was read; 0 if unknown.
+      stamp: stamp of the file when it was read; 0 if unknown.
     """
 
     def __init__(self, problem: Problem, stamp: int = 0) -> None:
@@ -41,12 +41,12 @@ class Encoded:
 
     Attributes:
       parts: bytes whose concatenation is the serialized Example.
-      info: the image's format, and its height and width in pixels; for a text, 1 and its length
-        in bytes.
+      info: the image's format, and its height and width in pixels; for a text, its height is 1 and
+        its width the length in bytes.
       content: the image file, the pixels or the text in the record.
       label: number of the class, or None.
       conversions: kinds of conversions that were applied to the image.
-      stamp: of the image's file as it was read; 0 if unknown.
+      stamp: stamp of the image's file when it was read; 0 if unknown.
     """
 
     parts: list[bytes]
@@ -58,7 +58,7 @@ class Encoded:
 
 
 class _Content(NamedTuple):
-    """The image, pixels or text of a record, and the values that follow from it."""
+    """The image, pixels or text of a record, and the values that are computed from it."""
 
     values: dict[str, Value]
     info: validate.ImageInfo
@@ -76,7 +76,7 @@ class ImageEncoder:
       base: prefix of URIs that `image/filename` leaves out.
       reader: reads the bytes.
       columns: features whose values come from a manifest's columns or from a TFRecord input.
-      unit: whether float pixels range from 0 to 1 instead of 0 to 255.
+      unit_range: whether float pixels range from 0 to 1 instead of 0 to 255.
       class_texts: name of a class -> its `image/class/text`, if that differs from the name.
     """
 
@@ -85,7 +85,7 @@ class ImageEncoder:
     base: str = ""
     reader: ImageReader = field(default_factory=ImageReader)
     columns: tuple[FeatureColumn, ...] = ()
-    unit: bool = True
+    unit_range: bool = True
     class_texts: Mapping[bytes, bytes] = field(default_factory=dict)
 
     @property
@@ -94,7 +94,7 @@ class ImageEncoder:
         return "full" if self.rules.rewrites_all else self.rules.check
 
     def pixel_digest(self, ref: ImageRef) -> bytes | None:
-        """Returns 16 bytes that are equal for images with equal pixels, whatever their formats.
+        """Returns 16 bytes that are equal for images with equal pixels, in any format.
 
         None if the image cannot be read or decoded; `encode` rejects it.
         """
@@ -123,7 +123,7 @@ class ImageEncoder:
           classes: label of a reference -> (number, name) of its class; empty without labels.
 
         Raises:
-          Rejected: the image cannot be read, or would not decode in training.
+          Rejected: the image cannot be read, or training could not decode it.
         """
         if ref.problem:
             raise Rejected(ref.problem)
@@ -187,7 +187,7 @@ class ImageEncoder:
             )
         data, info = image.data, image.info
         if array and array.dtype == "float32":
-            data = _as_floats(data, self.unit)
+            data = _float_levels(self.unit_range)[np.frombuffer(data, np.uint8)].tobytes()
             info = replace(info, format="float32")
         values: dict[str, Value] = {"pixels": data, "shape": SHAPE_STRUCT.pack(*shape)}
         return _Content(values, info, data, image.conversions)
@@ -207,14 +207,10 @@ class ImageEncoder:
 
 
 @cache
-def _levels(unit: bool) -> npt.NDArray[Any]:
+def _float_levels(unit_range: bool) -> npt.NDArray[Any]:
     """Returns a table: uint8 level -> float32, little-endian."""
     levels = np.arange(256, dtype=np.float32)
-    return np.divide(levels, np.float32(255 if unit else 1)).astype("<f4")
-
-
-def _as_floats(pixels: bytes, unit: bool) -> bytes:
-    return _levels(unit)[np.frombuffer(pixels, np.uint8)].tobytes()
+    return np.divide(levels, np.float32(255 if unit_range else 1)).astype("<f4")
 
 
 def _without_column(source: str, values: Mapping[str, Value], label: int | None) -> list[int]:

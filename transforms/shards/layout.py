@@ -1,8 +1,8 @@
-"""The files of a data set: their paths, who writes, clears and verifies them.
+"""The files of a data set: their paths, and how they are made, cleared and verified.
 
 `METADATA_FILES` lists every file that is not a shard. Building, `--overwrite`, resuming, `verify`,
-`reshard` and `publish` follow the list: to add a file, add one entry. A file that follows from
-build.json and the schema alone needs nothing but an entry with `make`.
+`reshard` and `publish` use the list: to add a file, add one entry. For a file that can be computed
+from build.json and the schema, an entry with `make` is sufficient.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ Cleared = Literal["first", "next", "last", "never"]
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """What derived metadata files are made of.
+    """The facts that derived metadata files are computed from.
 
     Attributes:
       build: the content of build.json.
-      schema: of the records.
+      schema: the schema of the records.
     """
 
     build: Mapping[str, Any]
@@ -70,17 +70,17 @@ class MetadataFile:
     """One kind of file in a data set's folder.
 
     Attributes:
-      path: below the folder. `{shard}`: one file for each shard, of that file name; `{index}`: of
-        the name of its index file; `{part}`: one for each part of rejects.jsonl; `{label}`: the
-        key of the label feature with dots for slashes, no file without labels.
-      make: returns the content, for a file that follows from build.json and the schema. Building
-        and resharding write it; `verify` makes it again and compares.
+      path: path below the folder. It may contain `{shard}` or `{index}` (one file for each shard;
+        the name of the shard or of its index), `{part}` (one file for each part of rejects.jsonl),
+        or `{label}` (the key of the label feature with dots for slashes; no file without labels).
+      make: computes the content from build.json and the schema. Building and resharding write it;
+        `verify` compares it with the file.
       check: returns whether a content fits the data set; `verify` calls it.
       resharded: whether `reshard` copies the file.
-      cleared: when `--overwrite`, and `publish` for an old version, delete the file: "first",
-        since its presence declares the data set complete; "next"; "last", since it lists what else
-        to delete; "never": `publish` does it itself.
-      rewritten: whether the file is deleted as soon as a resumed build writes a shard again.
+      cleared: when `--overwrite`, and `publish` for an old version, delete the file: "first", since
+        this file marks the data set as complete; "next"; "last", since it lists the other files to
+        delete; "never", since `publish` deletes it itself.
+      rewritten: whether the file is deleted before a resumed build writes a shard again.
     """
 
     path: str
@@ -120,9 +120,9 @@ def _has_all_rejects(facts: DatasetFacts, content: bytes) -> bool:
 
 
 METADATA_FILES: dict[str, MetadataFile] = {
-    # Written last, by `finish`: its presence means that the data set is complete.
+    # Marks the data set as complete; by `finish`, after all other files.
     "dataset_info": MetadataFile("dataset_info.json", cleared="first", rewritten=True),
-    # With dataset_info.json, what `tfds.builder_from_directory` reads.
+    # With dataset_info.json, the input of `tfds.builder_from_directory`.
     "features": MetadataFile("features.json", make=_features),
     # Class names in label order, under the name that TensorFlow Datasets expects.
     "labels": MetadataFile("{label}.labels.txt", make=_class_names),
@@ -136,17 +136,17 @@ METADATA_FILES: dict[str, MetadataFile] = {
     "leaks": MetadataFile("metadata/leaks.jsonl", resharded=True),
     # Offsets and sizes of a shard's records; by the writer of the shard.
     "index": MetadataFile("metadata/index/{index}"),
-    # A shard's report, and what it was written from; by its writer, after the shard.
+    # A shard's report and fingerprint; by its writer, after the shard.
     "shard_state": MetadataFile("metadata/shards/{shard}.json", rewritten=True),
     # Eight bytes per record that identify the image, to find leaks; by the writer of the shard.
     "digests": MetadataFile("metadata/shards/{shard}.digests"),
     # The rejects of a shard or, with --writer=beam, of a split; by its writer.
     "rejects_part": MetadataFile("metadata/shards/{part}.rejects.jsonl"),
-    # Which build the folder belongs to; by `claim`, before the first shard.
+    # Identifies the build that the folder belongs to; by `claim`, before the first shard.
     "plan": MetadataFile("metadata/shards/plan.json", cleared="last"),
-    # Which data set `reshard` filled the folder from; takes the place of the plan.
+    # Identifies the data set that `reshard` read; replaces the plan.
     "reshard": MetadataFile("metadata/shards/reshard.json", cleared="last"),
-    # That the data set is a published version, and of which inputs; by `publish`.
+    # Marks a published version, with the fingerprint of its inputs; by `publish`.
     "published": MetadataFile("metadata/published.json", cleared="never"),
 }
 """Name -> file. Shards themselves are `Layout.shard`."""
@@ -186,8 +186,8 @@ class Layout:
 
         Args:
           name: its name in the table.
-          shards: of which the files are.
-          label_keys: keys of the label feature.
+          shards: the shards whose files are returned, for files of shards.
+          label_keys: keys of the label feature, for files with `{label}`.
         """
         path = METADATA_FILES[name].path
         fields: list[dict[str, str]] = [{}]
@@ -242,7 +242,7 @@ class Layout:
 
     @property
     def metadata(self) -> str:
-        """The folder of what is neither a shard nor for TensorFlow Datasets."""
+        """The folder of the files that are neither shards nor for TensorFlow Datasets."""
         return storage.join(self.root, "metadata")
 
     @property
@@ -252,7 +252,7 @@ class Layout:
 
     @property
     def state(self) -> str:
-        """The folder of what a resumed build needs; unfinished local files are there too."""
+        """The folder of the state of a build, and of unfinished local files."""
         return storage.join(self.metadata, "shards")
 
     def shard(self, shard: ShardId) -> str:
@@ -285,13 +285,13 @@ class Layout:
         ]
 
     def write_derived(self, facts: DatasetFacts) -> None:
-        """Writes the files that follow from build.json and the schema."""
+        """Writes the files that are computed from build.json and the schema."""
         for file, uri in self.files_of(facts):
             if file.make:
                 self.write(uri, file.make(facts))
 
     def begin_rewrite(self, shard: ShardId) -> None:
-        """Deletes the files that are not true while a shard is being written."""
+        """Deletes the files that are outdated as soon as a shard is written again."""
         rewritten = [name for name, file in METADATA_FILES.items() if file.rewritten]
         storage.delete([uri for name in rewritten for uri in self.uris(name, [shard])])
 

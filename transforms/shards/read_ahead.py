@@ -1,4 +1,4 @@
-"""Reads and encodes images in threads, ahead of the thread that writes them. Pure."""
+"""Reads and encodes images in threads, ahead of the thread that writes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.shards.encoder import Encoded, Rejected
 
 IN_FLIGHT_BYTES = 64 << 20
-"""No further read starts while more bytes than this wait to be written."""
+"""No read starts while more bytes than this are read and not yet written."""
 _TASK_BYTES = IN_FLIGHT_BYTES // 8
 _FIRST_GUESS_BYTES = 4 << 20
 """Assumed size of an image that was listed without one, until some have been read."""

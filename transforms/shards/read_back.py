@@ -24,7 +24,7 @@ class Record:
     """A parsed record.
 
     Attributes:
-      offset: of its first stored byte in the file.
+      offset: offset of its first stored byte in the file.
       size: as stored, in bytes.
       values: key -> list of values: bytes, int or float.
     """
@@ -72,7 +72,7 @@ def read_record(uri: str, offset: int, size: int) -> Record:
     """Returns the parsed record at a position that the index file gives.
 
     Raises:
-      CorruptRecord: there is no sound record.
+      CorruptRecord: the position holds no record, or a damaged one.
       CorruptExample: it is not a tf.train.Example.
     """
     container = container_of_file(uri)
@@ -93,7 +93,7 @@ def scan_shard(
     Args:
       uri: the file.
       shard: the shard.
-      schema: of its records.
+      schema: schema of its records.
       conversions: (kinds, records) for the report, since records do not contain them.
 
     Raises:

@@ -1,6 +1,6 @@
-"""The state file of a finished shard, by which a resumed build knows that it need not write it.
+"""The state file of a finished shard: a resumed build skips shards whose state is unchanged.
 
-The state file holds the shard's report, and a fingerprint of everything that decides its bytes.
+The file holds the shard's report, and a fingerprint of everything that affects its bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import blake2b
 from importlib import metadata
-from typing import Any
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import RejectReport, ShardId, ShardReport
@@ -21,12 +20,12 @@ from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import digest_of, problems_text
 from imageshards.transforms.shards.layout import Layout, read_json, to_json
 
-# Errors of remote files that another attempt may not meet. Of local files, the stamps decide.
+# Errors of remote files that may not occur again. Local files have stamps, which show a change.
 _TRANSIENT = frozenset(
     {"HttpError", "Timeout", "Forbidden", "TooManyRedirects", "Missing", "Unreadable", "Changed"}
 )
 _ZLIB = f"zlib={zlib.ZLIB_RUNTIME_VERSION}"
-"""Another version may compress to other bytes."""
+"""Another version may write other bytes."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class ShardResult:
     """A finished shard.
 
     Attributes:
-      report: what it holds.
+      report: its counts and statistics.
       rejects: the part of rejects.jsonl with its rejects; None without rejects.
       resumed: whether an earlier run had written it.
     """
@@ -45,12 +44,12 @@ class ShardResult:
 
 
 def shard_fingerprint(shard: ShardId, refs: RefBatch, settings: str) -> str:
-    """Returns a digest of all that decides a shard's bytes.
+    """Returns a digest of everything that affects a shard's bytes.
 
     Args:
       shard: the shard.
       refs: its references, with the sizes and stamps of their files.
-      settings: digest of the options that decide bytes.
+      settings: digest of the options that affect the shards' bytes.
     """
     settings += _ZLIB if shard.compression else ""
     state = blake2b(settings.encode() + digest_of(refs), digest_size=16)
@@ -61,7 +60,7 @@ def shard_fingerprint(shard: ShardId, refs: RefBatch, settings: str) -> str:
 
 @cache
 def _image_libraries() -> str:
-    """The versions of the libraries that read and write pixels: others may write other bytes."""
+    """The versions of the libraries that read and write pixels, which may affect the bytes."""
     found = []
     for name in ("pillow", "simplejpeg", "pillow-heif"):
         with suppress(metadata.PackageNotFoundError):
@@ -95,10 +94,10 @@ def write_state(
     """Writes the state file of a shard.
 
     Args:
-      layout: of the data set.
+      layout: paths of the data set.
       result: the shard.
       fingerprint: see `shard_fingerprint`.
-      stamps: of `files_without_stamp`, as they were read.
+      stamps: stamps of `files_without_stamp` when they were read.
     """
     report = asdict(result.report)
     if result.report.shard.file_format == "tfrecord":
@@ -120,7 +119,7 @@ def finished_shard(
 
     Args:
       shard: the shard.
-      layout: of the data set.
+      layout: paths of the data set.
       fingerprint: see `shard_fingerprint`.
       unstamped: see `files_without_stamp`.
       digests: whether the shard must have a file of digests.
@@ -128,7 +127,13 @@ def finished_shard(
     state = read_json(layout.shard_state(shard))
     if not state or state["fingerprint"] != fingerprint or "stamps" not in state:
         return None
-    report = _parse_report(shard, state["report"])
+    found = state["report"]
+    # JSON has only lists, and keys that are texts.
+    changed = {name: tuple(found[name]) for name in ("smallest", "largest")} | {
+        name: {int(key): count for key, count in found[name].items()}
+        for name in ("labels", "long_sides")
+    }
+    report = ShardReport(**found | changed | {"shard": shard})
     rejects = RejectReport(**state["rejects"]) if state["rejects"] else None
     if storage.size(layout.shard(shard)) != (report.bytes if report.records else -1):
         return None
@@ -142,20 +147,3 @@ def finished_shard(
     if state["stamps"] != _stamps_digest(stamp for _, stamp in storage.stats(unstamped)):
         return None
     return ShardResult(report, rejects, resumed=True)
-
-
-def _parse_report(shard: ShardId, values: dict[str, Any]) -> ShardReport:
-    # JSON has text keys and lists only.
-    return ShardReport(
-        shard=shard,
-        records=values["records"],
-        bytes=values["bytes"],
-        crc32c=values["crc32c"],
-        labels={int(label): count for label, count in values["labels"].items()},
-        formats=values["formats"],
-        long_sides={int(bound): count for bound, count in values["long_sides"].items()},
-        smallest=tuple(values["smallest"]),
-        largest=tuple(values["largest"]),
-        converted=values["converted"],
-        conversions=values["conversions"],
-    )

@@ -1,4 +1,4 @@
-"""Counts of the records in a shard, and their sum over shards. Pure."""
+"""Counts of the records in a shard, and their sum over shards."""
 
 from __future__ import annotations
 

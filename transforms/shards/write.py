@@ -1,6 +1,6 @@
 """Writes one shard: encodes its images in order and streams the records to its file.
 
-No image is sent to another worker, and memory is that of the reads in flight.
+No image is sent to another worker, and only the images in flight are in memory.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from imageshards.transforms.shards.stats import ShardStats
 
 @dataclass(frozen=True)
 class ShardJob:
-    """All that a worker needs to write one shard; a few bytes per image.
+    """Everything that a worker needs to write one shard; a few bytes per image.
 
     Attributes:
       shard: the shard.
       refs: its references, in order.
       classes: label of a reference -> (number, name) of its class.
-      layout: of the data set.
-      encoder: reference -> record.
-      settings: digest of the options that decide bytes.
-      digests: whether to write the images' digests, which leaks between splits are found by.
+      layout: paths of the data set.
+      encoder: encodes a reference as a record.
+      settings: digest of the options that affect the shards' bytes.
+      digests: whether to write the digests of the images, to find leaks between splits.
     """
 
     shard: ShardId
@@ -103,7 +103,7 @@ def write_shard(job: ShardJob, ahead: ReadAhead | None) -> ShardResult:
 def write_rejects(
     layout: Layout, split: str, part: str, rejects: Iterable[Reject]
 ) -> RejectReport | None:
-    """Writes a part of rejects.jsonl; without rejects, deletes what an earlier run wrote."""
+    """Writes a part of rejects.jsonl; without rejects, deletes the part of an earlier run."""
     errors: Counter[str] = Counter()
     lines = []
     for reject in rejects:

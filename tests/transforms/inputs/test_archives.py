@@ -522,6 +522,6 @@ def test_utf8_names_of_a_zip_are_read_without_their_flag(tmp_path: Path):
     assert found(tmp_path / "a.zip") == {"ü.jpg": b"1"}
 
 
-def test_archives_are_recognised_by_their_suffix():
-    assert archives.Archive.recognises("gs://b/A.TAR.GZ")
-    assert not archives.Archive.recognises("/d/tar")
+def test_archives_are_recognized_by_their_suffix():
+    assert archives.Archive.recognizes("gs://b/A.TAR.GZ")
+    assert not archives.Archive.recognizes("/d/tar")

@@ -10,8 +10,13 @@ from helpers import build_json, image_bytes, records
 
 from imageshards.pipeline.fingerprint import fingerprint
 from imageshards.transforms import storage
-from imageshards.transforms.inputs import sources
-from imageshards.transforms.inputs.kind import InputKind, ListingOptions, WorkUnit
+from imageshards.transforms.inputs.kind import (
+    KINDS,
+    InputKind,
+    ListingOptions,
+    WorkUnit,
+    register,
+)
 from imageshards.transforms.inputs.listed import Listed, ListedRows
 
 BYTES_OF_A_UNIT = 200
@@ -27,7 +32,7 @@ class ListFile(InputKind):
     noun = "a .lst file"
 
     @classmethod
-    def recognises(cls, uri: str) -> bool:
+    def recognizes(cls, uri: str) -> bool:
         return uri.endswith(".lst")
 
     def units(self, options: ListingOptions) -> Iterator[WorkUnit]:
@@ -51,17 +56,17 @@ class ListFile(InputKind):
 
 
 @pytest.fixture
-def lst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def lst(tmp_path: Path) -> Iterator[Path]:
     """50 images in a .lst file, and the kind that reads it."""
-    monkeypatch.setattr(sources, "KINDS", [*sources.KINDS])
-    sources.register(ListFile)
+    register(ListFile)
     rows = []
     for number in range(50):
         (tmp_path / f"{number}.jpg").write_bytes(image_bytes(number))
         rows.append(f"{number}.jpg {'odd' if number % 2 else 'even'}\n")
     path = tmp_path / "images.lst"
     path.write_text("".join(rows))
-    return path
+    yield path
+    KINDS.remove(ListFile)
 
 
 def test_a_new_kind_of_input_takes_a_whole_build(build: Build, lst: Path, tmp_path: Path):

@@ -100,9 +100,9 @@ def test_a_pattern_names_many_files(tmp_path: Path):
 @pytest.mark.parametrize(
     "name", ["a-00000-of-00001", "d-train.tfrecord-00000-of-00010", "A.TFRecords"]
 )
-def test_tfrecord_files_are_recognised_by_their_names(name: str):
-    assert tfrecords.TFRecordFile.recognises(f"gs://b/{name}")
-    assert not tfrecords.TFRecordFile.recognises(f"gs://b/{name}.idx")
+def test_tfrecord_files_are_recognized_by_their_names(name: str):
+    assert tfrecords.TFRecordFile.recognizes(f"gs://b/{name}")
+    assert not tfrecords.TFRecordFile.recognizes(f"gs://b/{name}.idx")
 
 
 def test_what_is_wrong_with_a_record_is_a_reject(tmp_path: Path):
