@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -117,7 +116,8 @@ class BuildOptions:
     @property
     def settings(self) -> str:
         """A digest of `recorded`: only builds for which it is equal resume each other."""
-        from hashlib import blake2b  # --help does not need it
+        import json  # --help needs neither of them
+        from hashlib import blake2b
 
         digested = {
             name: value
@@ -133,6 +133,8 @@ class BuildOptions:
         Args:
           recorded: the other build's options, as its plan.json has them.
         """
+        import json
+
         defaults = {name: option.default for name, option in self.declared().items()}
         # Tuples are lists in JSON.
         mine = json.loads(json.dumps({**defaults, **self.recorded}))

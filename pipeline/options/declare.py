@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
-from imageshards.transforms.elements import UsageError
+from imageshards.pipeline.options.parser import refuse
 
 Value = bool | int | float | str | tuple[str, ...]
 
@@ -112,7 +112,7 @@ class Option:
           UsageError: a text is empty, or is no number where one is expected.
         """
         if "" in texts and not self.required:
-            raise UsageError(f"{self.flag} is empty: specify a value, or omit the option")
+            refuse(f"{self.flag} is empty: specify a value, or omit the option")
         if self.parse:
             return self.parse(texts)
         if isinstance(self.default, tuple):
@@ -122,7 +122,7 @@ class Option:
         except ValueError:
             kind = "an integer" if isinstance(self.default, int) else "a number"
             span = f" from {self._range()}" if self.limits else ""
-            raise UsageError(f"invalid {self.flag} {texts[-1]!r}: expected {kind}{span}") from None
+            refuse(f"invalid {self.flag} {texts[-1]!r}: expected {kind}{span}")
 
     def check(self, value: Any) -> None:
         """Checks a single value.
@@ -131,7 +131,7 @@ class Option:
           UsageError: the value is missing, or not one that is allowed.
         """
         if self.required and not value:
-            raise UsageError(f"{self.flag} is missing: specify {self.required}")
+            refuse(f"{self.flag} is missing: specify {self.required}")
         expected = ""
         if self.choices and value not in self.allowed:
             expected = " or ".join(map(str, self.allowed))
@@ -140,7 +140,7 @@ class Option:
         elif self.pattern and not re.fullmatch(self.pattern, value):
             expected = self.expected
         if expected:
-            raise UsageError(f"invalid {self.flag} {value!r}: expected {expected}")
+            refuse(f"invalid {self.flag} {value!r}: expected {expected}")
 
 
 def option(default: Any, help: str, **details: Any) -> Any:

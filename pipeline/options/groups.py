@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from imageshards.pipeline.options.beam_arguments import is_beam_label
 from imageshards.pipeline.options.declare import Group, option
-from imageshards.transforms.elements import UsageError
-from imageshards.transforms.records.schemas import SCHEMAS
+from imageshards.pipeline.options.parser import refuse
 
 AUTO = "auto"
 _MAX_SIDE = 65_500
@@ -21,12 +20,15 @@ _SPLIT = "[A-Za-z][A-Za-z0-9_]*"
 _RULE_WITH_GROUP = r"regex:[^\n\r]*\([^\n\r]+\)[^\n\r]*"
 
 
+# --help does not need the schemas and the containers.
 def _schemas() -> Iterable[str]:
+    from imageshards.transforms.records.schemas import SCHEMAS
+
     return SCHEMAS
 
 
 def _containers() -> Iterable[str]:
-    from imageshards.transforms.records.containers import CONTAINERS  # --help does not need them
+    from imageshards.transforms.records.containers import CONTAINERS
 
     return CONTAINERS
 
@@ -38,7 +40,7 @@ def _label_rule(texts: Sequence[str]) -> str:
 def _features_from(texts: Sequence[str]) -> tuple[str, ...]:
     columns = tuple(column for text in texts for column in text.split(","))
     if "none" in columns and len(columns) > 1:
-        raise UsageError("invalid --features_from: none cannot be combined with columns")
+        refuse("invalid --features_from: none cannot be combined with columns")
     return () if columns == ("none",) else columns
 
 

@@ -8,7 +8,7 @@ from imageshards.pipeline.assembly import BuildSpec, default_name
 from imageshards.pipeline.options import documents
 from imageshards.pipeline.options.beam_arguments import with_runner
 from imageshards.pipeline.options.build_options import _OF_VERSION_0_1_0, BuildOptions
-from imageshards.pipeline.options.parser import check_beam_arguments
+from imageshards.pipeline.options.command_line import check_beam_arguments
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.images.resize import MAX_SIDE, RULE
