@@ -56,7 +56,7 @@ def run(args: Namespace, begin: float) -> int:
         if workers != 1 and options.execution.writer == "shard":
             from imageshards.transforms.shards.workers import start_server
 
-            start_server()  # it starts while Beam is loaded
+            start_server()  # the server process starts while Beam is loaded
         if args.own_process:
             load_beam(lean=is_in_process(complete))
             logs.set_up(verbose=command.verbose)
@@ -71,7 +71,7 @@ def run(args: Namespace, begin: float) -> int:
 
 @contextmanager
 def _completed(beam_arguments: list[str], spec: BuildSpec) -> Iterator[list[str]]:
-    """Beam's arguments with those that Dataflow needs and that can be derived."""
+    """Yields Beam's arguments; for Dataflow, missing ones that can be derived are added."""
     if not is_dataflow(beam_arguments):
         yield beam_arguments
         return

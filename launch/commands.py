@@ -1,6 +1,6 @@
-"""The commands of `imageshards`, in one table: their arguments, and what runs them.
+"""The commands of `imageshards`: one table of their arguments and functions.
 
-What a command needs is imported when it runs, so that `imageshards --help` is fast.
+Each command imports its modules when it runs, so that `imageshards --help` is fast.
 """
 
 from __future__ import annotations

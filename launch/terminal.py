@@ -28,7 +28,7 @@ def count(text: str) -> int:
     """Parses a number from 0.
 
     Raises:
-      ArgumentTypeError: it is not such a number.
+      ArgumentTypeError: the text is not such a number.
     """
     if not text.isdecimal():
         raise ArgumentTypeError(f"expected a number from 0, not {text!r}")

@@ -35,7 +35,7 @@ def _add(parser: argparse._ArgumentGroup, option: Option) -> None:
     if option.is_switch:
         details["action"] = "store_true"
     else:
-        details.update(action="append", default=[], metavar=option.metavar)
+        details.update(action="append", default=[], metavar=option.shown_metavar)
     parser.add_argument(option.flag, *option.aliases, dest=option.name, **details)
 
 
