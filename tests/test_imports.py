@@ -182,3 +182,16 @@ def test_help_imports_nothing_heavy():
     )
     assert "imageshards.pipeline.options" in loaded
     assert not {"apache_beam", "numpy", "PIL", "pyarrow", "rich"} & loaded
+
+
+MOST_PARAMETERS = 8
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_function_takes_more_than_eight_parameters(path: Path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = node.args
+            every = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+            names = [argument.arg for argument in every if argument.arg not in ("self", "cls")]
+            assert len(names) <= MOST_PARAMETERS, f"{node.name}: {names}"

@@ -98,7 +98,7 @@ def test_a_data_set_of_texts_has_no_sheet(build: Build, tmp_path: Path, command:
     build(tmp_path / "a.txt", num_shards="1", features="text", labels="none")
     code, _, err = command("inspect", tmp_path / "out", "--contact_sheet", tmp_path / "a.png")
     assert code == 2
-    assert "holds texts" in err
+    assert "contains texts, not images" in err
 
 
 def test_a_shard_has_a_sheet_too(

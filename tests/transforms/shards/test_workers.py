@@ -56,7 +56,7 @@ def test_workers_are_refused_where_the_runner_has_its_own(
         assert "--workers is for the local runner in one process" in capsys.readouterr().err
     for value in ("0", "many", "-1", "1.5"):
         assert main([*build, f"--workers={value}"]) == 2
-        assert "write auto or a number from 1" in capsys.readouterr().err
+        assert "expected auto or a number from 1" in capsys.readouterr().err
 
 
 @pytest.fixture
