@@ -3,19 +3,19 @@
 The command `imageshards build` makes a data set. In Python:
 
 - `imageshards.reader` reads one: `imageshards.reader.load("dataset", "train", batch_size=128)`.
-- The PTransforms of the build work in other pipelines too. `ReadReferences` lists images,
-  `WriteDataset` writes the data set of the references that it is given; the steps of `WriteDataset`
-  are `ShuffleReferences` and `WriteShards`. A `BuildSpec` of `BuildOptions` has their arguments.
+- The PTransforms of the build work in other pipelines too. `ReadReferences` lists images, and
+  `WriteDataset` writes a data set of these references. Its steps are `ShuffleReferences` and
+  `WriteShards`. `BuildSpec(BuildOptions.of(...))` has the arguments of all of them.
 
-Importing this package costs about a millisecond. It imports Beam, TensorFlow or Pillow only when
-something that needs them is used.
+Importing this package takes about a millisecond. Beam, TensorFlow and Pillow are imported when an
+attribute that needs them is used first.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # as type checkers know it; importing typing costs 8 ms
+TYPE_CHECKING = False  # type checkers recognize the name; importing typing takes 8 ms
 if TYPE_CHECKING:
     from typing import Any
 

@@ -1,4 +1,4 @@
-"""`python -m imageshards` is the command `imageshards`."""
+"""Runs the command `imageshards`: `python -m imageshards build ...`."""
 
 from imageshards.launch.cli import entry
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from imageshards.launch.terminal import complain
+from imageshards.launch import logs
+from imageshards.launch.load import WORKER_SETTINGS, hidden, load_beam
+from imageshards.launch.terminal import complain, show
+from imageshards.pipeline.assembly import BuildSpec
+from imageshards.pipeline.job.failures import JobError
 from imageshards.pipeline.options.beam_arguments import (
     beam_labels,
     ignored_options,
@@ -19,8 +22,7 @@ from imageshards.pipeline.options.beam_arguments import (
     with_runner,
 )
 from imageshards.pipeline.options.build_options import BuildOptions
-from imageshards.pipeline.options.groups import CommandOptions
-from imageshards.pipeline.options.parser import (
+from imageshards.pipeline.options.command_line import (
     check_beam_arguments,
     check_no_input,
     command_options_from,
@@ -28,25 +30,24 @@ from imageshards.pipeline.options.parser import (
     waits,
     worker_processes,
 )
+from imageshards.pipeline.options.groups import CommandOptions
 
 if TYPE_CHECKING:
-    from imageshards.pipeline.assembly import BuildSpec
     from imageshards.pipeline.job.submission import Submission
     from imageshards.pipeline.job.summary import Summary
 
 
-def run(args: Namespace) -> int:
-    """Runs the command and returns its exit code."""
+def run(args: Namespace, begin: float) -> int:
+    """Runs the command and returns its exit code.
+
+    Args:
+      args: the parsed command line.
+      begin: `time.perf_counter()` at the start of the command.
+    """
     if not args.input:
         check_no_input(args.beam_arguments)
-    begin = time.perf_counter()
     options: BuildOptions = options_from(args)
     command = command_options_from(args)
-    # Imported here because --help does not need them.
-    from imageshards.launch import logs
-    from imageshards.launch.load import WORKER_SETTINGS, hidden, load_beam
-    from imageshards.pipeline.assembly import BuildSpec
-
     spec = BuildSpec(options)  # reports wrong combinations before Beam is loaded
     beam_arguments = with_runner([*args.beam_arguments, *beam_labels(args.labels)])
     workers = worker_processes(options, command, beam_arguments)
@@ -55,7 +56,7 @@ def run(args: Namespace) -> int:
         if workers != 1 and options.execution.writer == "shard":
             from imageshards.transforms.shards.workers import start_server
 
-            start_server()  # it starts while Beam is loaded
+            start_server()  # the server process starts while Beam is loaded
         if args.own_process:
             load_beam(lean=is_in_process(complete))
             logs.set_up(verbose=command.verbose)
@@ -70,7 +71,7 @@ def run(args: Namespace) -> int:
 
 @contextmanager
 def _completed(beam_arguments: list[str], spec: BuildSpec) -> Iterator[list[str]]:
-    """Beam's arguments with those that Dataflow needs and that can be derived."""
+    """Yields Beam's arguments; for Dataflow, missing ones that can be derived are added."""
     if not is_dataflow(beam_arguments):
         yield beam_arguments
         return
@@ -100,7 +101,6 @@ def _launch(
     begin: float | None,
 ) -> int:
     """Runs the build and prints the result; without `begin` submits it and does not wait."""
-    from imageshards.pipeline.job.failures import JobError
     from imageshards.pipeline.run import run, submit
 
     submitted: list[Submission] = []
@@ -129,5 +129,4 @@ def _launch(
         if not submitted:
             raise
         return complain(f"interrupted; the job continues: {submitted[0].link}", 130)
-    print(result.to_json() if command.json else result)
-    return 0
+    return show(result, json=command.json)

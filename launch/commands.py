@@ -1,22 +1,23 @@
-"""The commands of `imageshards`, in one table: their arguments, and what runs them."""
+"""The commands of `imageshards`: one table of their arguments and functions.
+
+Each command imports its modules when it runs, so that `imageshards --help` is fast.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from imageshards.launch import build, schedule
-from imageshards.launch.terminal import add_common, complain, count
-from imageshards.pipeline.options.parser import add_options
-from imageshards.transforms.elements import UsageError
+from imageshards.launch import schedule
+from imageshards.launch.terminal import add_common, complain, count, show
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """One command.
 
     Attributes:
@@ -24,7 +25,7 @@ class Command:
       declare: adds its arguments to a parser.
       run: runs it and returns the exit code.
       description: for its own `--help`; empty: `help`.
-      takes_beam_arguments: whether arguments that are not declared are Beam's; else they are
+      takes_beam_arguments: whether undeclared arguments are passed to Beam. Otherwise they are
         errors.
     """
 
@@ -33,6 +34,19 @@ class Command:
     run: Callable[[Namespace], int]
     description: str = ""
     takes_beam_arguments: bool = False
+
+
+def _declare_build(parser: ArgumentParser) -> None:
+    from imageshards.pipeline.options.command_line import add_options
+
+    add_options(parser)
+
+
+def _build(args: Namespace) -> int:
+    begin = time.perf_counter()
+    from imageshards.launch.build import run
+
+    return run(args, begin)
 
 
 def _declare_verify(parser: ArgumentParser) -> None:
@@ -50,7 +64,7 @@ def _verify(args: Namespace) -> int:
     verdict = verify(args.output, sample=args.sample)
     for problem in verdict.problems:
         complain(problem, 1)
-    print(verdict.to_json() if args.json else verdict)
+    show(verdict, json=args.json)
     return 1 if verdict.problems else 0
 
 
@@ -97,6 +111,8 @@ def _show_images(args: Namespace) -> None:
         print(f"\n  no images to show: {error}")
         return
     if sheet is None:
+        from imageshards.transforms.elements import UsageError
+
         if args.contact_sheet:
             raise UsageError(f"--contact_sheet: {args.path} contains texts, not images")
     elif args.contact_sheet:
@@ -120,9 +136,7 @@ def _declare_reshard(parser: ArgumentParser) -> None:
 def _reshard(args: Namespace) -> int:
     from imageshards.pipeline.reshard import reshard
 
-    done = reshard(args.source, args.output, args.num_shards)
-    print(done.to_json() if args.json else done)
-    return 0
+    return show(reshard(args.source, args.output, args.num_shards), json=args.json)
 
 
 def _declare_advise(parser: ArgumentParser) -> None:
@@ -136,9 +150,7 @@ def _declare_advise(parser: ArgumentParser) -> None:
 def _advise(args: Namespace) -> int:
     from imageshards.reader.advise import advise
 
-    advice = advise(args.source, args.hosts)
-    print(advice.to_json() if args.json else advice)
-    return 0
+    return show(advise(args.source, args.hosts), json=args.json)
 
 
 def _declare_features(parser: ArgumentParser) -> None:
@@ -159,8 +171,8 @@ def _features(args: Namespace) -> int:
 COMMANDS = {
     "build": Command(
         "build a data set of images",
-        add_options,
-        build.run,
+        _declare_build,
+        _build,
         "Builds a data set. Options of Beam are accepted too: --runner, --project, "
         "--temp_location, --direct_num_workers, ...",
         takes_beam_arguments=True,

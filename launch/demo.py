@@ -19,7 +19,7 @@ Its report: {output}/metadata/report.html"""
 
 
 def write_digits(folder: Path) -> int:
-    """Writes the digits as greyscale PNG files of 8 x 8 pixels: FOLDER/CLASS/NUMBER.png.
+    """Writes the digits as grayscale PNG files of 8 x 8 pixels: FOLDER/CLASS/NUMBER.png.
 
     Returns:
       The number of files.

@@ -1,4 +1,4 @@
-"""Which logs of Beam and its runners reach stderr, in the command's own process."""
+"""Selects the logs of Beam and its runners that reach stderr, in the command's own process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def set_up(*, verbose: bool) -> None:
     )
 
 
-# Beam logs under these names what job servers and workers log, including such errors.
+# Beam relays the logs of job servers and workers, including their tracebacks, by these loggers.
 _RUNNERS = re.compile(r"root$|PrismRunner|SdkWorker|\w+JobServer$")
 
 

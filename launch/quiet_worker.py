@@ -1,4 +1,4 @@
-"""A worker process of the local runner that has our settings and prints no tracebacks.
+"""A worker process of the local runner that imports `worker_settings` and prints no tracebacks.
 
 The command prints the worker's error in one line.
 """

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser, Namespace
-from dataclasses import asdict
 
-from imageshards.launch.terminal import add_common, count
-from imageshards.pipeline.options.parser import add_options, check_beam_arguments, options_from
-from imageshards.transforms.elements import counted
+from imageshards.launch.terminal import add_common, count, show
 
 
 def declare_fingerprint(parser: ArgumentParser) -> None:
     """Adds the arguments of `imageshards fingerprint`."""
+    from imageshards.pipeline.options.command_line import add_options
+
     parser.add_argument("--skip_missing", action="store_true", help="skip inputs without any image")
     add_options(parser)
 
@@ -41,9 +39,14 @@ def declare_publish(parser: ArgumentParser) -> None:
 
 def fingerprint(args: Namespace) -> int:
     """Runs `imageshards fingerprint`."""
+    import json
+    from dataclasses import asdict
+
     from imageshards.pipeline.assembly import BuildSpec
     from imageshards.pipeline.fingerprint import fingerprint
+    from imageshards.pipeline.options.command_line import check_beam_arguments, options_from
     from imageshards.pipeline.publish import state_of
+    from imageshards.transforms.elements import counted
 
     spec = BuildSpec(options_from(args))
     inputs, output = spec.options.inputs, spec.options.output.output
@@ -56,7 +59,7 @@ def fingerprint(args: Namespace) -> int:
         exclude=spec.layout.root,
         skip_missing=args.skip_missing,
     )
-    state, version = ("empty", "")
+    state, version = "empty", ""
     if found.files:
         state, version = state_of(output, found.digest, spec.dataset_name)
     if args.json:
@@ -64,8 +67,8 @@ def fingerprint(args: Namespace) -> int:
         print(json.dumps(result))
     else:
         files = counted(found.files, "file")
-        state = _DESCRIPTIONS[state]
-        print(f"{found.digest}  {files}, {found.bytes / 1e6:,.1f} MB: {state} {version}")
+        text = _DESCRIPTIONS[state]
+        print(f"{found.digest}  {files}, {found.bytes / 1e6:,.1f} MB: {text} {version}".rstrip())
     return 0
 
 
@@ -89,5 +92,4 @@ def publish(args: Namespace) -> int:
         fingerprint=args.fingerprint,
         rollback=args.rollback,
     )
-    print(published.to_json() if args.json else published)
-    return 0
+    return show(published, json=args.json)

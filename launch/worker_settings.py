@@ -1,4 +1,4 @@
-"""Settings of Beam's worker processes. They import this module first, by `--beam_plugins`."""
+"""Settings of Beam's worker processes, which import this module because of `--beam_plugins`."""
 
 from imageshards.transforms.images.silence import silence_pillow
 from imageshards.transforms.references.batch import use_system_allocator

@@ -47,7 +47,7 @@ def claim(plan: Plan, spec: BuildSpec) -> Plan:
                 storage.sweep_folders(layout.root, f"beam-temp-{split}-")
         if not storage.create(layout.plan, mine, layout.state):
             check_ownership(plan, spec)
-            # Rewritten so that files older than the plan are known to be of an earlier run.
+            # With a new plan, older files in the folder are known to be from an earlier run.
             layout.write(layout.plan, mine)
     except OSError as error:
         raise BuildError(
@@ -112,7 +112,7 @@ def other_build_in(spec: BuildSpec, digest: str | None) -> str:
 
 
 def dataset_files_in(layout: Layout) -> list[str]:
-    """Returns the names in a folder that readers would take for files of a data set."""
+    """Returns the names in a folder that look like files of a data set."""
     return [
         name
         for name in storage.names_in(layout.root)
@@ -121,7 +121,7 @@ def dataset_files_in(layout: Layout) -> list[str]:
 
 
 def sweep_unpacked(layout: Layout, keep: Collection[str] = ()) -> None:
-    """Deletes the tar files that compressed ones were unpacked to."""
+    """Deletes the tar files into which compressed tar files were unpacked."""
     found = [
         storage.join(layout.state, name)
         for name in storage.names_in(layout.state)
@@ -131,7 +131,7 @@ def sweep_unpacked(layout: Layout, keep: Collection[str] = ()) -> None:
 
 
 def clear(layout: Layout) -> None:
-    """Deletes the files of a build and no others; those that make it complete go first."""
+    """Deletes the files of a build and no others, first those that mark it as complete."""
     storage.delete(layout.uris_cleared("first"))
     shards = _planned_shards(layout)
     if shards:
@@ -155,7 +155,7 @@ def clear(layout: Layout) -> None:
 
 
 def _planned_shards(layout: Layout) -> list[ShardId]:
-    """Returns the shards of a folder according to its plan, or to what `reshard` noted there."""
+    """Returns the shards of a folder, according to plan.json and to reshard.json."""
     plan = read_json(layout.plan) or {}
     options = plan.get("options") or {}
     file_format = options.get("file_format", "tfrecord")

@@ -1,7 +1,7 @@
 """A digest of the listing of inputs, which shows whether they have changed. It reads no image.
 
-Archives and TFRecord files are not opened: their names, sizes and stamps are digested. Of a
-manifest the content is digested, not the state of the images that it names.
+The digest covers the names, sizes and stamps of archives and TFRecord files, which are not opened.
+For a manifest, it covers the manifest's content, but not the images that the manifest names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MODULUS = 1 << 128
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The result of a cheap listing of inputs.
+    """The result of `fingerprint`.
 
     Attributes:
       digest: 32 hexadecimal digits, which differ when a file is added, removed or changed, or when
@@ -46,13 +46,13 @@ def fingerprint(
     exclude: str = "",
     skip_missing: bool = False,
 ) -> Fingerprint:
-    """Lists inputs, and digests the files that it finds.
+    """Lists inputs, and digests the listing.
 
     Args:
-      inputs: as `--input` has them.
-      settings: a text that is digested with them, such as the options of the build.
-      include_all: count files whatever their name.
-      exclude: a folder that is not listed: the output.
+      inputs: the values of `--input`.
+      settings: a text that is digested too, such as `BuildOptions.settings`.
+      include_all: whether to count files without the suffix of an image.
+      exclude: a folder that is not listed, such as the output.
       skip_missing: skip inputs that do not exist or hold no image, instead of raising.
 
     Raises:
@@ -62,7 +62,7 @@ def fingerprint(
     40
     """
     options = ListingOptions(include_all=include_all, output=exclude)
-    # A sum, because folders are listed in any order, and not all files fit into memory.
+    # A sum does not depend on the order of the listing, and needs no memory for the files.
     total = files = size = 0
     found = []
     for text in dict.fromkeys(inputs):

@@ -31,9 +31,9 @@ def finish(
     """Checks that no image is lost, and writes the metadata files.
 
     Args:
-      plan: of the build.
-      reports: of all shards, in any order.
-      rejects: of all parts of rejects.jsonl, in any order.
+      plan: the plan of the build.
+      reports: the reports of all shards, in any order.
+      rejects: the reports of all parts of rejects.jsonl, in any order.
       spec: the build.
 
     Raises:

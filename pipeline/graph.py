@@ -43,11 +43,11 @@ def build(
 
 @dataclass
 class WriteDataset(beam.PTransform):  # type: ignore[misc]
-    """Writes the data set of some references: shuffles them, writes shards and all metadata.
+    """Writes a data set: shuffles references, writes shards and all metadata.
 
     Attributes:
-      spec: what to build. Its inputs are not read here.
-      workers: see `build`.
+      spec: what to build. Its inputs are ignored.
+      workers: processes that write shards besides the runner's (see `WriteShards`).
     """
 
     spec: BuildSpec
@@ -57,7 +57,7 @@ class WriteDataset(beam.PTransform):  # type: ignore[misc]
         super().__init__()
 
     def expand(self, references: References) -> beam.PCollection[None]:
-        """Takes what `ReadReferences` returns; yields one None when the data set is complete."""
+        """Takes the result of `ReadReferences`; yields one None when the data set is complete."""
         spec = self.spec
         if spec.options.images.dedupe == "pixels":
             batches = references.batches | "Dedupe" >> TakePixelsOnce(spec.encoder)

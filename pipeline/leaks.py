@@ -1,7 +1,7 @@
 """Finds images that are in more than one split, and writes leaks.jsonl.
 
-A model that is tested on images it was trained on seems better than it is. Both writers write an
-eight-byte digest of each record; equal digests in shards of different splits are leaks.
+Test images that are also training images make a model seem better than it is. Both writers write
+an eight-byte digest of each record; equal digests in different splits are a leak.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from imageshards.transforms.shards import read_back
 from imageshards.transforms.shards.layout import Layout
 
 LEAKS_LISTED = 1000
-"""At most this many lines are written to leaks.jsonl; all leaks are counted."""
+"""The maximum number of lines in leaks.jsonl; all leaks are counted."""
 _RECORDS_LISTED = 20
 _RECORDS_AT_A_TIME = 1 << 22
 _TEXT_SHOWN = 80
@@ -62,7 +62,7 @@ def _find(
     order = np.argsort(keys, kind="stable")
     keys, owner, row = keys[order], owner[order], row[order]
     split = np.array([splits[shard.split] for shard in shards])[owner]
-    # Equal digests are a leak if they are of different splits; shards are in the order of splits.
+    # Shards are ordered by split, so neighbors with equal digests show each change of split.
     crossing = np.flatnonzero((keys[1:] == keys[:-1]) & (split[1:] != split[:-1]))
     last = -1
     for at in crossing.tolist():
@@ -103,7 +103,7 @@ def write_leaks(layout: Layout, reports: Sequence[ShardReport], schema: Schema) 
 
 
 def _names(layout: Layout, positions: set[Position], schema: Schema) -> dict[Position, str]:
-    """Returns the names of records; their positions if the schema has no feature for names."""
+    """Returns a name for each record; without such a feature in the schema, its position."""
     key = schema.key_of("filename") or schema.key_of("source")
     if not key:
         return {(shard, row): f"record {row} of {shard_name(shard)}" for shard, row in positions}

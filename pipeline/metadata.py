@@ -1,6 +1,7 @@
-"""The contents of plan.json, build.json and dataset_info.json. Pure.
+"""The contents of plan.json, build.json and dataset_info.json, without input or output.
 
-They are reproducible: no clock, no temporary path and nothing of the runner enters them.
+They are reproducible: they contain no time, no temporary path and nothing that depends on the
+runner.
 
 dataset_info.json is in the format of tensorflow_datasets (core/proto/dataset_info.proto as JSON).
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import platform
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import metadata as packages
 from typing import Any
@@ -22,7 +24,7 @@ from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.stats import ShardStats
 
 _VERSIONED = ("apache-beam", "google-crc32c", "numpy", "pillow", "pyarrow", "simplejpeg")
-_OPTIONAL = ("pillow-heif",)
+_OPTIONAL = "pillow-heif"
 
 
 @cache
@@ -62,30 +64,12 @@ def build_json(
     """
     total = ShardStats(shards)
     totals = total.values()
-    splits = {}
-    for name, split in plan.splits.items():
-        stats = ShardStats(report for report in shards if report.shard.split == name)
-        values = stats.values()
-        for counts in ("labels", "long_sides"):  # JSON has text keys only
-            values[counts] = {str(key): count for key, count in values[counts].items()}
-        splits[name] = {
-            "images": split.images,
-            "records": stats.records,
-            "bytes": stats.bytes,
-            "shards": stats.shards,
-            **values,
-        }
     return {
         "imageshards": version(),
         "format": FORMAT_VERSION,
         "name": spec.dataset_name,
         "options": {"input": list(spec.options.inputs.input), **spec.options.recorded},
-        "versions": {
-            "python": platform.python_version(),
-            **{name: packages.version(name) for name in _VERSIONED},
-            **{name: found for name in _OPTIONAL if (found := _version_of(name))},
-            **({"zlib": zlib.ZLIB_RUNTIME_VERSION} if plan.compression else {}),
-        },
+        "versions": _versions(plan),
         "counts": {
             "inputs": plan.listed,
             "records": total.records,
@@ -100,12 +84,30 @@ def build_json(
         "conversions": totals["conversions"],
         "notes": list(plan.notes),
         "classes": list(plan.classes),
-        "splits": splits,
-        "shards": [
-            shard_row(report.shard, report.records, report.bytes, report.crc32c)
-            for report in shards
-        ],
+        "splits": {
+            name: _split_json(split.images, [s for s in shards if s.shard.split == name])
+            for name, split in plan.splits.items()
+        },
+        "shards": [shard_row(s.shard, s.records, s.bytes, s.crc32c) for s in shards],
     }
+
+
+def _versions(plan: Plan) -> dict[str, str]:
+    """Returns the versions of the libraries that determine the bytes of shards."""
+    versions = {"python": platform.python_version()}
+    versions |= {name: packages.version(name) for name in _VERSIONED}
+    with suppress(packages.PackageNotFoundError):
+        versions[_OPTIONAL] = packages.version(_OPTIONAL)
+    return versions | ({"zlib": zlib.ZLIB_RUNTIME_VERSION} if plan.compression else {})
+
+
+def _split_json(images: int, shards: Sequence[ShardReport]) -> dict[str, Any]:
+    stats = ShardStats(shards)
+    values = stats.values()
+    for counts in ("labels", "long_sides"):  # JSON has text keys only
+        values[counts] = {str(key): count for key, count in values[counts].items()}
+    counted = {"records": stats.records, "bytes": stats.bytes, "shards": stats.shards}
+    return {"images": images, **counted, **values}
 
 
 def shard_row(shard: ShardId, records: int, size: int, crc32c: int) -> dict[str, Any]:
@@ -114,15 +116,8 @@ def shard_row(shard: ShardId, records: int, size: int, crc32c: int) -> dict[str,
     return {"name": name, "records": records, "bytes": size, "crc32c": f"{crc32c:08x}"}
 
 
-def _version_of(name: str) -> str:
-    try:
-        return packages.version(name)
-    except packages.PackageNotFoundError:
-        return ""
-
-
 def dataset_info_json(plan: Plan, shards: Sequence[ShardReport], spec: BuildSpec) -> dict[str, Any]:
-    """Returns the content of dataset_info.json; int64 are strings, as in protobuf's JSON."""
+    """Returns the content of dataset_info.json; protobuf's JSON has int64 as strings."""
     seed = spec.options.output.seed
     counts = f"{sum(shard.records for shard in shards):,} {spec.schema.noun}s"
     container = container_of(plan.shards[0])

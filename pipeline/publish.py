@@ -1,8 +1,8 @@
 """Publishes versions of a data set: a pointer file names the latest one.
 
     BASE/2026-11-20/...                       a version: a data set that `build` wrote
-    BASE/2026-11-20/metadata/published.json   marks it as published; the fingerprint of its inputs
-    BASE/latest                               the pointer file: which version to read
+    BASE/2026-11-20/metadata/published.json   marks it as published; has its inputs' fingerprint
+    BASE/latest                               the pointer file: names the version to read
 
 Versions are ordered by their names; numbers in names are compared as numbers, so that dates and
 counters work. The pointer is replaced atomically. It names versions of one data set only: those
@@ -91,12 +91,12 @@ def publish(
     fingerprint: str = "",
     rollback: bool = False,
 ) -> Published:
-    """Points the pointer to a data set, unless it names a later version; deletes old versions.
+    """Writes a version's URI to the pointer, unless it names a later one; deletes old versions.
 
-    Publishing is idempotent. A pointer whose version does not exist is replaced. Deleted are
-    published versions next to this one that are older than the one pointed to, and that were
-    published with the same pointer as versions of the same data set. Only the files that the build
-    wrote are deleted; other files in their folders are kept.
+    Publishing is idempotent. A pointer whose version does not exist is replaced. Publishing deletes
+    versions of the same data set, next to this one, that were published with the same pointer and
+    are older than the version that it names. Only the files that the build wrote are deleted; other
+    files in their folders are kept.
 
     If several versions are published at the same time, the latest one wins, on Cloud Storage and on
     local filesystems that support locks.
@@ -106,8 +106,8 @@ def publish(
       pointer: the pointer file; empty: `latest` next to the folder.
       keep_versions: number of published versions to keep, latest first; this one is always kept.
         0: keep all.
-      fingerprint: of its inputs, for `state_of`.
-      rollback: whether to replace a pointer to a later version.
+      fingerprint: the digest of its inputs, for `state_of`.
+      rollback: whether to replace a pointer that names a later version.
 
     Raises:
       BuildError: the data set is not complete, the pointer is not a pointer file, or it names a
@@ -119,10 +119,10 @@ def publish(
     layout = Layout(storage.normalize(folder).rstrip("/"))
     base = layout.root.rpartition("/")[0]
     pointer = storage.normalize(pointer) if pointer else storage.join(base, POINTER)
-    with _alone(pointer.rpartition("/")[0]):
+    with _locked(pointer.rpartition("/")[0]):
         before = _published(layout) or {}
         document = _describe(layout, fingerprint or before.get("fingerprint", ""))
-        latest = _switch(pointer, document, rollback)
+        latest = _update(pointer, document, rollback)
         mark = {
             "fingerprint": document["fingerprint"],
             "build": _digest(layout.build),
@@ -176,7 +176,7 @@ def state_of(folder: str, fingerprint: str, name: str) -> tuple[str, str]:
     mark = _published(layout)
     if mark is not None:
         return "done" if mark["fingerprint"] == fingerprint else "changed", version
-    for before in reversed([v for v in versions(base) if _order(v) < _order(version)]):
+    for before in reversed([v for v in versions(base) if _sort_key(v) < _sort_key(version)]):
         mark = _published(Layout(storage.join(base, before)))
         if mark is not None and _family(mark.get("name", ""), before) == _family(name, version):
             same = mark["fingerprint"] == fingerprint
@@ -190,7 +190,7 @@ def versions(base: str) -> list[str]:
         tail = Layout("").uri("published")
         marks = [uri for uri, *_ in storage.match(f"{base}/*{tail}")]
         names = [uri.removeprefix(f"{base}/").removesuffix(tail) for uri in marks]
-        return sorted((name for name in names if "/" not in name), key=_order)
+        return sorted((name for name in names if "/" not in name), key=_sort_key)
     names = []
     with suppress(FileNotFoundError), os.scandir(base) as entries:
         for entry in entries:
@@ -198,11 +198,11 @@ def versions(base: str) -> list[str]:
             mark = Layout(entry.path).uri("published")
             if entry.is_dir(follow_symlinks=False) and os.path.isfile(mark):
                 names.append(entry.name)
-    return sorted(names, key=_order)
+    return sorted(names, key=_sort_key)
 
 
 @contextmanager
-def _alone(folder: str) -> Iterator[None]:
+def _locked(folder: str) -> Iterator[None]:
     """Holds a lock on a local folder, so that pointers in it are replaced one at a time."""
     with ExitStack() as held:
         if storage.is_local(folder):
@@ -213,8 +213,8 @@ def _alone(folder: str) -> Iterator[None]:
         yield
 
 
-def _switch(pointer: str, document: dict[str, Any], rollback: bool) -> str:
-    """Points the pointer to a version unless it names a later one; returns the one it names."""
+def _update(pointer: str, document: dict[str, Any], rollback: bool) -> str:
+    """Writes a version to the pointer unless it names a later one; returns the version it names."""
     version = str(document["version"])
     for _ in range(_TRIES):
         current, stamp = _read_pointer(pointer)
@@ -226,7 +226,7 @@ def _switch(pointer: str, document: dict[str, Any], rollback: bool) -> str:
                     f"{version} of {document['name']}: set another --pointer, or build both with "
                     "the same --name"
                 )
-            if not rollback and _order(version) < _order(current["version"]):
+            if not rollback and _sort_key(version) < _sort_key(current["version"]):
                 return str(current["version"])
             if current == document:
                 return version
@@ -256,7 +256,7 @@ def _read_pointer(uri: str) -> tuple[dict[str, Any] | None, int]:
 
 
 def _family(name: str, version: str) -> str:
-    """Returns a text that is equal for all versions of a data set."""
+    """Returns a name that all versions of a data set share: digits in folder names are masked."""
     return re.sub(r"\d+", "#", name) if name == default_name(version) else name
 
 
@@ -265,10 +265,10 @@ def _relative(pointer: str, base: str) -> str:
     return pointer.removeprefix(f"{base}/")
 
 
-def _order(version: str) -> list[tuple[int, str]]:
+def _sort_key(version: str) -> list[tuple[int, str]]:
     """Returns a sort key in which numbers count as numbers.
 
-    >>> _order("v9") < _order("v10")
+    >>> _sort_key("v9") < _sort_key("v10")
     True
     """
     parts = re.findall(r"\d+|\D+", version)
@@ -276,7 +276,7 @@ def _order(version: str) -> list[tuple[int, str]]:
 
 
 def _published(layout: Layout) -> dict[str, Any] | None:
-    """Returns the mark of a published version; None if the data set was not published as it is."""
+    """Returns the mark of a version; None if its present build is not published."""
     mark = read_json(layout.uri("published"))
     if not mark or not storage.exists(layout.dataset_info):
         return None
@@ -284,15 +284,15 @@ def _published(layout: Layout) -> dict[str, Any] | None:
 
 
 def _delete_old(mine: Layout, name: str, latest: str, pointer: str, keep: int) -> tuple[str, ...]:
-    """Deletes old versions that were published with a pointer, and that no pointer names now."""
+    """Deletes old versions that were published with this pointer and that no pointer names."""
     base, _, version = mine.root.rpartition("/")
     family = _family(name, version)
-    old, doomed = [], []
+    old, obsolete = [], []
     for before in versions(base):
         layout = Layout(storage.join(base, before))
         mark = read_json(layout.uri("published")) or {}
         if (
-            _order(before) >= _order(latest)
+            _sort_key(before) >= _sort_key(latest)
             or _family(mark.get("name", ""), before) != family
             or _relative(pointer, base) not in mark.get("pointers", ())
         ):
@@ -300,24 +300,24 @@ def _delete_old(mine: Layout, name: str, latest: str, pointer: str, keep: int) -
         if _published(layout):
             old.append((layout, mark))
         elif mark.get("deleting") and not storage.exists(layout.dataset_info):
-            doomed.append(layout)  # with a dataset_info.json, it has been built again
+            obsolete.append(layout)  # with a dataset_info.json, it has been built again
     for layout, mark in old[: max(len(old) - keep + 1, 0)]:
         if layout != mine and not _is_named(layout, mark["pointers"]):
             layout.write(layout.uri("published"), to_json({**mark, "deleting": True}))
-            doomed.append(layout)
-    for layout in doomed:
+            obsolete.append(layout)
+    for layout in obsolete:
         clear(layout)
-        # The mark goes last, so that an interrupted deletion is continued.
+        # The mark is deleted last, so that an interrupted deletion is resumed.
         storage.delete([layout.uri("published")])
         if storage.is_local(base):
             for folder in (layout.index_folder, layout.state, layout.metadata, layout.root):
                 with suppress(OSError):  # not empty
                     os.rmdir(folder)
-    return tuple(sorted((layout.root.rpartition("/")[2] for layout in doomed), key=_order))
+    return tuple(sorted((layout.root.rpartition("/")[2] for layout in obsolete), key=_sort_key))
 
 
 def _is_named(layout: Layout, pointers: list[str]) -> bool:
-    """Returns whether a pointer with which a version was published names it now."""
+    """Returns whether one of the version's pointers names it now."""
     base = layout.root.rpartition("/")[0]
     uris = [uri if "/" in uri else storage.join(base, uri) for uri in pointers]
     return any((read_json(uri) or {}).get("uri") == layout.root for uri in uris)

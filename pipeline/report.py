@@ -1,4 +1,4 @@
-"""Renders metadata/report.html: one HTML page with samples and statistics, without network use."""
+"""Renders metadata/report.html: one page with samples and statistics that loads no other files."""
 
 from __future__ import annotations
 
@@ -68,10 +68,9 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 20px; margi
 
 
 def write_report(layout: Layout, facts: DatasetFacts) -> None:
-    """Writes the report of a data set whose shards, rejects.jsonl and leaks.jsonl are written.
+    """Writes the report. The shards, rejects.jsonl and leaks.jsonl must exist.
 
-    The samples are the first records of each split: they are a random sample, since the records
-    are shuffled.
+    The samples are the first records of each split, a random sample because records are shuffled.
 
     Args:
       layout: of the data set.
@@ -249,7 +248,7 @@ def _open(record: read_back.Record, schema: Schema) -> Image.Image:
 
 def _thumbnail(record: read_back.Record, schema: Schema) -> str:
     out = io.BytesIO()
-    # With --check=header a record may not decode; the page shows a grey square.
+    # With --check=header some records do not decode; the page shows a gray square.
     try:
         with _open(record, schema) as image:
             image.draft("RGB", (_THUMBNAIL_PIXELS, _THUMBNAIL_PIXELS))
@@ -310,7 +309,7 @@ def _size(size: Iterable[int]) -> str:
 
 
 def _shard_bars(shards: list[dict[str, Any]]) -> str:
-    # At most 512 bars: of more shards, every n-th is shown.
+    # At most 512 bars; every n-th shard is shown.
     step = -(-len(shards) // 512)
     shown = shards[::step]
     most = max(shard["bytes"] for shard in shards) or 1

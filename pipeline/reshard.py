@@ -1,4 +1,4 @@
-"""Writes a data set again with other numbers of shards. Records are copied, not decoded.
+"""Copies a data set into other numbers of shards, without decoding records.
 
 The records keep their order and their bytes; shards of a split differ by at most one record.
 `dataset_info.json` is written last, as in a build.
@@ -70,7 +70,7 @@ class Resharded:
 
 
 def reshard(folder: str, output: str, num_shards: str) -> Resharded:
-    """Writes a data set again with other numbers of shards.
+    """Copies a data set into other numbers of shards.
 
     Args:
       folder: a complete data set that imageshards built.
@@ -109,14 +109,14 @@ def reshard(folder: str, output: str, num_shards: str) -> Resharded:
 def _counts(dataset: Dataset, num_shards: str) -> dict[str, int]:
     """Returns split -> number of new shards."""
     try:
-        wish = ShardCounts.parse(num_shards)
+        requested = ShardCounts.parse(num_shards)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if wish.default is None and not wish.named:
+    if requested.default is None and not requested.named:
         raise UsageError(
-            f"--num_shards {num_shards}: give numbers; imageshards advise suggests some"
+            f"--num_shards {num_shards}: specify numbers; imageshards advise recommends some"
         )
-    for name in wish.named:
+    for name in requested.named:
         if name not in dataset.lengths:
             raise UsageError(
                 f"--num_shards names the split {name!r}; the splits are "
@@ -124,7 +124,7 @@ def _counts(dataset: Dataset, num_shards: str) -> dict[str, int]:
             )
     counts = {}
     for name, lengths in dataset.lengths.items():
-        counts[name] = wish.of(name) or len(lengths)
+        counts[name] = requested.of(name) or len(lengths)
         if counts[name] > sum(lengths):
             raise UsageError(
                 f"split {name!r} has {sum(lengths):,} records for {counts[name]:,} shards: set a "

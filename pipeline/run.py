@@ -1,4 +1,4 @@
-"""Runs a build: `run(options, beam_arguments) -> Summary`, or `submit` for a service."""
+"""Runs a build and waits for its end (`run`), or submits it to a service (`submit`)."""
 
 from __future__ import annotations
 
@@ -41,14 +41,13 @@ def run(
     """Builds a data set and waits for the end.
 
     Args:
-      options: of the build.
-      beam_arguments: Beam's own options, `--runner` among them.
+      options: the options of the build.
+      beam_arguments: Beam's own options, including `--runner`.
       workers: processes that write shards besides the runner's; None: chosen by the number of
         images. A script that uses more than one needs `if __name__ == "__main__"`.
-      show_progress: on stderr.
+      show_progress: whether to show progress on stderr.
       begin: `time.perf_counter()` at the start of the measured time; None: now.
-      announce: called with the job when a service has accepted it; only for runners that submit
-        jobs to a service.
+      announce: for runners that submit jobs to a service: called when it has accepted the job.
 
     Raises:
       UsageError: the options are wrong.
@@ -88,11 +87,11 @@ def run(
 
 
 def submit(options: BuildOptions, beam_arguments: Sequence[str]) -> Submission:
-    """Submits the build of a data set to a service and returns; the graph does everything else.
+    """Submits the build of a data set to a service, and does not wait for its end.
 
     Args:
-      options: of the build.
-      beam_arguments: Beam's own options, a `--runner` that does not block among them.
+      options: the options of the build.
+      beam_arguments: Beam's own options, including a `--runner` that does not block.
 
     Raises:
       UsageError: the options are wrong.
@@ -113,10 +112,7 @@ def submit(options: BuildOptions, beam_arguments: Sequence[str]) -> Submission:
 
 
 class _CachedOptions(PipelineOptions):  # type: ignore[misc]
-    """Makes each view once: Beam asks for a hundred, each of which builds a parser.
-
-    Without this, a small build takes 40 ms longer.
-    """
+    """Caches the views of options. Beam makes a hundred, and builds a parser for each: 40 ms."""
 
     def view_as(self, cls: type[PipelineOptions]) -> PipelineOptions:
         # All views share the values.
@@ -129,7 +125,7 @@ class _CachedOptions(PipelineOptions):  # type: ignore[misc]
 def _start(
     spec: BuildSpec, sources: Sequence[InputKind], options: PipelineOptions, workers: int | None
 ) -> Any:
-    """Builds the graph and runs it: to its end here, or until a service has accepted it."""
+    """Builds the graph and runs it; returns at its end, or when a service has accepted the job."""
     try:
         pipeline = beam.Pipeline(options=options)
     except ValueError as error:
@@ -145,14 +141,14 @@ def _wait(result: PipelineResult) -> None:
     try:
         result.wait_until_finish()
     except KeyboardInterrupt:
-        # A cluster would continue the job. A server of ours may have received the signal too.
+        # A cluster would continue the job. Cancelling fails if the job server was interrupted too.
         with suppress(Exception):
             result.cancel()
         raise
 
 
 def _count_resumed(layout: Layout) -> int:
-    """Shards that an earlier run finished: they are older than the plan, which each run writes."""
+    """Counts the shards of earlier runs: they are older than plan.json, which each run writes."""
     stamps = {entry.name: entry.changed for entry in storage.entries_in(layout.state)}
     plan = stamps.get(layout.plan.rpartition("/")[2], 0)
     return sum(

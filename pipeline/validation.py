@@ -1,4 +1,4 @@
-"""Checks of options that depend on each other. Single values are checked by their declarations."""
+"""Checks combinations of options. The declarations of options check single values."""
 
 from __future__ import annotations
 

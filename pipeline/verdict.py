@@ -21,7 +21,7 @@ def check_counts(plan: Plan, shards: Sequence[ShardReport], errors: Counter[str]
       errors: type of error -> rejects.
 
     Raises:
-      BuildError: one did not, which is a fault of this program or of the runner.
+      BuildError: some did not, because of an error in this program or in the runner.
     """
     if [report.shard for report in shards] != plan.shards:
         raise BuildError(
@@ -38,7 +38,7 @@ def check_counts(plan: Plan, shards: Sequence[ShardReport], errors: Counter[str]
 def check_rejects(
     plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], spec: BuildSpec
 ) -> None:
-    """Checks that the rejects are few enough.
+    """Checks that there are not too many rejects, and that no split or shard is empty.
 
     Args:
       plan: of the build.
@@ -62,7 +62,7 @@ def check_rejects(
 
 
 def check_files(layout: Layout, shards: Sequence[ShardReport]) -> None:
-    """Checks that the shards are the reported files: a worker given up for dead may still write.
+    """Checks that the shards are the reported files: a worker of a lost bundle may still write.
 
     Raises:
       BuildError: a shard is missing, or has another size or CRC32C.

@@ -1,4 +1,4 @@
-"""The arguments of Beam that --runner=DataflowRunner needs: checked, and completed."""
+"""Checks and completes the arguments of Beam for --runner=DataflowRunner."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _REQUEST_SECONDS = 10
 
 @contextmanager
 def completed(arguments: Sequence[str], spec: BuildSpec) -> Iterator[list[str]]:
-    """Yields Beam's arguments with those that were missing; contacts no service.
+    """Yields Beam's arguments with missing ones added; contacts no service.
 
     The job is named after the data set, so that the service rejects a second job of the same
     build. Unless an image, a setup file or a package installs imageshards on the workers, a wheel
     of the running version is added. It exists until the context ends.
 
     Args:
-      arguments: Beam's, as the user gave them.
+      arguments: Beam's arguments from the user.
       spec: what to build.
 
     Raises:
@@ -95,7 +95,7 @@ def check_access(arguments: Sequence[str]) -> None:
         not permit access to it.
       BuildError: a bucket cannot be reached.
     """
-    # The metadata server exists only on Google's machines; by default it is tried 3 times for 3 s.
+    # Elsewhere than on Google's machines, the search for a metadata server takes 9 s by default.
     os.environ.setdefault("GCE_METADATA_TIMEOUT", "1")
     os.environ.setdefault("GCE_METADATA_DETECT_RETRIES", "2")
     from google.auth.credentials import AnonymousCredentials
@@ -104,7 +104,7 @@ def check_access(arguments: Sequence[str]) -> None:
     given = _parse(arguments)
     credentials = AnonymousCredentials() if given.no_auth else _credentials()  # type: ignore[no-untyped-call]
     if given.impersonate_service_account:
-        # That account has access to the buckets; imageshards uses it, too.
+        # The impersonated account accesses the buckets, also for imageshards itself.
         os.environ[IMPERSONATE] = given.impersonate_service_account
         return
     client = cloud_storage.Client(project=given.project, credentials=credentials)
@@ -176,5 +176,5 @@ def _has_package(given: argparse.Namespace) -> bool:
 
 
 def _job_name(dataset: str) -> str:
-    """A name that the service accepts: lower-case letters, digits and inner hyphens."""
+    """Returns a name that the service accepts: lower-case letters, digits and inner hyphens."""
     return f"{NAME}-{dataset.replace('_', '-')}"[:_JOB_NAME_LENGTH].rstrip("-")

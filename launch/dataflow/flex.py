@@ -1,7 +1,7 @@
 """The program of the Flex Template's launcher: runs `imageshards build` with its parameters.
 
-A parameter has one value, and is always written --NAME=VALUE. So switches are given as
---overwrite=true, and several inputs as gs://BUCKET/A,gs://BUCKET/B.
+The service passes each parameter as --NAME=VALUE, so switches have values (--overwrite=true), and
+several inputs are separated by commas (gs://BUCKET/A,gs://BUCKET/B).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _IMAGE_OPTIONS = ("--sdk_container_image", "--worker_harness_container_image")
 
 
 def arguments_of(parameters: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The arguments of the command for the launcher's parameters.
+    """Returns the arguments of the command for the launcher's parameters.
 
     Args:
-      parameters: --NAME=VALUE each; those of Beam are among them.
-      environment: of the process; it has the name of the image.
+      parameters: --NAME=VALUE each, including those of Beam.
+      environment: the environment variables; `IMAGE_VARIABLE` is the name of the image.
     """
     arguments = ["build", *_translated(parameters)]
     image = environment.get(IMAGE_VARIABLE, "")

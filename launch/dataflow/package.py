@@ -1,7 +1,6 @@
-"""The package for the workers: a wheel of the running imageshards, however it was installed.
+"""Makes the package for the workers: a wheel of the installed imageshards.
 
-Beam's --setup_file requires a checkout of the source; an installed package has everything that a
-wheel needs.
+Beam's --setup_file would require a checkout of the source.
 
 Format: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """
@@ -77,7 +76,9 @@ def _modules() -> Iterator[tuple[str, bytes]]:
     for package, pattern in [(top, "*"), *((package, "**/*") for package in packages)]:
         (root,) = map(Path, package.__path__)
         for path in sorted(root.glob(pattern)):
-            if path.suffix == ".py" or path.name == "py.typed":
+            # In a checkout, folders such as launch/flink are no packages.
+            is_module = path.suffix == ".py" and (path.parent / "__init__.py").is_file()
+            if is_module or path.name == "py.typed":
                 name = path.relative_to(root).as_posix()
                 yield f"{package.__name__.replace('.', '/')}/{name}", path.read_bytes()
 

@@ -1,8 +1,8 @@
-"""metadata.json of the Flex Template, made from the options of `imageshards build`.
+"""Generates metadata.json of the Flex Template from the options of `imageshards build`.
 
     python -m imageshards.launch.dataflow.template > metadata.json
 
-The service shows a form made from it, and rejects values that do not match, before it starts a
+The service shows a form generated from this file, and rejects invalid values before it starts a
 launcher.
 
 Format: https://cloud.google.com/dataflow/docs/guides/templates/using-flex-templates
@@ -21,7 +21,7 @@ from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.declare import Option, options_of
 
 _OF_BEAM = ("number_of_worker_harness_threads", "sdk_container_image")
-"""Options of Beam that the form of the service lacks."""
+"""Options of Beam that the service's own form does not have."""
 _BUCKET = r"gs://[^\n\r]+"
 _URI = r"(?:gs|https?)://[^\n\r]+"
 _OF_TYPE = {int: r"[0-9]+", float: r"[0-9]*\.?[0-9]+"}
@@ -29,7 +29,7 @@ _ANYTHING = r"[^\n\r]+"
 
 
 def template(options: type[BuildOptions] = BuildOptions) -> dict[str, Any]:
-    """The content of metadata.json."""
+    """Returns the content of metadata.json."""
     declared = [option for group in options.command_line() for option in options_of(group)]
     return {
         "name": "imageshards build",
@@ -42,7 +42,7 @@ def template(options: type[BuildOptions] = BuildOptions) -> dict[str, Any]:
 
 
 def parameter(option: Option) -> dict[str, Any]:
-    """The parameter for an option; its value is a single text."""
+    """Returns the parameter for an option; the value of a parameter is a single text."""
     several = "; here, separate several with commas" if option.name == "input" else ""
     found = _text_parameter(option.name, option.description + several)
     found["isOptional"] = not option.required

@@ -2,7 +2,7 @@
 
     cluster.py start    starts it in the background; its log is .engines/cluster/log
     cluster.py stop     stops it
-    cluster.py run      runs it until an interrupt or the end of the standard input
+    cluster.py run      runs it until it is interrupted or its standard input ends
 
 `make flink` downloads the jars first. Maven's repository has Flink's jars but not its start
 scripts, so the main classes are started here as the scripts do. Only Java and Python are required.
@@ -271,7 +271,7 @@ class _Cluster:
         self._ended.set()
 
     def _until_input_ends(self) -> None:
-        # The other end belongs to the process that started this one, and is closed with it.
+        # The process that started this one holds the other end, which closes when it ends.
         while sys.stdin.buffer.read(4096):
             pass
         self._ended.set()

@@ -1,5 +1,5 @@
-"""A job, as the machine that launches it sees it: before, while and after the graph runs.
+"""The launching machine's part of a job: before, while and after the graph runs.
 
-Here: checks before it starts, progress, submission to a service, the reason of a failure, the
+Here: checks before the start, progress, submission to a service, the reason for a failure, the
 summary. Not here: the graph, and what workers do.
 """

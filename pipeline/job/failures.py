@@ -1,4 +1,4 @@
-"""Why a job failed: recognises the errors of imageshards in what a runner reports.
+"""Why a job failed: recognizes the errors of imageshards in what a runner reports.
 
 The local runner raises what a worker raised; other runners and services report its traceback as
 text, inside an error of their own.
@@ -47,7 +47,7 @@ class JobEnded(Exception):
 
 
 def job_error(error: Exception, link: str = "") -> JobError:
-    """The error to show for a failed job.
+    """Returns the error to show for a failed job.
 
     Args:
       error: what the runner raised.
@@ -73,7 +73,7 @@ def job_error(error: Exception, link: str = "") -> JobError:
 
 
 def reason_in(text: str) -> str:
-    """The reason for a failure in the traceback of a worker or in the log of a job.
+    """Returns the reason for a failure in the traceback of a worker or in the log of a job.
 
     >>> reason_in("RuntimeError: imageshards.transforms.elements.BuildError: no image found")
     'no image found'
@@ -82,7 +82,7 @@ def reason_in(text: str) -> str:
       text: what a runner or service reports.
 
     Returns:
-      One line; empty if nothing is recognised.
+      One line; empty if nothing is recognized.
     """
     if found := _OURS.search(text):
         return _WHILE_RUNNING.sub("", found[1])
@@ -109,11 +109,11 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _reported(error: Exception) -> tuple[str, str]:
-    """The state of a job that a service reports, and the text of its last error."""
+    """Returns the state of a job that a service reports, and the text of its last error."""
     if isinstance(error, JobEnded):
         return str(error), ""
     if found := _AT_DATAFLOW.match(str(error)):
-        return found[1], "no reason is given" if found[2] == "None" else found[2]
+        return found[1], "Dataflow reports no reason" if found[2] == "None" else found[2]
     return _FAILED, ""
 
 

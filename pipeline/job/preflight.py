@@ -1,4 +1,4 @@
-"""What is checked on the launching machine before a job starts: inputs, class names, output."""
+"""Checks inputs, class names and output on the launching machine, before a job starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imageshards.transforms.records.schemas import SCHEMAS
 
 
 def prepare(options: BuildOptions) -> tuple[BuildSpec, list[InputKind]]:
-    """Makes the build and identifies its inputs, with all checks that need no job.
+    """Makes the build and identifies its inputs; runs all checks that do not require a job.
 
     Raises:
       UsageError: options are wrong, or do not fit the inputs.
@@ -35,10 +35,10 @@ def prepare(options: BuildOptions) -> tuple[BuildSpec, list[InputKind]]:
 
 
 def _with_other_features(spec: BuildSpec, sources: Sequence[InputKind]) -> BuildSpec:
-    """Replaces `--features_from auto` by the features of TFRecord inputs that the schema lacks.
+    """Replaces `--features_from auto` with the features of TFRecord inputs not in the schema.
 
     Raises:
-      UsageError: TFRecord inputs lack a feature of --features_from, or one cannot be copied.
+      UsageError: a feature of --features_from is missing in the inputs, or cannot be copied.
     """
     options, given = spec.options, spec.options.records.features_from
     if not given or spec.text_unit:

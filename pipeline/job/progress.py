@@ -36,11 +36,11 @@ class State:
 
 
 def observe(layout: Layout, since_ns: int) -> State | None:
-    """Reads the progress of a build; None while it lists its inputs.
+    """Returns the progress of a build; None while it lists its inputs.
 
     Args:
       layout: the paths of the data set.
-      since_ns: time in ns; a plan that is older belongs to an earlier run.
+      since_ns: start of the run, ns since the epoch; an older plan is of an earlier run.
     """
     if storage.is_local(layout.root) and storage.stat(layout.plan)[1] < since_ns:
         return None
@@ -105,7 +105,7 @@ class Progress:
     ) -> None:
         self._stop.set()
         if self._thread:
-            # It may be waiting for a remote store that does not respond.
+            # The thread may be waiting for a remote store that does not respond.
             self._thread.join(1.0)
 
     def _look(self) -> State | None:
@@ -119,7 +119,7 @@ class Progress:
         return state
 
     def _rate(self, state: State) -> float:
-        """Images per second in this run."""
+        """Returns images per second in this run."""
         if self._begin is None:
             return 0.0
         seconds = time.monotonic() - self._begin[0]

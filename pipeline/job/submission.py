@@ -15,9 +15,9 @@ class Submission:
 
     Attributes:
       output: the folder of the data set; it is complete when dataset_info.json exists.
-      job: the id of the job; empty with --template_location, which starts none.
+      job: the id of the job; empty with --template_location, which starts no job.
       link: a web page about the job, or empty.
-      template: with --template_location the file that describes the job; else empty.
+      template: with --template_location, the file that describes the job; otherwise empty.
     """
 
     output: str
@@ -26,7 +26,7 @@ class Submission:
     template: str = ""
 
     def to_json(self) -> str:
-        """The submission as one line of JSON."""
+        """Returns one line of JSON."""
         return json.dumps(asdict(self))
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Submission:
 
 
 def submission_of(result: Any, options: PipelineOptions, output: str) -> Submission | None:
-    """The job of a service; None if the pipeline runs on this machine.
+    """Returns the job of a service; None if the pipeline runs on this machine.
 
     Args:
       result: the value that `pipeline.run()` returned.

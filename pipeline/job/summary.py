@@ -21,11 +21,11 @@ class Summary:
       records: records in the data set.
       bytes: size of all shards.
       shards: number of shards.
-      resumed: how many of the shards an earlier run had finished.
-      rejects: images that are not in the data set, each a line of rejects.jsonl.
+      resumed: number of shards that an earlier run had finished.
+      rejects: rejected images; each is a line of rejects.jsonl.
       errors: type of error -> rejects.
       duplicates: references that repeat the URI of another one.
-      passed_over: files that were skipped because their names are not those of images.
+      passed_over: files that were skipped because their names do not have the suffix of an image.
       leaks: images that are in more than one split.
       converted: images whose bytes differ from those of their file.
       conversions: kind of conversion -> images.
@@ -56,7 +56,7 @@ class Summary:
     def of(
         cls, build: Mapping[str, Any], *, output: str, noun: str, resumed: int, seconds: float
     ) -> Summary:
-        """The summary of a data set with this build.json, and with these further attributes."""
+        """Returns the summary of a data set from its build.json and further attributes."""
         counts = build["counts"]
         names = ("records", "bytes", "rejects", "duplicates", "passed_over", "leaks", "converted")
         return cls(
@@ -75,7 +75,7 @@ class Summary:
         )
 
     def to_json(self) -> str:
-        """The summary as one line of JSON."""
+        """Returns one line of JSON."""
         return json.dumps({**asdict(self), "seconds": round(self.seconds, 3)})
 
     def __str__(self) -> str:

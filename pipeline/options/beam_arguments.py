@@ -1,8 +1,7 @@
-"""Beam's own arguments: which runner they select, and whether Beam knows them."""
+"""Beam's own arguments: which runner they select, and which ones it ignores."""
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -26,69 +25,55 @@ _BEAM_LABEL = re.compile(r"[a-z][a-z0-9_-]*=|\{")
 
 
 def is_beam_label(text: str) -> bool:
-    """Whether a value of `--labels` is a label of the job, not the rule for labels of images."""
+    """Returns whether a value of `--labels` is a label of the job, not a rule for images."""
     return bool(_BEAM_LABEL.match(text))
 
 
 def beam_labels(texts: Sequence[str]) -> list[str]:
-    """Those values of `--labels` that are labels of the job, as arguments of Beam."""
+    """Returns the values of `--labels` that are labels of the job, as arguments of Beam."""
     return [f"--labels={text}" for text in texts if is_beam_label(text)]
 
 
 def with_runner(arguments: Sequence[str]) -> list[str]:
-    """Beam's arguments with a `--runner`: the local runner, unless they select another."""
+    """Returns the arguments with a `--runner`: the local runner, unless they select another."""
     if any(argument.split("=")[0] == "--runner" for argument in arguments):
         return list(arguments)
     # DirectRunner would first look for Prism on the network.
     return [*arguments, f"--runner={_IN_PROCESS}"]
 
 
-def unknown_to_beam(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
-    """Returns the arguments that Beam does not know, and would ignore silently.
-
-    Args:
-      arguments: Beam's arguments.
-      parser: an empty parser, to which the options of Beam are added.
-    """
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    for options in (PipelineOptions, *PipelineOptions.__subclasses__()):
-        if adder := getattr(options, "_add_argparse_args", None):
-            try:
-                adder(parser)
-            except argparse.ArgumentError:
-                continue  # two of Beam's classes declare the same option
-    return parser.parse_known_args(list(arguments))[1]
-
-
 def runner_of(arguments: Sequence[str]) -> str:
-    """The name of the runner, in any of the spellings that Beam accepts; the last one counts."""
-    words = " ".join(arguments).replace("=", " ").split()
-    named = [name for word, name in pairwise(words) if word == "--runner"]
+    """Returns the name of the runner; Beam accepts several spellings, and the last option wins."""
+    named = [name for word, name in pairwise(_words(arguments)) if word == "--runner"]
     name = named[-1].rpartition(".")[2] if named else ""
     known = (r for r in _RUNNERS if name.lower() in (r.lower(), r.lower().removesuffix("runner")))
     return next(known, name)
 
 
 def ignored_options(arguments: Sequence[str]) -> str:
-    """A warning about options of Beam that the runner ignores; empty if there are none."""
-    words = " ".join(arguments).replace("=", " ").split()
+    """Returns a warning about options of Beam that the runner ignores; empty if there are none."""
+    words = _words(arguments)
     runner = runner_of(arguments)
     ignored = [n for n, runners in _ONLY_FOR.items() if n in words and runner not in runners]
     return f"{runner} ignores {', '.join(ignored)}" if ignored else ""
 
 
 def is_local_runner(arguments: Sequence[str]) -> bool:
-    """Whether the runner uses this machine only, in this process or in others."""
+    """Returns whether the runner uses this machine only, in this process or in others."""
     return runner_of(arguments) in _LOCAL
 
 
 def is_dataflow(arguments: Sequence[str]) -> bool:
-    """Whether the runner is Dataflow's."""
+    """Returns whether the runner is Dataflow's."""
     return runner_of(arguments) in _DATAFLOW
 
 
 def is_in_process(arguments: Sequence[str]) -> bool:
-    """Whether the runner runs the whole graph in this process."""
-    joined = " ".join(arguments).replace("=", " ")
+    """Returns whether the runner runs the whole graph in this process."""
+    joined = " ".join(_words(arguments))
     return runner_of(arguments) == _IN_PROCESS and "--direct_running_mode multi" not in joined
+
+
+def _words(arguments: Sequence[str]) -> list[str]:
+    """Returns option names and values as words, whether an equals sign separates them or not."""
+    return " ".join(arguments).replace("=", " ").split()

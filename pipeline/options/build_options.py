@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -20,7 +19,7 @@ from imageshards.pipeline.options.groups import (
 )
 
 FORMAT_VERSION = 2
-"""Part of every digest; increases when the same options give other bytes than before."""
+"""Part of every digest. It increases when the same options produce different bytes than before."""
 
 _OF_VERSION_0_1_0 = (
     "num_shards", "seed", "labels", "class_names", "label_offset", "splits", "split_names",
@@ -29,9 +28,9 @@ _OF_VERSION_0_1_0 = (
     "convert", "exif", "multi_frame", "resize", "enlarge", "quality", "min_size", "max_pixels",
     "max_bytes", "dedupe", "writer",
 )  # fmt: skip
-"""These are in every build.json, in this order. Later options are there if not at their default."""
+"""Every build.json has these, in this order; it has later options if they differ from defaults."""
 _NOT_DIGESTED_AT_DEFAULT = frozenset({"channels", "pixel_range", "text_unit", "compression"})
-"""Those of them that the digest omits at their default, as it omits all later options."""
+"""The digest omits these, as well as all later options, if they have their defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +70,11 @@ class BuildOptions:
 
     @classmethod
     def of(cls, **values: Any) -> Self:
-        """The options with the given values, by name; all others have their defaults.
+        """Makes options with the given values, by name; the others have their defaults.
 
         Raises:
           UsageError: a value is missing or not allowed.
-          TypeError: there is no option of a name.
+          TypeError: a name is not that of an option.
         """
         if unknown := values.keys() - cls.declared().keys():
             raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
@@ -94,16 +93,16 @@ class BuildOptions:
         }
 
     def replace(self, **values: Any) -> Self:
-        """A copy with other values, by name."""
+        """Returns a copy with other values, by name."""
         return self.of(**{**self.values(), **values})
 
     def is_default(self, name: str) -> bool:
-        """Whether the option of a name has its default value."""
+        """Returns whether an option has its default value."""
         return bool(self.values()[name] == self.declared()[name].default)
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """The options that affect the shards, as plan.json and build.json have them."""
+        """The options that affect the shards, for plan.json and build.json."""
         values = self.values()
         later = {
             option.name: values[option.name]
@@ -116,8 +115,9 @@ class BuildOptions:
 
     @property
     def settings(self) -> str:
-        """A digest of `recorded`: only builds for which it is equal resume each other."""
-        from hashlib import blake2b  # --help does not need it
+        """A digest of `recorded`. A build resumes only builds with an equal digest."""
+        import json  # --help needs neither of them
+        from hashlib import blake2b
 
         digested = {
             name: value
@@ -131,8 +131,10 @@ class BuildOptions:
         """Describes how the options of another build differ; empty if they do not.
 
         Args:
-          recorded: the other build's options, as its plan.json has them.
+          recorded: `recorded` of the other build, from its plan.json.
         """
+        import json
+
         defaults = {name: option.default for name, option in self.declared().items()}
         # Tuples are lists in JSON.
         mine = json.loads(json.dumps({**defaults, **self.recorded}))

@@ -1,7 +1,7 @@
-"""How an option is declared: as a field of a frozen dataclass, with everything known about it.
+"""Declares an option once, as a field of a frozen dataclass.
 
 The command line, `--help`, the checks of single values, the README's tables, the Flex Template's
-parameters, the Airflow form and build.json are all made from the declaration.
+parameters, the Airflow form and build.json follow from the declaration.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
-from imageshards.transforms.elements import UsageError
+from imageshards.pipeline.options.parser import refuse
 
 Value = bool | int | float | str | tuple[str, ...]
 
@@ -25,19 +25,19 @@ class Option:
       default: the default value; its type is the option's type.
       help: what the option does, for `--help`, the README and forms. Its limits and its default
         are appended.
-      metavar: what `--help` shows for the value.
-      default_text: describes the default where the value itself does not.
-      required: where the option has no default: what to write.
+      metavar: what `--help` shows for the value; empty: `shown_metavar` derives it.
+      default_text: describes the default; empty: the value itself is shown.
+      required: what to specify, for an option without a default.
       choices: the allowed values, or a function that returns them.
       limits: the least and the largest allowed number.
       pattern: a regular expression that the value must match, for which `expected` is the text.
       expected: describes the allowed values in an error message.
-      form_pattern: a regular expression with which forms check a rule. The rule's own parser
-        checks it too, with a better message.
+      form_pattern: a regular expression with which forms check a rule, before the rule's own
+        parser reports errors in more detail.
       is_uri: whether the value is a path or URI.
       affects_shards: whether the value changes the shards of the same references. If so, build.json
         has it, and a build with another value does not resume this one.
-      images_only: whether the option means nothing for schemas of texts.
+      images_only: whether schemas of texts reject the option.
       in_template: whether the Flex Template has the option.
       aliases: other names.
       separator: separates the values of an option that has several; empty: each value is given by
@@ -75,13 +75,20 @@ class Option:
         return isinstance(self.default, bool)
 
     @property
+    def shown_metavar(self) -> str:
+        """The value as help shows it: a name, the choices, or N; empty for a switch."""
+        if self.metavar or self.is_switch:
+            return self.metavar
+        return "N" if self.limits else "|".join(map(str, self.allowed))
+
+    @property
     def allowed(self) -> tuple[str | int, ...]:
         """The allowed values, if they are known by name."""
         return tuple(self.choices() if callable(self.choices) else self.choices)
 
     @property
     def shown_default(self) -> str:
-        """The default as help shows it; empty where there is nothing to say."""
+        """The default as help shows it; empty for switches and required options."""
         if self.default_text or self.is_switch or self.required:
             return self.default_text
         values = self.default if isinstance(self.default, tuple) else (self.default,)
@@ -103,16 +110,17 @@ class Option:
         return f"{least} to {top}"
 
     def parsed(self, texts: Sequence[str]) -> Value:
-        """The value that the command line means.
+        """Parses the values on the command line.
 
         Args:
-          texts: as often as the option was given; the last one counts, unless it takes several.
+          texts: one for each time the option was given. The last one is used, unless the option
+            takes several values.
 
         Raises:
-          UsageError: a text is empty, or is no number where one is expected.
+          UsageError: a text is empty, or is not the expected number.
         """
         if "" in texts and not self.required:
-            raise UsageError(f"{self.flag} is empty: specify a value, or omit the option")
+            refuse(f"{self.flag} is empty: specify a value, or omit the option")
         if self.parse:
             return self.parse(texts)
         if isinstance(self.default, tuple):
@@ -122,16 +130,16 @@ class Option:
         except ValueError:
             kind = "an integer" if isinstance(self.default, int) else "a number"
             span = f" from {self._range()}" if self.limits else ""
-            raise UsageError(f"invalid {self.flag} {texts[-1]!r}: expected {kind}{span}") from None
+            refuse(f"invalid {self.flag} {texts[-1]!r}: expected {kind}{span}")
 
     def check(self, value: Any) -> None:
         """Checks a single value.
 
         Raises:
-          UsageError: the value is missing, or not one that is allowed.
+          UsageError: the value is missing or not allowed.
         """
         if self.required and not value:
-            raise UsageError(f"{self.flag} is missing: specify {self.required}")
+            refuse(f"{self.flag} is missing: specify {self.required}")
         expected = ""
         if self.choices and value not in self.allowed:
             expected = " or ".join(map(str, self.allowed))
@@ -140,7 +148,7 @@ class Option:
         elif self.pattern and not re.fullmatch(self.pattern, value):
             expected = self.expected
         if expected:
-            raise UsageError(f"invalid {self.flag} {value!r}: expected {expected}")
+            refuse(f"invalid {self.flag} {value!r}: expected {expected}")
 
 
 def option(default: Any, help: str, **details: Any) -> Any:

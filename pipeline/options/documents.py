@@ -1,8 +1,10 @@
-"""The parts of documents that are made from the options: README.md, and the form of the DAG.
+"""The documents that are generated from the options: tables in README.md, the Airflow form.
 
-    python -m imageshards.pipeline.options.documents README.md launch/airflow/dags/*_dag.py
+    python -m imageshards.pipeline.options.documents README.md
+    python -m imageshards.pipeline.options.documents > launch/airflow/dags/imageshards_options.json
 
-writes them again, between the two lines of each file that mark them.
+The first command replaces the text between the two marked lines of a file. The second prints the
+JSON Schema of the form.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ from typing import Any
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.declare import Option, options_of
 
-# What follows the first marker, up to the second.
+# The lines from the first marker to the second.
 _MARKED = re.compile(r"(?m)(^.*options:begin.*\n)(?s:.*?)(^.*options:end)")
 _OWN_FIELDS = frozenset({"overwrite"})
-"""Options for which the Airflow form has another field."""
+"""Options that have a field of their own in the Airflow form."""
 
 
 def markdown(options: type[BuildOptions] = BuildOptions) -> str:
-    """One table of Markdown for each group of options."""
+    """Returns a Markdown table for each group of options."""
     tables = []
     for group in options.command_line():
         rows = "".join(map(_row, options_of(group)))
@@ -32,16 +34,16 @@ def markdown(options: type[BuildOptions] = BuildOptions) -> str:
 
 
 def _row(option: Option) -> str:
-    usage = f"{option.flag} {option.metavar}".strip()
+    usage = f"{option.flag} {option.shown_metavar}".strip()
     cells = (f"`{usage}`", re.sub(r"[\\*]", r"\\\g<0>", option.description))
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |\n"
 
 
 def form_schema(options: type[BuildOptions] = BuildOptions) -> dict[str, Any]:
-    """JSON Schema of the values of options in the Airflow form: name -> schema.
+    """Returns the JSON Schema of option values in the Airflow form: name -> schema.
 
-    Options that accept any text are not in it. null and false omit an option, as Airflow's operator
-    does; numbers may be written as texts.
+    It leaves out options that accept any text. The form accepts null and false because Airflow's
+    operator then omits the option; numbers may be written as texts.
     """
     return {
         option.name: schema
@@ -62,24 +64,19 @@ def _schema(option: Option) -> dict[str, Any]:
     return {}
 
 
-def form_source() -> str:
-    """The schema as Python source."""
-    lines = [f"    {json.dumps(name)}: {schema!r}," for name, schema in form_schema().items()]
-    return "\n".join(["_OPTIONS: dict[str, Any] = {", *lines, "}\n"]).replace("'", '"')
+def form_json() -> str:
+    """Returns the content of imageshards_options.json: `form_schema`, one option per line."""
+    lines = [f"  {json.dumps(name)}: {json.dumps(s)}" for name, s in form_schema().items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def rewritten(text: str, suffix: str) -> str:
-    """A document with its marked part made from the options.
-
-    Args:
-      text: the document.
-      suffix: of its name; `.md` or `.py`.
-    """
-    part = markdown() if suffix == ".md" else form_source()
-    return _MARKED.sub(lambda marks: marks[1] + part + marks[2], text, count=1)
+def rewritten(text: str) -> str:
+    """Returns a document in which the marked lines are replaced by the tables of options."""
+    return _MARKED.sub(lambda marks: marks[1] + markdown() + marks[2], text, count=1)
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        path = Path(name)
-        path.write_text(rewritten(path.read_text(), path.suffix))
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(rewritten(path.read_text()))
+    if not sys.argv[1:]:
+        sys.stdout.write(form_json())

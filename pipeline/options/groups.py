@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from imageshards.pipeline.options.beam_arguments import is_beam_label
 from imageshards.pipeline.options.declare import Group, option
-from imageshards.transforms.elements import UsageError
-from imageshards.transforms.records.schemas import SCHEMAS
+from imageshards.pipeline.options.parser import refuse
 
 AUTO = "auto"
 _MAX_SIDE = 65_500
@@ -21,12 +20,15 @@ _SPLIT = "[A-Za-z][A-Za-z0-9_]*"
 _RULE_WITH_GROUP = r"regex:[^\n\r]*\([^\n\r]+\)[^\n\r]*"
 
 
+# --help does not need the schemas and the containers.
 def _schemas() -> Iterable[str]:
+    from imageshards.transforms.records.schemas import SCHEMAS
+
     return SCHEMAS
 
 
 def _containers() -> Iterable[str]:
-    from imageshards.transforms.records.containers import CONTAINERS  # --help does not need them
+    from imageshards.transforms.records.containers import CONTAINERS
 
     return CONTAINERS
 
@@ -38,7 +40,7 @@ def _label_rule(texts: Sequence[str]) -> str:
 def _features_from(texts: Sequence[str]) -> tuple[str, ...]:
     columns = tuple(column for text in texts for column in text.split(","))
     if "none" in columns and len(columns) > 1:
-        raise UsageError("invalid --features_from: none cannot be combined with columns")
+        refuse("invalid --features_from: none cannot be combined with columns")
     return () if columns == ("none",) else columns
 
 
@@ -107,16 +109,11 @@ class Inputs(Group):
         affects_shards=False,
     )
     web_retries: int = option(
-        3,
-        "Retries after a transient error of a web server",
-        metavar="N",
-        limits=(0, 3600),
-        affects_shards=False,
+        3, "Retries after a transient error of a web server", limits=(0, 3600), affects_shards=False
     )
     requests_per_host: int = option(
         16,
         "Concurrent requests of one machine to one web server",
-        metavar="N",
         limits=(1, 3600),
         affects_shards=False,
     )
@@ -153,8 +150,8 @@ class Output(Group):
         form_pattern=rf"auto|[0-9]{{1,5}}|{_SPLIT}=[0-9]{{1,5}}(?:,{_SPLIT}=[0-9]{{1,5}})*",
     )
     seed: int = option(
-        0, "Determines the order of the records and the hashed splits", metavar="N",
-        limits=(0, (1 << 64) - 1),
+        0, "Determines the order of the records and the hashed splits",
+        limits=(0, (1 << 64) - 1)
     )  # fmt: skip
     overwrite: bool = option(
         False, "Replace the files of another build in the output folder", affects_shards=False
@@ -196,7 +193,6 @@ class Labels(Group):
     label_offset: int = option(
         0,
         "Number of the first label; 1 reserves label 0 for a background class, as TF-slim does",
-        metavar="0|1",
         choices=(0, 1),
     )
 
@@ -250,20 +246,16 @@ class Records(Group):
         default_text="3 for raw and pixels, for shape those of each image",
         choices=(0, 1, 3),
     )
-    pixel_range: str = option(
-        "0..1", "Range of the floats of raw", metavar="0..1|0..255", choices=("0..1", "0..255")
-    )
+    pixel_range: str = option("0..1", "Range of the floats of raw", choices=("0..1", "0..255"))
     text_unit: str = option(
         "line",
         "Record of a text file: each line, or each paragraph (lines between empty lines)",
-        metavar="line|paragraph",
         choices=("line", "paragraph"),
     )
     compression: str = option(
         "none",
         "Compression of the shards of decoded pixels and texts; TensorFlow Datasets does not read "
         "gzip, and it has no random access",
-        metavar="none|gzip",
         choices=("none", "gzip"),
     )
     features_from: tuple[str, ...] = option(
@@ -290,7 +282,6 @@ class Images(Group):
         "full",
         "Validation: full decodes every image; header reads only the header and the end of the "
         "file",
-        metavar="full|header",
         choices=("full", "header"),
         images_only=True,
     )
@@ -298,14 +289,12 @@ class Images(Group):
         "auto",
         "Re-encoding: auto converts what TensorFlow does not decode to PNG or JPEG; jpeg and png "
         "convert everything; never keeps all files unchanged",
-        metavar="auto|jpeg|png|never",
         choices=("auto", "jpeg", "png", "never"),
         images_only=True,
     )
     exif: str = option(
         "bake",
         "EXIF orientation: bake applies it to the pixels; keep leaves it to readers",
-        metavar="bake|keep",
         choices=("bake", "keep"),
         images_only=True,
     )
@@ -313,7 +302,6 @@ class Images(Group):
         "first",
         "Animations and multi-page files: first writes the first frame; all keeps animated GIFs "
         "and rejects other files; reject rejects them all",
-        metavar="first|all|reject",
         choices=("first", "all", "reject"),
         images_only=True,
     )
@@ -327,31 +315,21 @@ class Images(Group):
         images_only=True,
     )
     enlarge: bool = option(False, "Allow --resize to enlarge images", images_only=True)
-    quality: int = option(
-        95, "Quality of re-encoded JPEGs", metavar="N", limits=(1, 100), images_only=True
-    )
+    quality: int = option(95, "Quality of re-encoded JPEGs", limits=(1, 100), images_only=True)
     min_size: int = option(
         1,
         "Reject images whose shorter side has fewer pixels",
-        metavar="N",
         limits=(1, _MAX_SIDE),
         images_only=True,
     )
     max_pixels: int = option(
-        _MAX_PIXELS,
-        "Reject images with more pixels",
-        metavar="N",
-        limits=(1, _MAX_PIXELS),
-        images_only=True,
+        _MAX_PIXELS, "Reject images with more pixels", limits=(1, _MAX_PIXELS), images_only=True
     )
-    max_bytes: int = option(
-        _MAX_BYTES, "Reject files with more bytes", metavar="N", limits=(1, _MAX_BYTES)
-    )
+    max_bytes: int = option(_MAX_BYTES, "Reject files with more bytes", limits=(1, _MAX_BYTES))
     dedupe: str = option(
         "none",
         "Duplicates: none keeps images with identical pixels; pixels keeps one of each set of "
         "images with identical pixels and rejects the others, which decodes every image once more",
-        metavar="none|pixels",
         choices=("none", "pixels"),
         images_only=True,
     )
@@ -367,7 +345,6 @@ class Execution(Group):
         "shard",
         "Unit of parallel work: shard, each shard is written by one worker; beam, images are "
         "encoded in parallel and WriteToTFRecord writes them, for costly images and few shards",
-        metavar="shard|beam",
         choices=("shard", "beam"),
     )
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from conftest import Command
 from helpers import build_json
 
-from imageshards.pipeline.options.parser import Parser, add_options
+from imageshards.pipeline.options.command_line import add_options
+from imageshards.pipeline.options.parser import Parser
 
 
 def test_switches_are_off_by_default():

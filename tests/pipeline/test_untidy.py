@@ -12,7 +12,8 @@ from pictures import picture, saved
 from PIL import Image
 
 from imageshards.pipeline.options.build_options import BuildOptions
-from imageshards.pipeline.options.parser import Parser, add_options, options_from
+from imageshards.pipeline.options.command_line import add_options, options_from
+from imageshards.pipeline.options.parser import Parser
 from imageshards.reader.verify import verify
 from imageshards.transforms.images import headers
 

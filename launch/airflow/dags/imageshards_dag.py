@@ -1,8 +1,9 @@
 """Airflow DAGs that build data sets of images on a schedule: check, build, verify, publish.
 
-Copy this file into your DAGs folder and edit DATASETS; nothing below it needs to change. It imports
-neither Beam nor TensorFlow nor imageshards: the tasks run commands of imageshards in a separate
-environment, with the Python interpreter that the environment variable IMAGESHARDS_PYTHON names.
+Copy this file and imageshards_options.json into your DAGs folder, and edit DATASETS; nothing below
+it needs to change. This file imports neither Beam nor TensorFlow nor imageshards: the tasks run
+commands of imageshards in a separate environment, with the Python interpreter that the environment
+variable IMAGESHARDS_PYTHON names.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, timedelta
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 from zoneinfo import ZoneInfo
 
@@ -52,38 +54,10 @@ _RUNNERS = {"local": "FnApiRunner", "dataflow": "DataflowRunner"}
 # Options that the DAG sets itself; the operator uses `labels` for the labels of the job.
 _TAKEN = ("input", "output", "overwrite", "runner", "job_name", "project", "region", "labels")
 
-# JSON Schema of the values in `options`, made by
-# python -m imageshards.pipeline.options.documents imageshards_dag.py
-# fmt: off
-# options:begin
-_OPTIONS: dict[str, Any] = {
-    "include_all": {"type": ["boolean", "null"]},
-    "web_timeout": {"minimum": 1, "maximum": 3600},
-    "web_retries": {"minimum": 0, "maximum": 3600},
-    "requests_per_host": {"minimum": 1, "maximum": 3600},
-    "seed": {"minimum": 0, "maximum": 18446744073709551615},
-    "max_reject_fraction": {"minimum": 0, "maximum": 1},
-    "label_offset": {"enum": [0, "0", 1, "1", None, False]},
-    "features": {"enum": ["slim", "imagenet", "raw", "pixels", "shape", "text", None, False]},
-    "channels": {"enum": [0, "0", 1, "1", 3, "3", None, False]},
-    "pixel_range": {"enum": ["0..1", "0..255", None, False]},
-    "text_unit": {"enum": ["line", "paragraph", None, False]},
-    "compression": {"enum": ["none", "gzip", None, False]},
-    "file_format": {"enum": ["tfrecord", None, False]},
-    "check": {"enum": ["full", "header", None, False]},
-    "convert": {"enum": ["auto", "jpeg", "png", "never", None, False]},
-    "exif": {"enum": ["bake", "keep", None, False]},
-    "multi_frame": {"enum": ["first", "all", "reject", None, False]},
-    "enlarge": {"type": ["boolean", "null"]},
-    "quality": {"minimum": 1, "maximum": 100},
-    "min_size": {"minimum": 1, "maximum": 65500},
-    "max_pixels": {"minimum": 1, "maximum": 178956970},
-    "max_bytes": {"minimum": 1, "maximum": 268435456},
-    "dedupe": {"enum": ["none", "pixels", None, False]},
-    "writer": {"enum": ["shard", "beam", None, False]},
-}
-# options:end
-# fmt: on
+# JSON Schema of the values in `options`, for the Trigger form. Without the file next to this one,
+# the form accepts any value, and the task `check` reports invalid ones.
+_SCHEMA = Path(__file__).with_name("imageshards_options.json")
+_OPTIONS: dict[str, Any] = json.loads(_SCHEMA.read_text()) if _SCHEMA.exists() else {}
 
 
 class Dataset(NamedTuple):
@@ -186,13 +160,13 @@ def _check_task(dag_id: str, dataset: Dataset) -> Any:
         options["overwrite"] = True
         if params["engine"] != "local" and params["temp_location"]:
             options["temp_location"] = params["temp_location"]
+        job_name = _job_name(f"{dag_id}-{found['version']}")
         ti.xcom_push("fingerprint", found["digest"])
+        ti.xcom_push("runner", _RUNNERS.get(params["engine"], ""))
+        ti.xcom_push("options", options)
+        ti.xcom_push("job_name", job_name)
         ti.xcom_push("files", found["files"])
         ti.xcom_push("output", found["output"])
-        ti.xcom_push("options", options)
-        job_name = _job_name(f"{dag_id}-{found['version']}")
-        ti.xcom_push("job_name", job_name)
-        ti.xcom_push("runner", _RUNNERS.get(params["engine"], ""))
         if params["engine"] != "flex_template":
             return "build"
         environment = (dataset.dataflow or {}).get("environment", {})
@@ -203,11 +177,11 @@ def _check_task(dag_id: str, dataset: Dataset) -> Any:
 
 
 def _build_tasks(checked: Any, dataset: Dataset) -> list[Any]:
-    """Two tasks, of which each run takes one."""
+    """Makes two tasks; each run executes one of them and skips the other."""
     return [
         ImageshardsBuildOperator(
             task_id="build",
-            doc_md="`imageshards build`. A retry resumes what earlier tries finished.",
+            doc_md="`imageshards build`. A retry keeps the shards that earlier tries finished.",
             runner=checked["runner"],
             py_interpreter=dataset.python,
             py_options=["-m", _MODULE],
@@ -362,7 +336,7 @@ def _dataflow_params(dataset: Dataset) -> dict[str, Param]:
 
 
 def _options(params: Mapping[str, Any], run: Any, timezone: str, name: str) -> dict[str, Any]:
-    """The options of `imageshards build` for a run."""
+    """Returns the options of `imageshards build` for a run."""
     taken = [key for key in params["options"] if key in _TAKEN]
     if taken:
         raise AirflowFailException(
@@ -428,7 +402,7 @@ def _skip(message: str) -> NoReturn:
 
 
 def _job_name(text: str) -> str:
-    """A name that Dataflow accepts: lower-case letters, digits and hyphens, a letter first."""
+    """Returns a name that Dataflow accepts: a letter, then lower-case letters, digits, hyphens."""
     name = re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")
     return f"x-{name}"[:63].rstrip("-") if not name[:1].isalpha() else name[:63].rstrip("-")
 
@@ -439,7 +413,7 @@ def _flex_body(
     options: Mapping[str, Any],
     environment: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The request that launches a Flex Template; its parameters are texts.
+    """Returns the request that launches a Flex Template, whose parameters are all texts.
 
     Format: projects.locations.flexTemplates.launch of Dataflow's REST API.
     """
@@ -468,11 +442,11 @@ def _text(value: Any) -> str:
 
 
 def _imageshards(python: str, *arguments: str) -> dict[str, Any]:
-    """Runs a command of imageshards, logs its output, and returns the result: its last line."""
+    """Runs a command of imageshards, logs its output, and returns the JSON in its last line."""
     hook = SubprocessHook()
     try:
         done = hook.run_command([python, "-m", _MODULE, *arguments, "--json"])
-    except BaseException:  # such as a timeout: the process must not continue
+    except BaseException:  # such as a timeout; the process would continue
         with suppress(ProcessLookupError):
             hook.send_sigterm()
         raise
@@ -487,7 +461,7 @@ def _imageshards(python: str, *arguments: str) -> dict[str, Any]:
 
 
 class _Hook(BeamHook):
-    """A hook whose exception has the last line of a pipeline that failed."""
+    """A hook that raises the last line of a failed pipeline's output as its exception."""
 
     def start_python_pipeline(
         self, *args: Any, process_line_callback: Callable[[str], None] | None = None, **kwargs: Any
@@ -507,7 +481,7 @@ class _Hook(BeamHook):
 
 
 class ImageshardsBuildOperator(BeamRunPythonPipelineOperator):
-    """The operator of the Beam provider; it also reports why a build failed, and ends processes."""
+    """The Beam provider's operator; it also reports why a build failed, and ends its processes."""
 
     def _init_pipeline_options(self, *args: Any, **kwargs: Any) -> Any:
         found = super()._init_pipeline_options(*args, **kwargs)
@@ -515,7 +489,7 @@ class ImageshardsBuildOperator(BeamRunPythonPipelineOperator):
         return found
 
     def _cast_dataflow_config(self) -> None:
-        if self.runner == "DataflowRunner":  # it would log a warning for other runners
+        if self.runner == "DataflowRunner":  # for other runners the method logs a warning
             super()._cast_dataflow_config()
 
     def execute(self, context: Any) -> Any:
@@ -562,7 +536,7 @@ _DOC = """
 |---|---|
 | `check` | lists the inputs; skips the run if nothing has changed since the last version |
 | `build` | `imageshards build`, on the worker or on Dataflow; a retry resumes |
-| `build_flex_template` | the same from a Flex Template |
+| `build_flex_template` | the same build as a Dataflow Flex Template |
 | `verify` | reads the records back; `rejects` and `report` are in its XCom |
 | `publish` | updates the pointer `latest`, deletes old versions, emits the asset |
 

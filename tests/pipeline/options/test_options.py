@@ -1,3 +1,4 @@
+import json
 import re
 from dataclasses import fields, replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from imageshards.pipeline.assembly import BuildSpec, default_name
 from imageshards.pipeline.options import documents
 from imageshards.pipeline.options.beam_arguments import with_runner
 from imageshards.pipeline.options.build_options import _OF_VERSION_0_1_0, BuildOptions
-from imageshards.pipeline.options.parser import check_beam_arguments
+from imageshards.pipeline.options.command_line import check_beam_arguments
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.images.resize import MAX_SIDE, RULE
@@ -126,11 +127,13 @@ def test_defaults_and_limits_are_those_of_the_code_that_uses_them():
     assert defaults == [field.default for field in fields(WebOptions)]
 
 
-@pytest.mark.parametrize("path", ["README.md", "launch/airflow/dags/imageshards_dag.py"])
-def test_documents_have_the_declared_options(path: str):
-    text = (ROOT / path).read_text()
+def test_documents_have_the_declared_options():
+    text = (ROOT / "README.md").read_text()
     assert "options:begin" in text
-    assert documents.rewritten(text, Path(path).suffix) == text
+    assert documents.rewritten(text) == text
+    form = (ROOT / "launch/airflow/dags/imageshards_options.json").read_text()
+    assert form == documents.form_json()
+    assert json.loads(form) == documents.form_schema()
 
 
 def test_every_option_is_described_in_one_line():
@@ -138,7 +141,7 @@ def test_every_option_is_described_in_one_line():
         assert re.fullmatch("[a-z ]+", group.title)
     for option in BuildOptions.declared().values():
         assert "\n" not in option.description
-        assert option.is_switch or option.metavar, option.name
+        assert option.is_switch or option.shown_metavar, option.name
         assert option.help[0].isupper(), option.name
         assert not option.help.endswith("."), option.name
 

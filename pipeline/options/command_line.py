@@ -1,0 +1,149 @@
+"""The command line of `imageshards build`, made from the declarations of the options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from imageshards.pipeline.options.beam_arguments import (
+    is_dataflow,
+    is_in_process,
+    runner_of,
+)
+from imageshards.pipeline.options.build_options import BuildOptions
+from imageshards.pipeline.options.declare import Option, options_of
+from imageshards.pipeline.options.groups import CommandOptions
+from imageshards.pipeline.options.parser import Parser, refuse
+
+Options = TypeVar("Options", bound=BuildOptions)
+
+
+def add_options(
+    parser: argparse.ArgumentParser, options: type[BuildOptions] = BuildOptions
+) -> None:
+    """Adds the options of a build and of its command to a parser."""
+    for group in options.command_line():
+        added = parser.add_argument_group(group.title)
+        for option in options_of(group):
+            _add(added, option)
+
+
+def _add(parser: argparse._ArgumentGroup, option: Option) -> None:
+    details: dict[str, Any] = {"help": option.description.replace("%", "%%")}
+    if option.is_switch:
+        details["action"] = "store_true"
+    else:
+        details.update(action="append", default=[], metavar=option.shown_metavar)
+    parser.add_argument(option.flag, *option.aliases, dest=option.name, **details)
+
+
+def options_from(
+    args: argparse.Namespace,
+    options: type[Options] = BuildOptions,  # type: ignore[assignment]
+) -> Options:
+    """Returns the options of the build from the parsed command line.
+
+    Raises:
+      UsageError: a value is missing or not allowed.
+    """
+    return options.of(**_given(args, options.declared().values()))
+
+
+def command_options_from(args: argparse.Namespace) -> CommandOptions:
+    """Returns the options of the command from the parsed command line.
+
+    Raises:
+      UsageError: a value is not allowed.
+    """
+    return CommandOptions(**_given(args, options_of(CommandOptions)))
+
+
+def _given(args: argparse.Namespace, declared: Iterable[Option]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for option in declared:
+        value = getattr(args, option.name)
+        if value:
+            given[option.name] = value if option.is_switch else option.parsed(value)
+    return given
+
+
+def check_beam_arguments(arguments: Sequence[str]) -> None:
+    """Checks that Beam knows all of its arguments: it ignores a misspelt one silently.
+
+    Raises:
+      UsageError: neither imageshards nor Beam has such an option.
+    """
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    beam = Parser(prog="imageshards build", add_help=False, allow_abbrev=False)
+    for options in (PipelineOptions, *PipelineOptions.__subclasses__()):
+        if adder := getattr(options, "_add_argparse_args", None):
+            with suppress(argparse.ArgumentError):  # two of Beam's classes declare the same option
+                adder(beam)
+    unknown = beam.parse_known_args(list(arguments))[1]
+    if not unknown:
+        return
+    check_no_input(unknown)
+    ours = Parser(add_help=False)
+    add_options(ours)
+    refuse(
+        f"unknown option {unknown[0]}{beam.similar(unknown[0], ours)} (imageshards build --help "
+        "lists the options; those of Beam are accepted too)"
+    )
+
+
+def check_no_input(arguments: Sequence[str]) -> None:
+    """Checks that the first argument is an option.
+
+    Raises:
+      UsageError: it is a value; inputs need `--input`.
+    """
+    if arguments and not arguments[0].startswith("-"):
+        first = arguments[0]
+        refuse(f"unexpected argument {first!r}; did you mean --input {first}?")
+
+
+def worker_processes(
+    options: BuildOptions, command: CommandOptions, beam_arguments: Sequence[str]
+) -> int | None:
+    """Returns the number of processes that write shards besides the runner's.
+
+    None: the build chooses it.
+
+    Raises:
+      UsageError: the runner has its own workers, or does not run this writer.
+    """
+    workers = None if command.workers == "auto" else int(command.workers)
+    if options.execution.writer == "beam":
+        if workers is not None:
+            refuse(
+                "--workers requires --writer shard; with --writer beam the runner's workers write"
+            )
+        if runner_of(beam_arguments) == "PrismRunner":
+            refuse(
+                "--writer beam does not work on Prism, which stops responding; use --writer shard"
+            )
+    if is_in_process(beam_arguments):
+        return workers
+    if workers is not None:
+        refuse(
+            "--workers is for the local runner in one process; other runners have their own "
+            "workers (--direct_num_workers, --num_workers, ...)"
+        )
+    return 1
+
+
+def waits(command: CommandOptions, beam_arguments: Sequence[str]) -> bool:
+    """Returns whether the command waits for the end of the job.
+
+    Raises:
+      UsageError: --wait is set, but no job is started.
+    """
+    if not is_dataflow(beam_arguments):
+        return True
+    template = any(argument.startswith("--template_location") for argument in beam_arguments)
+    if command.wait and template:
+        refuse("--wait cannot be combined with --template_location: no job is started")
+    return command.wait
