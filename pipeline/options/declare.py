@@ -132,6 +132,14 @@ class Option:
             span = f" from {self._range()}" if self.limits else ""
             refuse(f"invalid {self.flag} {texts[-1]!r}: expected {kind}{span}")
 
+    def _has_type(self, value: Any) -> bool:
+        """Whether Python code gave a value of the type of the default."""
+        if isinstance(self.default, tuple):
+            return isinstance(value, tuple) and all(isinstance(text, str) for text in value)
+        if isinstance(self.default, float):
+            return isinstance(value, float | int)
+        return self.default is None or type(value) is type(self.default)
+
     def check(self, value: Any) -> None:
         """Checks a single value.
 
@@ -141,7 +149,9 @@ class Option:
         if self.required and not value:
             refuse(f"{self.flag} is missing: specify {self.required}")
         expected = ""
-        if self.choices and value not in self.allowed:
+        if not self._has_type(value):
+            expected = _TYPES[type(self.default)]
+        elif self.choices and value not in self.allowed:
             expected = " or ".join(map(str, self.allowed))
         elif self.limits and not self.limits[0] <= value <= self.limits[1]:
             expected = f"a number from {self._range()}"
@@ -149,6 +159,15 @@ class Option:
             expected = self.expected
         if expected:
             refuse(f"invalid {self.flag} {value!r}: expected {expected}")
+
+
+_TYPES = {
+    bool: "True or False",
+    int: "an integer",
+    float: "a number",
+    str: "a text, such as '16'",
+    tuple: "a tuple of texts, such as ('a', 'b')",
+}
 
 
 def option(default: Any, help: str, **details: Any) -> Any:

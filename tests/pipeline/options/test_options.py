@@ -71,6 +71,20 @@ def options(**given: object) -> BuildOptions:
     return BuildOptions.of(**{"input": ("a",), "output": "/data/My Photos", **given})
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"input": "list.csv"}, r"--input 'list\.csv': expected a tuple of texts"),
+        ({"num_shards": 2}, "--num_shards 2: expected a text, such as '16'"),
+        ({"seed": "1"}, "--seed '1': expected an integer"),
+        ({"overwrite": 1}, "--overwrite 1: expected True or False"),
+    ],
+)
+def test_a_value_of_another_type_is_an_error(given: dict, says: str):
+    with pytest.raises(UsageError, match=says):
+        options(**given)
+
+
 def test_an_option_that_is_not_declared_is_an_error():
     with pytest.raises(TypeError, match="qualty"):
         options(qualty=3)
