@@ -44,8 +44,9 @@ def run(args: Namespace, begin: float) -> int:
       args: the parsed command line.
       begin: `time.perf_counter()` at the start of the command.
     """
-    if not args.input:
+    if args.beam_arguments and not (args.input and args.output):
         check_no_input(args.beam_arguments)
+        check_beam_arguments(args.beam_arguments)  # the missing option may be a misspelled one
     options: BuildOptions = options_from(args)
     command = command_options_from(args)
     spec = BuildSpec(options)  # reports wrong combinations before Beam is loaded

@@ -127,6 +127,12 @@ def test_errors_of_worker_processes_are_one_line_too(bad: Path, tmp_path: Path):
     assert len(told(done.stderr)) == 1, done.stderr
 
 
+def test_a_misspelled_input_is_not_called_missing(command: Command):
+    code, _, err = command("build", "--inptu", "photos", "--output", "out")
+    assert code == 2
+    assert "unknown option --inptu, did you mean --input?" in err
+
+
 def test_an_error_of_the_machine_is_one_line(
     command: Command, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
