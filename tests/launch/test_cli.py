@@ -37,7 +37,7 @@ BAD = [
     (["--input", "{tmp}/none"], "no such file or folder", 2),
     (["--input", "{tmp}/*.jpg"], "no image found", 1),
     (["--input", "{tmp}/empty"], "no image found", 1),
-    (["--input", "{tmp}/texts"], "1 file was passed over by name; --include_all", 1),
+    (["--input", "{tmp}/texts"], "1 file was skipped by name; --include_all", 1),
     ([], "--input is missing", 2),
     (["--input", "{photos}", "--output", ""], "--output is missing", 2),
     (["--input", "{photos}", "--output", "{tmp}/file"], "is a file, not a folder", 2),
