@@ -144,7 +144,7 @@ def test_a_damaged_shard_is_not_copied(dataset: Path, tmp_path: Path, command: C
 @pytest.mark.parametrize(
     ("num_shards", "message"),
     [
-        ("auto", "give numbers"),
+        ("auto", "specify numbers"),
         ("0", "write a number from 1"),
         ("500", "set a smaller --num_shards"),
         ("valid=3", "names the split 'valid'; the splits are train, test"),

@@ -17,6 +17,7 @@ from imageshards.transforms.elements import BuildError, Codec, ImageRef, counted
 from imageshards.transforms.inputs import ranges
 from imageshards.transforms.inputs.listed import Listed
 from imageshards.transforms.references.annotate import Columns
+from imageshards.transforms.references.batch import RefBatch
 
 if TYPE_CHECKING:
     from imageshards.transforms.inputs.fetch import ImageReader
@@ -244,11 +245,22 @@ def list_references(unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]
     """
     found = passed_over = 0
     for listed in unit.input.list_unit(unit, options):
+        _check_columns(unit.input, listed.refs, options.columns)
         found += len(listed.refs)
         passed_over += listed.passed_over
         yield listed
     if not found and not unit.part:
         raise nothing_found(unit.input, options, passed_over)
+
+
+def _check_columns(source: InputKind, refs: RefBatch, columns: Columns) -> None:
+    """Raises a BuildError if the references listed do not have a column that is required."""
+    missing = [name for name in columns.required if refs.text_column(name) is None]
+    if not refs.are_records:
+        found = refs.rows.schema.names
+        missing += [feature.column for feature in columns.features if feature.source not in found]
+    if missing and len(refs):
+        raise BuildError(f"--input {source.text}: {source.noun} has no column {missing[0]!r}")
 
 
 def nothing_found(source: InputKind, options: ListingOptions, passed_over: int = 0) -> BuildError:

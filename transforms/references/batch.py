@@ -120,6 +120,13 @@ class RefBatch:
         }
         return cls(pa.record_batch(columns))
 
+    @property
+    def are_records(self) -> bool:
+        """Whether the references are TFRecords, whose features are read with their images."""
+        if "range" not in self.rows.schema.names or not len(self):
+            return False
+        return bool(self.rows.column("range").field("codec")[0].as_py() == _CODECS.index("example"))
+
     def with_texts(self, texts: Mapping[str, Sequence[str | None]]) -> RefBatch:
         """The references with columns that labels, splits and groups may come from.
 

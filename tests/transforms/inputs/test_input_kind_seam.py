@@ -9,6 +9,7 @@ from conftest import Build
 from helpers import build_json, image_bytes, records
 
 from imageshards.pipeline.fingerprint import fingerprint
+from imageshards.pipeline.job.failures import JobError
 from imageshards.transforms import storage
 from imageshards.transforms.inputs.kind import (
     KINDS,
@@ -96,3 +97,11 @@ def test_a_new_kind_of_input_has_a_fingerprint(lst: Path):
 def test_a_text_build_names_the_kind_that_it_refuses(build: Build, lst: Path):
     with pytest.raises(Exception, match=r"is a \.lst file, but --features text requires"):
         build(lst, features="text")
+
+
+@pytest.mark.parametrize(
+    "option", [{"labels": "column:breed"}, {"features_from": ("breed:bytes",)}]
+)
+def test_a_column_that_the_kind_does_not_list_is_refused(build: Build, lst: Path, option: dict):
+    with pytest.raises(JobError, match=r"images\.lst: a \.lst file has no column 'breed'"):
+        build(lst, **option)
