@@ -149,7 +149,7 @@ def test_paths_below_a_manifest_begin_at_its_folder(tmp_path: Path):
 BROKEN = {
     "no-column.csv": (b"path,label\na.jpg,1\n", "no column 'uri'.*path, label"),
     "utf8.csv": (b"uri\na.jpg\n\xff\xfe.jpg\n", "utf8.csv:3: not UTF-8"),
-    "ragged.csv": (b"uri,label\na,b\nc\n", "ragged.csv:3: 1 values, but the header has 2"),
+    "ragged.csv": (b"uri,label\na,b\nc\n", "ragged.csv:3: 1 value, but the header has 2"),
     "quote.csv": (b'uri\n"abc\n', "quote.csv:2: unexpected end"),
     "nouri.csv": (b"uri,label\n,x\n", "nouri.csv:2: no value in the column 'uri'"),
     "later.csv": (b'uri,label\n"a\nb.jpg",x\n\n,y\n', "later.csv:5: no value in the column 'uri'"),
