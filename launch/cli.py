@@ -69,6 +69,10 @@ def _report(error: Exception, *, verbose: bool) -> int:
         return complain(str(error), 1 if isinstance(error, StoreError) else 2)
     if verbose:
         raise error
+    from imageshards.transforms.records.container import CorruptRecord
+
+    if isinstance(error, CorruptRecord):
+        return complain(f"{error}; run imageshards verify on the data set", 1)
     return complain(f"{type(error).__name__}: {error} (--verbose shows the traceback)", 1)
 
 

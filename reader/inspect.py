@@ -29,6 +29,7 @@ def inspect(place: str, records: int = 3) -> str:
 
     Raises:
       BuildError: there is no such data set or file.
+      CorruptRecord: a record to show is damaged.
 
     >>> print(inspect("dataset", records=0))
     /.../dataset
@@ -119,7 +120,7 @@ def _record_lines(uri: str, records: int) -> Iterator[str]:
     try:
         shown = list(islice(read_back.read_shard(uri), records))
     except (CorruptRecord, CorruptExample) as error:
-        raise BuildError(f"{uri} is damaged: {error}; run imageshards verify") from error
+        raise CorruptRecord(f"{uri}: {error}") from error
     for number, record in enumerate(shown):
         yield f"  record {number} at byte {record.offset:,} of {uri.rpartition('/')[2]}"
         for key in sorted(record.values):
