@@ -1,7 +1,7 @@
 """The command `imageshards`; `python -m imageshards.launch.cli` runs it too.
 
 It writes the result to stdout, and logs and progress to stderr. Exit codes: 0, success; 1, the job
-failed; 2, the command line is wrong.
+failed; 2, the command line is wrong; 130, interrupted.
 """
 
 from __future__ import annotations
@@ -69,6 +69,10 @@ def _report(error: Exception, *, verbose: bool) -> int:
         return complain(str(error), 1 if isinstance(error, StoreError) else 2)
     if verbose:
         raise error
+    from imageshards.transforms.records.container import CorruptRecord
+
+    if isinstance(error, CorruptRecord):
+        return complain(f"{error}; run imageshards verify on the data set", 1)
     return complain(f"{type(error).__name__}: {error} (--verbose shows the traceback)", 1)
 
 
@@ -96,6 +100,12 @@ def _parser(arguments: list[str]) -> tuple[Parser, dict[str, Parser]]:
 
 
 def _dispatch(arguments: list[str], own_process: bool) -> int:
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        from difflib import get_close_matches
+
+        similar = get_close_matches(arguments[0], COMMANDS, 1)
+        hint = f"; did you mean {similar[0]}?" if similar else ""
+        refuse(f"unknown command {arguments[0]!r}{hint} (imageshards --help lists the commands)")
     parser, parsers = _parser(arguments)
     args, rest = parser.parse_known_args(arguments)
     if args.version:

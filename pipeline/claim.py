@@ -93,16 +93,23 @@ def other_build_in(spec: BuildSpec, digest: str | None) -> str:
     layout = spec.layout
     plan = read_json(layout.plan)
     if plan is not None:
-        differs = ""
+        options = plan.get("options")
+        changed = ""
         if plan.get("settings") != spec.settings:
-            options = plan.get("options")
             changed = spec.options.differences(options if isinstance(options, dict) else {})
-            differs = f"another build: {changed or 'of another version of imageshards'}"
+            changed = f"other options: {changed}" if changed else "another version of imageshards"
+            # plan.json does not record --input.
+            built = (read_json(layout.build) or {}).get("options")
+            before = built.get("input") if isinstance(built, dict) else None
+            now = list(spec.options.inputs.input)
+            if isinstance(before, list) and before != now:
+                changed += f"; --input was {','.join(map(str, before))}, now {','.join(now)}"
         elif digest not in (None, plan.get("digest")):
-            differs = "a build of other inputs"
-        if differs and not storage.exists(layout.dataset_info):
-            differs += ", which is not complete"
-        return f"{layout.root} holds {differs} {_WHAT_TO_DO}" if differs else ""
+            changed = "other inputs"
+        if not changed:
+            return ""
+        build = "a build" if storage.exists(layout.dataset_info) else "an incomplete build"
+        return f"{layout.root} holds {build} with {changed} {_WHAT_TO_DO}"
     names = dataset_files_in(layout)
     if names:
         more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""

@@ -84,7 +84,8 @@ def write_shards(
     """`--writer=shard`: one worker writes each shard, with all records in order."""
     written: Written = (
         groups
-        | "AssignShards" >> beam.FlatMap(assign_shards, plan)  # (shard, (bucket, references))
+        | "AssignShards"
+        >> beam.FlatMap(assign_shards, plan).with_output_types(tuple[ShardId, tuple[int, RefBatch]])
         | "WriteShards" >> WriteShards(spec.layout, spec.encoder, spec.settings, plan, workers)
     )
     return written

@@ -27,7 +27,7 @@ from typing import Any
 from imageshards.pipeline.assembly import default_name
 from imageshards.pipeline.claim import clear
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms.elements import BuildError, counted
 from imageshards.transforms.shards.layout import Layout, read_json, to_json
 
 POINTER = "latest"
@@ -77,7 +77,8 @@ class Published:
         lines = [
             f"{self.pointer} -> {self.latest}" + ("" if moved else ", which is a later version")
         ]
-        lines.append(f"  {self.uri}: {self.records:,} images, {self.rejects:,} rejects")
+        records, rejects = counted(self.records, "record"), counted(self.rejects, "reject")
+        lines.append(f"  {self.uri}: {records}, {rejects}")
         if self.deleted:
             lines.append(f"  deleted: {', '.join(self.deleted)}")
         return "\n".join(lines)
@@ -222,9 +223,9 @@ def _update(pointer: str, document: dict[str, Any], rollback: bool) -> str:
             theirs = str(current.get("name"))
             if _family(theirs, current["version"]) != _family(document["name"], version):
                 raise BuildError(
-                    f"{pointer} names {current['version']} of the data set {theirs}, but this is "
-                    f"{version} of {document['name']}: set another --pointer, or build both with "
-                    "the same --name"
+                    f"{pointer} is the pointer of the data set {theirs!r} (version "
+                    f"{current['version']}), but {version} is a version of {document['name']!r}: "
+                    "set another --pointer, or build both with the same --name"
                 )
             if not rollback and _sort_key(version) < _sort_key(current["version"]):
                 return str(current["version"])

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from imageshards.reader.parse import to_uint8
+from imageshards.transforms.elements import counted
 from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.shards import read_back
@@ -179,13 +180,13 @@ def _split(
         charts.insert(0, f"<div>{_classes(split['labels'], build['classes'])}</div>")
     records = [shard["records"] for shard in shards]
     spread = (
-        f"{min(records):,} records"
+        counted(min(records), "record")
         if min(records) == max(records)
         else f"{min(records):,} to {max(records):,} records"
     )
     each = " each" if len(shards) > 1 else ""
     return (
-        f"<section><h2>{escape(name)}</h2><p class=soft>{split['records']:,} records "
+        f"<section><h2>{escape(name)}</h2><p class=soft>{counted(split['records'], 'record')} "
         f"({share:.1%}), {human_bytes(split['bytes'])}, {formats}</p>"
         f"<h3>A random sample</h3>{sheet}"
         f"<div class=two>{''.join(charts)}</div>"
@@ -286,7 +287,8 @@ def _class_bars(counts: Mapping[str, int]) -> str:
     half = _CLASSES_SHOWN // 2
     most, median, least = (ordered[at][1] for at in (0, len(ordered) // 2, -1))
     if most == least:
-        return f"<h3>Records of each class</h3><p>{len(counts):,} classes of {most:,} each</p>"
+        classes = counted(len(counts), "class")
+        return f"<h3>Records of each class</h3><p>{classes} of {most:,} each</p>"
     return (
         f"<h3>The largest of {len(counts):,} classes (median {median:,})</h3>"
         f"{_rows(ordered[:half])}<h3>The smallest</h3>{_rows(ordered[-half:])}"
@@ -317,7 +319,7 @@ def _shard_bars(shards: list[dict[str, Any]]) -> str:
     bars = "".join(
         f'<rect x="{i * width:.2f}" y="{90 - 88 * shard["bytes"] / most:.1f}" '
         f'width="{max(width * 0.82, 0.8):.2f}" height="{88 * shard["bytes"] / most:.1f}">'
-        f"<title>{escape(shard['name'])}: {shard['records']:,} records, "
+        f"<title>{escape(shard['name'])}: {counted(shard['records'], 'record')}, "
         f"{human_bytes(shard['bytes'])}</title></rect>"
         for i, shard in enumerate(shown)
     )
@@ -343,9 +345,10 @@ def _leaks(build: Mapping[str, Any], leaked: Sequence[Mapping[str, Any]], noun: 
 
 
 def _conversions(build: Mapping[str, Any]) -> str:
+    converted = counted(build["counts"]["converted"], "converted image")
     return (
-        f"<section><h2>Conversions</h2><p class=soft>{build['counts']['converted']:,} images were "
-        "converted. Images by kind of conversion; one image may have several.</p>"
+        f"<section><h2>Conversions</h2><p class=soft>{converted}. "
+        "Images by kind of conversion; one image may have several.</p>"
         f"{_rows(by_count(build['conversions']))}</section>"
     )
 

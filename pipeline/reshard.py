@@ -21,7 +21,7 @@ from imageshards.reader.dataset import Dataset, Shard, open_dataset
 from imageshards.reader.files import RecordFile, Source, find
 from imageshards.reader.splits import Span, take
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, ShardId, UsageError
+from imageshards.transforms.elements import BuildError, ShardId, UsageError, counted
 from imageshards.transforms.records.containers import container_of, is_shard_like, shard_name
 from imageshards.transforms.references.keys import first_rank
 from imageshards.transforms.references.rules import ShardCounts
@@ -64,7 +64,7 @@ class Resharded:
         shards = ", ".join(f"{name} {old:,} -> {new:,}" for name, (old, new) in self.shards.items())
         took = f"in {self.seconds:.1f} s" if self.seconds else "nothing to do: complete already"
         return (
-            f"{self.output}\n  {self.records:,} records, {self.bytes / 1e6:,.1f} MB, from "
+            f"{self.output}\n  {counted(self.records, 'record')}, {self.bytes / 1e6:,.1f} MB, from "
             f"{self.source}\n  shards: {shards}\n  {took}"
         )
 

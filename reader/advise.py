@@ -76,7 +76,7 @@ class Advice:
             )
             yield (
                 f"  {split.split}: {counted(split.shards, 'shard')}{change}  "
-                f"({split.records:,} records, {_megabytes(split.bytes)})"
+                f"({counted(split.records, 'record')}, {_megabytes(split.bytes)})"
             )
             for warning in split.warnings:
                 yield f"    WARNING: {warning}"
@@ -124,7 +124,7 @@ def advised_shards(records: int, size: int, hosts: int) -> tuple[int, tuple[str,
       hosts: the number of hosts that read it together.
     """
     if records < hosts:
-        return records, (f"there are only {records:,} records: use fewer hosts",)
+        return records, (f"there are only {counted(records, 'record')}: use fewer hosts",)
     each = max(
         round(size / hosts / TARGET_SHARD_BYTES),
         min(_FILES_PER_HOST, size // (hosts * _SMALL_BYTES)),

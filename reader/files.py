@@ -22,7 +22,7 @@ import numpy.typing as npt
 from imageshards.reader.dataset import Dataset, open_dataset
 from imageshards.reader.splits import Span, spans_of
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, ByteRange, UsageError
+from imageshards.transforms.elements import BuildError, ByteRange, UsageError, counted
 from imageshards.transforms.inputs import ranges
 from imageshards.transforms.records.container import Container, CorruptRecord, parse_index
 from imageshards.transforms.records.containers import container_of_file, is_record_file
@@ -79,8 +79,8 @@ class RecordFile:
             raise BuildError(f"{self.index_uri}: missing or damaged: {error}") from error
         if self.known not in (-1, len(index)):
             raise BuildError(
-                f"{self.index_uri}: {len(index):,} records, but {self.known:,} in build.json: "
-                "build the data set again"
+                f"{self.index_uri}: {counted(len(index), 'record')}, but {self.known:,} in "
+                "build.json: build the data set again"
             )
         if storage.is_local(self.uri):  # for a remote file this would be a request
             size, expected = storage.size(self.uri), int(index[-1].sum()) if len(index) else 0

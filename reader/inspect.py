@@ -29,6 +29,7 @@ def inspect(place: str, records: int = 3) -> str:
 
     Raises:
       BuildError: there is no such data set or file.
+      CorruptRecord: a record to show is damaged.
 
     >>> print(inspect("dataset", records=0))
     /.../dataset
@@ -58,8 +59,9 @@ def _dataset_lines(dataset: Dataset, records: int) -> Iterator[str]:
         small, large = split["smallest"], split["largest"]
         formats = ", ".join(f"{count:,} {kind}" for kind, count in split["formats"].items())
         yield (
-            f"  {name:<12}{split['records']:>12,} records {share:>6.1%}"
-            f"{split['shards']:>7,} shards{split['bytes'] / 1e6:>12,.1f} MB   {formats}, "
+            f"  {name:<12}{counted(split['records'], 'record'):>20} {share:>6.1%}"
+            f"{counted(split['shards'], 'shard'):>14}{split['bytes'] / 1e6:>12,.1f} MB   "
+            f"{formats}, "
             + (
                 f"{small[1]:,} to {large[1]:,} bytes"
                 if dataset.schema.holds == "text"
@@ -88,8 +90,10 @@ def _array_text(feature: Feature) -> str:
 def _class_lines(dataset: Dataset) -> Iterator[str]:
     splits = dataset.build["splits"]
     classes = dataset.classes
-    more = f", the first {_CLASSES_SHOWN}" if len(classes) > _CLASSES_SHOWN else ""
-    yield f"  {len(classes):,} classes{more}" + " " * 4 + "".join(f"{n:>12}" for n in splits)
+    shown = counted(len(classes), "class")
+    if len(classes) > _CLASSES_SHOWN:
+        shown += f", the first {_CLASSES_SHOWN}"
+    yield f"  {shown}" + " " * 4 + "".join(f"{n:>12}" for n in splits)
     for number, name in islice(enumerate(classes), _CLASSES_SHOWN):
         counts = "".join(f"{s['labels'].get(str(number), 0):>12,}" for s in splits.values())
         yield f"    {number:>5} {_short(name, 18):<18}{counts}"
@@ -106,14 +110,18 @@ def _shard_lines(uri: str, records: int) -> Iterator[str]:
     except (CorruptRecord, CorruptExample) as error:
         if not count:
             raise BuildError(f"{uri}: not a record file of Examples: {error}") from error
-        yield f"{uri}: {count:,} sound records, then: {error}"
+        yield f"{uri}: {counted(count, 'sound record')}, then: {error}"
     else:
         yield f"{uri}: {counted(count, 'record')}, {size / 1e6:,.1f} MB"
     yield from _record_lines(uri, min(records, count))
 
 
 def _record_lines(uri: str, records: int) -> Iterator[str]:
-    for number, record in enumerate(islice(read_back.read_shard(uri), records)):
+    try:
+        shown = list(islice(read_back.read_shard(uri), records))
+    except (CorruptRecord, CorruptExample) as error:
+        raise CorruptRecord(f"{uri}: {error}") from error
+    for number, record in enumerate(shown):
         yield f"  record {number} at byte {record.offset:,} of {uri.rpartition('/')[2]}"
         for key in sorted(record.values):
             yield f"    {_short(key):<24}{_value_text(record.values[key])}"

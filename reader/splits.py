@@ -181,7 +181,7 @@ def share_of(spans: Sequence[Span], num_hosts: int, host: int) -> list[Span]:
     lengths = [span.records for span in spans]
     records = sum(lengths)
     if records < num_hosts:
-        raise UsageError(f"{records:,} records for {num_hosts:,} hosts: use fewer hosts")
+        raise UsageError(f"{counted(records, 'record')} for {num_hosts:,} hosts: use fewer hosts")
     if len(spans) % num_hosts == 0 and max(lengths) - min(lengths) <= _UNEVEN * max(lengths):
         each = len(spans) // num_hosts
         return list(spans[host * each : (host + 1) * each])

@@ -61,9 +61,12 @@ class Verdict:
     def __str__(self) -> str:
         if self.problems:
             found = counted(len(self.problems), "problem")
+            delete = "delete the damaged files and "
+            if all(problem.endswith(": missing") for problem in self.problems):
+                delete = ""
             return (
                 f"{self.output}: {found}; {counted(self.records, 'sound record')} "
-                "(delete the damaged files and run the build command again to rewrite them)"
+                f"({delete}run the build command again to rewrite them)"
             )
         checked = "a sample" if self.sample else "all of them"
         return (
@@ -183,11 +186,11 @@ def _shard_problems(
             return
         yield from settle(0)
     if len(index) != shard.records:
-        yield f"{len(index):,} records, but {shard.records:,} in build.json"
+        yield f"{counted(len(index), 'record')}, but {shard.records:,} in build.json"
     if file.size != shard.bytes or file.crc32c != shard.crc32c:
         yield "its size or CRC32C is not the one in build.json"
     if container.has_index and _read_index(dataset, shard) != index:
-        yield f"its index {dataset.layout.index(shard.id)} does not match"
+        yield _index_problem(dataset, shard)
 
 
 def _chosen(dataset: Dataset, sample: int) -> dict[ShardId, Sequence[int]]:
@@ -217,7 +220,7 @@ def _sample_problems(
         yield "its size is not the one in build.json"
     index = _read_index(dataset, shard) or []
     if len(index) != shard.records:
-        yield f"its index {dataset.layout.index(shard.id)} does not match"
+        yield _index_problem(dataset, shard)
         return
 
     def check(number: int) -> str | None:
@@ -239,6 +242,11 @@ def _read_index(dataset: Dataset, shard: Shard) -> list[tuple[int, int]] | None:
         return None
 
 
+def _index_problem(dataset: Dataset, shard: Shard) -> str:
+    uri = dataset.layout.index(shard.id)
+    return f"its index {uri}{' does not match' if storage.exists(uri) else ': missing'}"
+
+
 def _check(dataset: Dataset, data: bytes) -> str | None:
     """Returns what is wrong with a serialized record, or None."""
     try:
@@ -258,7 +266,7 @@ def _problem_of(dataset: Dataset, record: Record) -> str | None:
     if label_key:
         label = record.first(label_key, -1)
         if not 0 <= label < len(dataset.classes):
-            return f"label {label} of {len(dataset.classes)} classes"
+            return f"label {label} of {counted(len(dataset.classes), 'class')}"
         # With synsets, the class text may be longer than the name.
         if text_key := schema.key_of("synset") or schema.key_of("class_text"):
             text = record.first(text_key, b"").decode("utf-8", "replace")

@@ -22,10 +22,11 @@ class UsageError(ValueError):
 def counted(number: int, noun: str) -> str:
     """A count with its noun, for messages.
 
-    >>> counted(1, "shard"), counted(1024, "shard")
-    ('1 shard', '1,024 shards')
+    >>> counted(1, "shard"), counted(1024, "shard"), counted(2, "class")
+    ('1 shard', '1,024 shards', '2 classes')
     """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def to_bytes(text: str) -> bytes:

@@ -7,8 +7,9 @@ keys and sorted in each group, and the counts of the groups give each group its 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
 import apache_beam as beam
@@ -27,6 +28,22 @@ _SIZED_PER_BUCKET = 4
 
 Group = tuple[int, dict[str, RefBatch]]
 """Bucket, split -> its references in key order."""
+
+
+class _ShardIdCoder(beam.coders.Coder):  # type: ignore[misc]
+    """Encodes the keys that shards are grouped by; Beam warns if it has to find a coder itself."""
+
+    def encode(self, value: ShardId) -> bytes:
+        return json.dumps(astuple(value)).encode()
+
+    def decode(self, encoded: bytes) -> ShardId:
+        return ShardId(*json.loads(encoded))
+
+    def is_deterministic(self) -> bool:
+        return True
+
+
+beam.coders.registry.register_coder(ShardId, _ShardIdCoder)
 
 
 class Shuffled(NamedTuple):

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import ShardId
+from imageshards.transforms.elements import ShardId, counted
 from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.references.keys import first_rank
 from imageshards.transforms.shards.layout import Layout
@@ -136,7 +136,7 @@ class Progress:
         if state is None:
             return "listing"
         text = (
-            f"{state.shards:,} of {state.all_shards:,} shards, "
+            f"{state.shards:,} of {counted(state.all_shards, 'shard')}, "
             f"{state.images:,} of {state.all_images:,} {self._noun}s"
         )
         if rate := self._rate(state):

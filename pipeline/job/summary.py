@@ -96,7 +96,7 @@ class Summary:
             counted(self.rejects, "reject")
             + (f" ({errors}; metadata/rejects.jsonl)" if self.rejects else "")
             + f", {counted(self.duplicates, 'duplicate')}, "
-            f"{counted(self.passed_over, 'file')} passed over"
+            f"{counted(self.passed_over, 'file')} skipped"
         )
 
     def _findings(self) -> Iterator[str]:

@@ -140,7 +140,7 @@ class BuildOptions:
         mine = json.loads(json.dumps({**defaults, **self.recorded}))
         theirs = json.loads(json.dumps({**defaults, **recorded}))
         return "; ".join(
-            f"--{name} {_text(theirs[name])}, now {_text(mine[name])}"
+            f"--{name} was {_text(theirs[name])}, now {_text(mine[name])}"
             for name in mine
             if theirs[name] != mine[name]
         )

@@ -64,7 +64,7 @@ def test_a_repeated_build_does_nothing_and_another_build_is_refused(bucket: dict
     assert "nothing to do" in done.stdout, done.stderr
     done = imageshards("build", *options, "--num_shards=3", **bucket)
     assert done.returncode == 2
-    assert "holds another build: --num_shards 2, now 3" in done.stderr
+    assert "holds a build with other options: --num_shards was 2, now 3" in done.stderr
 
 
 def test_a_manifest_and_a_pattern_give_the_same_bytes(bucket: dict[str, str], tmp_path: Path):

@@ -37,7 +37,7 @@ BAD = [
     (["--input", "{tmp}/none"], "no such file or folder", 2),
     (["--input", "{tmp}/*.jpg"], "no image found", 1),
     (["--input", "{tmp}/empty"], "no image found", 1),
-    (["--input", "{tmp}/texts"], "1 file was passed over by name; --include_all", 1),
+    (["--input", "{tmp}/texts"], "1 file was skipped by name; --include_all", 1),
     ([], "--input is missing", 2),
     (["--input", "{photos}", "--output", ""], "--output is missing", 2),
     (["--input", "{photos}", "--output", "{tmp}/file"], "is a file, not a folder", 2),
@@ -54,6 +54,7 @@ BAD = [
         "invalid --seed 'x': expected an integer from 0 to",
         2,
     ),
+    (["--input", "{photos}", "--splits", "train=80%,test=20%"], "write train=0.8 instead of", 2),
     (["--input", "{photos}", "--splits", "train=.8,test=.1"], "add up to 0.9, not to 1", 2),
     (["--input", "{photos}", "--num_shards", "121"], "write --num_shards 120 or less", 1),
     (["--input", "{photos}", "--splits", "folder"], "; it must be one of train, training,", 1),
@@ -183,7 +184,9 @@ def test_a_missing_or_misspelt_command_is_an_error(command: Command):
     assert "build" in err
     code, _, err = command("biuld")
     assert code == 2
-    assert "invalid choice: 'biuld'" in err
+    assert "unknown command 'biuld'; did you mean build? (imageshards --help lists the" in err
+    assert err.count("\n") == 1
+    assert "did you mean" not in command("xyzzy")[2]
     code, out, _ = command("--version")
     assert (code, out.split()[0]) == (0, "imageshards")
 
@@ -198,6 +201,7 @@ def test_verify_finds_damage_in_every_file(command: Command, photos: Path, tmp_p
         "metadata/index/train-00001-of-00004.idx": "index",
         "train-00002-of-00004.tfrecord": "record at byte",
         "train-00003-of-00004.tfrecord": None,
+        "metadata/index/train-00000-of-00004.idx": None,
         "image.class.label.labels.txt": None,
         "features.json": None,
     }
@@ -208,9 +212,10 @@ def test_verify_finds_damage_in_every_file(command: Command, photos: Path, tmp_p
             path.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
         else:
             path.unlink()
-        code, _, err = command("verify", out)
+        code, text, err = command("verify", out)
         assert code == 1
         assert (says or "missing") in err
+        assert ("delete the damaged files" in text) == bool(says)
         assert name in err
         path.write_bytes(whole)
     labels = out / "image.class.label.labels.txt"
@@ -253,6 +258,11 @@ def test_inspect_shows_a_data_set_and_a_shard(command: Command, photos: Path, tm
     shard.write_bytes(shard.read_bytes()[:-3])
     code, text, _ = command("inspect", shard)
     assert "breaks off" in text
+    shard.write_bytes(b"\1" * 40)
+    code, _, err = command("inspect", out, "--records=1")
+    assert (code, err.count("\n"), "CorruptRecord" in err) == (1, 1, False)
+    assert err.startswith(f"imageshards: {shard}: record at byte 0: ")
+    assert "; run imageshards verify" in err
     code, _, err = command("inspect", next(photos.rglob("*.jpg")))
     assert (code, "not a record file" in err) == (2, True)
     assert "one data set or file at a time" in command("verify", out, out)[2]

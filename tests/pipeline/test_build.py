@@ -247,9 +247,11 @@ def test_the_shard_of_a_changed_image_is_rewritten(build: Build, tmp_path: Path,
 def test_another_build_in_the_way_is_refused(build: Build, photos: Path, tmp_path: Path):
     build(photos, num_shards="4")
     before = contents(tmp_path / "out")
-    with pytest.raises(BuildError, match="another build: --num_shards 4, now 5"):
+    with pytest.raises(BuildError, match="a build with other options: --num_shards was 4, now 5"):
         build(photos, num_shards="5")
-    with pytest.raises(JobError, match="holds a build of other inputs"):
+    with pytest.raises(BuildError, match=r"was 4, now 5; --input was [^,]*, now .*/class00 [(]"):
+        build(f"{photos}/class00", num_shards="5")
+    with pytest.raises(JobError, match="holds a build with other inputs"):
         build(f"{photos}/class00", num_shards="4")
     assert contents(tmp_path / "out") == before
     build(photos, num_shards="5", overwrite=True)
@@ -426,7 +428,7 @@ def test_reads_in_flight_are_bounded_where_sizes_are_unknown(
 def test_overwrite_works_on_a_damaged_plan(build: Build, photos: Path, tmp_path: Path):
     build(photos, num_shards="4")
     (tmp_path / "out/metadata/shards/plan.json").write_text("{")
-    with pytest.raises(BuildError, match="another build"):
+    with pytest.raises(BuildError, match="holds a build with other options"):
         build(photos, num_shards="2")
     build(photos, num_shards="2", overwrite=True)
     assert len(shards(tmp_path / "out")) == 2

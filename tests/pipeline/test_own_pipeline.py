@@ -26,7 +26,9 @@ def rated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_readme_s_pipeline_writes_what_its_own_dofn_keeps(rated: Path):
+def test_the_readme_s_pipeline_writes_what_its_own_dofn_keeps(
+    rated: Path, caplog: pytest.LogCaptureFixture
+):
     section = (ROOT / "README.md").read_text().partition("### In your own pipeline")[2]
     block = section.partition("    import apache_beam")[2].partition("\n\n`Shuffle")[0]
     exec(dedent("    import apache_beam" + block), {"__name__": "example"})
@@ -37,6 +39,7 @@ def test_the_readme_s_pipeline_writes_what_its_own_dofn_keeps(rated: Path):
     counts = json.loads((rated / "rated/metadata/build.json").read_text())["counts"]
     assert (counts["inputs"], counts["records"]) == (12, 12)
     assert not verify("rated").problems
+    assert "fallback deterministic coder" not in caplog.text
 
 
 class DropAll(beam.DoFn):

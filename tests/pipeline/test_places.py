@@ -199,7 +199,7 @@ def test_an_unpacked_tar_is_kept_for_a_resumed_run_and_then_deleted(
 def test_a_refused_build_leaves_nothing_unpacked(build: Build, photos: Path, tmp_path: Path):
     build(photos, num_shards="4")
     before = contents(tmp_path / "out")
-    with pytest.raises(JobError, match="holds a build of other inputs"):
+    with pytest.raises(JobError, match="holds a build with other inputs"):
         build(tar_folder(photos, tmp_path / "a.tgz", "w:gz"), num_shards="4")
     assert contents(tmp_path / "out") == before
 

@@ -390,7 +390,7 @@ def test_imagenet_has_texts_of_its_synsets(build: Build, tmp_path: Path):
     assert found == {(1, b"b", b"bee, Apis"), (2, b"a", b"a")}
     assert not verify(str(tmp_path / "out")).problems
     names.write_text("b\tBombus\na\nc\tnone\n")
-    with pytest.raises(JobError, match="holds a build of other inputs"):
+    with pytest.raises(JobError, match="holds a build with other inputs"):
         build(manifest, **same)
 
 

@@ -45,7 +45,7 @@ class Files(InputKind):
         return None
 
     def _kind_of(self, file: _File, options: ListingOptions) -> type[InputKind] | None:
-        """The kind that lists a file; None: the file is passed over."""
+        """The kind that lists a file; None: the file is skipped."""
         uri, *_, is_hidden = file
         is_hidden = is_hidden or uri[uri.rfind("/") + 1] == "."
         if options.text_unit:
@@ -133,6 +133,16 @@ class Pattern(Files):
                 yield path, root_length, *storage.stat(path), _in_hidden(path, root_length)
             elif "**" not in self.uri:  # `**` matches the files below a folder itself
                 yield from _walk(path, root_length, options.output)
+
+    def advice_on_skipped(self, options: ListingOptions) -> str:
+        """Suggests single inputs if this pattern matches only files such as manifests."""
+        nouns = set()
+        for uri, *_ in () if options.text_unit else self.files(options):
+            kind = kind_of_name(uri)
+            nouns.add(kind.noun if kind else "")
+        if not nouns or "" in nouns:
+            return super().advice_on_skipped(options)
+        return f"this pattern does not select {' or '.join(sorted(nouns))}: write --input for each"
 
     def sample(self) -> RecordSample | None:
         """The first file by name, if all are TFRecord files."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, Codec, ImageRef
+from imageshards.transforms.elements import BuildError, Codec, ImageRef, counted
 from imageshards.transforms.inputs import ranges
 from imageshards.transforms.inputs.listed import Listed
 from imageshards.transforms.references.annotate import Columns
@@ -163,6 +163,10 @@ class InputKind(ABC):
         """The error of an input that cannot be opened or read."""
         return BuildError(f"{self.uri}: cannot be read: {error.strerror or 'no such file'}")
 
+    def advice_on_skipped(self, options: ListingOptions) -> str:
+        """What to do if all files of the input were skipped, for messages."""
+        return "--include_all takes all files"
+
     def refuse_columns(self, options: ListingOptions) -> None:
         """Raises a BuildError if columns are required; for kinds without columns."""
         if required := options.columns.all_required:
@@ -260,10 +264,11 @@ def _check_columns(source: InputKind, refs: RefBatch, columns: Columns) -> None:
 
 
 def nothing_found(source: InputKind, options: ListingOptions, passed_over: int = 0) -> BuildError:
-    """The error of an input without a reference, with the number of files that were passed over."""
+    """The error of an input without a reference, with the number of files that were skipped."""
     hint = ""
     if passed_over:
-        files_were = "1 file was" if passed_over == 1 else f"{passed_over:,} files were"
-        hint = f" ({files_were} passed over by name; --include_all takes all files)"
+        were = "was" if passed_over == 1 else "were"
+        advice = source.advice_on_skipped(options)
+        hint = f" ({counted(passed_over, 'file')} {were} skipped by name; {advice})"
     noun = "text" if options.text_unit else "image"
     return BuildError(f"--input {source.text}: no {noun} found{hint}")

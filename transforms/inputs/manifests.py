@@ -22,7 +22,7 @@ from hashlib import blake2b
 from typing import IO, Any, NamedTuple
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, Problem
+from imageshards.transforms.elements import BuildError, Problem, counted
 from imageshards.transforms.inputs import listed
 from imageshards.transforms.inputs.kind import (
     FileState,
@@ -324,7 +324,7 @@ def _csv_lines(source: Manifest, delimiter: str) -> Iterator[tuple[int, list[str
                 width = width or len(row)
                 if len(row) != width:
                     raise BuildError(
-                        f"{source.uri}:{reader.line_num}: {len(row)} values, "
+                        f"{source.uri}:{reader.line_num}: {counted(len(row), 'value')}, "
                         f"but the header has {width}"
                     )
                 yield reader.line_num, row

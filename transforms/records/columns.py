@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+from imageshards.transforms.elements import counted
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.records.schemas import COLUMN, SCHEMAS, Feature, Kind, Schema
 
@@ -124,11 +125,12 @@ class FeatureColumn:
         if not self.is_list and len(values) != 1:
             if self.type == "bytes" and not values:
                 return b""
-            raise ValueError(f"{len(values)} values of {self.column!r}, which has to be one")
+            raise ValueError(f"{counted(len(values), 'value')} of {self.column!r}, not exactly one")
         try:
             parsed = [parse(value) for value in values]
         except (ValueError, TypeError, OverflowError) as error:
-            raise ValueError(f"{self.column!r} is no {self.type}: {str(values)[:60]}") from error
+            message = f"{self.column!r} is not of type {self.type}: {str(values)[:60]}"
+            raise ValueError(message) from error
         return parsed if self.is_list else parsed[0]
 
     def _value(self, value: Any) -> Any:

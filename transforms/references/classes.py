@@ -84,7 +84,7 @@ def number_classes(
             other = next(text for text in texts if not _NUMBER.fullmatch(text))
             note += f", as names: {other!r} is not a number from 0"
     if len(names) == 1 and given is None:
-        note += f": {names[0]!r} (--labels none, regex:RE or column:NAME specify others)"
+        note += f": {names[0]!r} (--labels can also be none, regex:RE or column:NAME)"
     if offset:
         if BACKGROUND in names:
             raise BuildError(

@@ -248,8 +248,7 @@ class Planner:
             classes = number_classes(
                 tally.labels, tally.label_sources, self.class_names, self.label_offset
             )
-            noun = "class" if len(classes.names) == 1 else "classes"
-            notes.append(f"{len(classes.names):,} {noun} {classes.note}")
+            notes.append(f"{counted(len(classes.names), 'class')} {classes.note}")
         if self.compression:
             notes.append(
                 "gzip: TensorFlow reads the shards with compression_type='GZIP'; TensorFlow "
@@ -330,8 +329,8 @@ class Planner:
             )
         if num_shards > images:
             raise BuildError(
-                f"split {name!r} has {counted(images, self.noun)} for {num_shards:,} "
-                f"shards: write --num_shards {images} or less, or auto"
+                f"split {name!r} has {counted(images, self.noun)} for "
+                f"{counted(num_shards, 'shard')}: write --num_shards {images} or less, or auto"
             )
         ranks: dict[int, int] = {}
         rank = 0

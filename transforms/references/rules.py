@@ -120,10 +120,13 @@ class SplitRule:
 
 
 def _parse_ratio(name: str, value: str) -> float:
+    number = value.removesuffix("%")
     try:
-        ratio = float(value)
+        ratio = float(number)
     except ValueError:
         ratio = -1
+    if number != value and 0 < ratio <= 100:
+        raise ValueError(f"--splits: write {name}={ratio / 100:g} instead of {name}={value}")
     if not 0 < ratio <= 1:
         raise ValueError(f"--splits: {name}={value} must be a number above 0 and at most 1")
     return ratio

@@ -73,7 +73,7 @@ def test_a_build_records_it_and_does_not_resume_one_with_another_value(
     build(sharpen=7)
     assert build_json(out)["options"]["sharpen"] == 7
     assert json.loads((out / "metadata/shards/plan.json").read_text())["options"]["sharpen"] == 7
-    with pytest.raises(BuildError, match="--sharpen 7, now 0"):
+    with pytest.raises(BuildError, match="--sharpen was 7, now 0"):
         build()
 
 

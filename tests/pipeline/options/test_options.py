@@ -113,12 +113,12 @@ def test_build_json_lists_the_options_of_version_0_1_0_first_and_later_ones_if_n
 
 def test_differences_name_the_options_of_both_builds():
     recorded = options(seed=3, features_from=("a:int", "b:int")).recorded
-    text = "--seed 3, now 0; --features_from a:int,b:int, now auto"
+    text = "--seed was 3, now 0; --features_from was a:int,b:int, now auto"
     assert options().differences(recorded) == text
     assert options().differences(options().recorded) == ""
     # Version 0.1.0 may not have had an option.
     assert options().differences({}) == ""
-    assert options().differences({"file_format": "x"}) == "--file_format x, now tfrecord"
+    assert options().differences({"file_format": "x"}) == "--file_format was x, now tfrecord"
 
 
 def test_replacing_a_value_keeps_the_others():

@@ -88,7 +88,7 @@ def test_a_pattern_names_files_and_folders(tree: Path, pattern: str, expected: l
     assert relative(found, tree) == expected
 
 
-def test_hidden_files_of_a_glob_are_passed_over(tree: Path):
+def test_hidden_files_of_a_glob_are_skipped(tree: Path):
     assert listed(f"{tree}/**")[1] == listed(tree)[1] == 3
     assert len(listed(f"{tree}/**", include_all=True)[0]) == 6
 
@@ -149,7 +149,7 @@ def test_paths_below_a_manifest_begin_at_its_folder(tmp_path: Path):
 BROKEN = {
     "no-column.csv": (b"path,label\na.jpg,1\n", "no column 'uri'.*path, label"),
     "utf8.csv": (b"uri\na.jpg\n\xff\xfe.jpg\n", "utf8.csv:3: not UTF-8"),
-    "ragged.csv": (b"uri,label\na,b\nc\n", "ragged.csv:3: 1 values, but the header has 2"),
+    "ragged.csv": (b"uri,label\na,b\nc\n", "ragged.csv:3: 1 value, but the header has 2"),
     "quote.csv": (b'uri\n"abc\n', "quote.csv:2: unexpected end"),
     "nouri.csv": (b"uri,label\n,x\n", "nouri.csv:2: no value in the column 'uri'"),
     "later.csv": (b'uri,label\n"a\nb.jpg",x\n\n,y\n', "later.csv:5: no value in the column 'uri'"),
@@ -185,10 +185,22 @@ def test_an_input_without_an_image_is_an_error(tmp_path: Path):
     with pytest.raises(BuildError, match=r"no image found$"):
         listed(tmp_path)
     (tmp_path / "a.txt.orig").touch()
-    with pytest.raises(BuildError, match="1 file was passed over by name; --include_all takes"):
+    with pytest.raises(BuildError, match="1 file was skipped by name; --include_all takes"):
         listed(tmp_path)
     with pytest.raises(BuildError, match="no image found"):
         listed(tmp_path / "*.jpg")
+
+
+def test_a_pattern_of_manifests_alone_is_refused_with_advice(tmp_path: Path):
+    for name in ("a.csv", "b.csv", "b.parquet"):
+        (tmp_path / name).touch()
+    for pattern, number in {"*.csv": 2, "b.*": 2, "*": 3}.items():
+        advice = f"{number} files were skipped by name; this pattern does not select a manifest: "
+        with pytest.raises(BuildError, match=f"no image found .{advice}write --input for each"):
+            listed(tmp_path / pattern)
+    (tmp_path / "c.orig").touch()
+    with pytest.raises(BuildError, match="4 files were skipped by name; --include_all"):
+        listed(tmp_path / "*")
 
 
 def test_a_folder_has_no_columns(tree: Path):
