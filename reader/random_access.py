@@ -19,7 +19,7 @@ from imageshards.reader.options import check_channels, check_integer
 from imageshards.reader.order import make_blocks
 from imageshards.reader.parse import array_with_channels, decode_image, decode_numpy
 from imageshards.reader.splits import Span, share_of, take
-from imageshards.transforms.elements import UsageError, counted
+from imageshards.transforms.elements import UsageError
 from imageshards.transforms.records import example
 from imageshards.transforms.records.container import CorruptRecord
 from imageshards.transforms.records.example import CorruptExample
@@ -109,15 +109,9 @@ class Records(Sequence[Any]):
         self._ends = np.cumsum([span.records for span in self._spans])
 
     def __repr__(self) -> str:
-        # Grain compares this text when it resumes, so other records must have another text.
-        files = self._source.files
-        text = f"<{counted(len(self), 'record')} of {self._source.place}"
-        for name, positions in self._source.splits.items():
-            whole = [Span(at, 0, files[at].records) for at in positions]
-            if list(self._spans) == [span for span in whole if span.records]:
-                return f"{text}, split {name}>" if name else f"{text}>"
-        parts = [f"{files[s.file].uri.rpartition('/')[2]}[{s.begin}:{s.end}]" for s in self._spans]
-        return f"{text}: {', '.join(parts)}>"
+        # Grain stores this text in its checkpoints and compares it when it resumes.
+        spans = ", ".join(f"{s.file}:{s.begin}-{s.end}" for s in self._spans)
+        return f"<{len(self):,} records of {self._source.place}, {spans}>"
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if self._spans else 0
