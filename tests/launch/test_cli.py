@@ -209,7 +209,8 @@ def test_verify_finds_damage_in_every_file(command: Command, photos: Path, tmp_p
         path = out / name
         whole = path.read_bytes()
         if says:
-            path.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+            at = whole.index(b" ", 100) + 1 if says == "index" else 100  # of an index, a digit
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         else:
             path.unlink()
         code, text, err = command("verify", out)
