@@ -202,7 +202,7 @@ def test_a_task_that_is_killed_leaves_no_process(
             process
             for process in psutil.Process().children(recursive=True)
             if process.status() != psutil.STATUS_ZOMBIE
-            and "time.sleep(600)" in process.cmdline()[-1:][0]
+            and "time.sleep(600)" in " ".join(process.cmdline())
         ]
 
     while not sleeping():
