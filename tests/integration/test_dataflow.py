@@ -284,7 +284,10 @@ def test_an_interrupt_leaves_the_job_alone(bucket: Bucket):
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("--temp_location=gs://none/tmp", "--temp_location gs://none/tmp: bucket 'none' does not exist"),
+        (
+            "--temp_location=gs://none/tmp",
+            "--temp_location gs://none/tmp: bucket 'none' does not exist",
+        ),
         ("--max_num_workers=1", "num_workers (2) cannot exceed max_num_workers (1)"),
         ("--project=12345", "Invalid Project ID (12345)"),
     ],

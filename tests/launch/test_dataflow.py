@@ -317,7 +317,9 @@ def test_the_dockerfile_agrees_with_the_package():
     assert f"python{arguments['PYTHON_VERSION'].replace('.', '')}-template" in found["launcher"][0]
     steps = dockerfile.steps_of(text, "dataflow")
     copied = " ".join(rest for instruction, rest in steps if instruction == "COPY").split()
-    assert {"api", "pipeline", "transforms", "reader", "launch", "setup.py", "pyproject.toml"} < {*copied}
+    assert {"api", "pipeline", "transforms", "reader", "launch", "setup.py", "pyproject.toml"} < {
+        *copied
+    }
     assert not any(instruction == "USER" for instruction, _ in steps)
     assert ("USER", "65532:65532") in dockerfile.steps_of(text, "command")
 
