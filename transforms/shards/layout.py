@@ -162,10 +162,16 @@ class Layout:
     """The paths of the data set in a folder.
 
     Attributes:
-      root: the folder as `storage.normalize` returns it, local or remote.
+      root: the folder, local or remote; the constructor makes its one spelling.
+
+    >>> Layout("gs://bucket/birds/").root
+    'gs://bucket/birds'
     """
 
     root: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", storage.folder_uri(self.root))
 
     def uri(self, name: str, **fields: str) -> str:
         """Returns the path of a file in `METADATA_FILES`.

@@ -43,6 +43,7 @@ _LOCAL = LocalStore()
 _BEAM = BeamStore()
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
+_LAST_SLASHES = re.compile(r"(?<=[^/:])/+$")
 _CONCURRENT_REQUESTS = 32
 _WEB_OPTIONS = WebOptions()
 
@@ -77,8 +78,17 @@ def normalize(uri: str) -> str:
     return os.path.abspath(os.path.expanduser(uri)) if is_local(uri) else uri
 
 
+def folder_uri(uri: str) -> str:
+    """Returns the one spelling of a folder's URI: as `normalize`, without a slash at its end.
+
+    >>> folder_uri("gs://bucket/dataset/")
+    'gs://bucket/dataset'
+    """
+    return _LAST_SLASHES.sub("", normalize(uri))
+
+
 def join(folder: str, *names: str) -> str:
-    """Returns the URI of a file in a folder.
+    """Returns the URI of a file in a folder. No other code appends names to folders.
 
     >>> join("gs://bucket/photos/", "cats", "1.jpg")
     'gs://bucket/photos/cats/1.jpg'
@@ -214,7 +224,7 @@ def sweep(folder: str) -> None:
 def sweep_folders(folder: str, prefix: str) -> None:
     """Deletes the folders in a folder whose names begin with a prefix."""
     if not is_local(folder):
-        delete([uri for uri, *_ in match(f"{folder}/{prefix}**")])
+        delete([uri for uri, *_ in match(join(folder, f"{prefix}**"))])
         return
     for entry in os.scandir(folder):
         if entry.is_dir() and entry.name.startswith(prefix):
