@@ -1,13 +1,14 @@
 """A local Cloud Storage server for tests: gcp-storage-emulator, corrected, with injected faults.
 
 It adds concurrent requests, lists with pages and offsets, generations, preconditions, HEAD
-requests, uploads of which a part is received, the headers that clients require, and names with
-`#` and `?`.
+requests, uploads of which a part is received, objects with `Content-Encoding: gzip`, the headers
+that clients require, and names with `#` and `?`.
 """
 
 from __future__ import annotations
 
 import bisect
+import gzip
 import json
 import re
 import socket
@@ -36,6 +37,9 @@ _OBJECT = re.compile(
 )
 _LIST = re.compile(r"/storage/v1/b/([^/]+)/o/?")
 _PAGE = 1000
+_CHUNK = 1 << 16
+_LONGEST_WITH_LENGTH = 8 << 20
+"""The responses of longer objects with `Content-Encoding: gzip` have no Content-Length."""
 
 Send = Callable[["_Handler", bytes, bytes], None]
 """(handler, head, body): sends the response, or what the fault replaces it by."""
@@ -93,10 +97,43 @@ def short_body(handler: _Handler, head: bytes, body: bytes) -> None:
 
 def stall(handler: _Handler, head: bytes, body: bytes) -> None:
     """Sends half of the body, and then nothing until the client disconnects."""
-    handler.connection.sendall(head + body[: len(body) // 2])
-    handler.connection.settimeout(120)
-    handler.connection.recv(1)
-    handler.close_connection = True
+    stall_at(len(body) // 2)(handler, head, body)
+
+
+def stall_at(sent: int) -> Send:
+    """Sends a number of bytes of the body, and then nothing until the client disconnects."""
+
+    def send(handler: _Handler, head: bytes, body: bytes) -> None:
+        handler.connection.sendall(head + body[:sent])
+        handler.connection.settimeout(120)
+        handler.connection.recv(1)
+        handler.close_connection = True
+
+    return send
+
+
+def silent(handler: _Handler, head: bytes, body: bytes) -> None:
+    """Sends nothing until the client disconnects."""
+    stall_at(0)(handler, b"", b"")
+
+
+def reset_at(sent: int) -> Send:
+    """Sends a number of bytes of the body, and resets the connection; shorter bodies are whole."""
+
+    def send(handler: _Handler, head: bytes, body: bytes) -> None:
+        if len(body) <= sent:
+            handler.connection.sendall(head + body)
+            return
+        reset(handler, head, body[: 2 * sent])
+
+    return send
+
+
+def corrupt(handler: _Handler, head: bytes, body: bytes) -> None:
+    """Changes a bit in the middle of the body."""
+    changed = bytearray(body)
+    changed[len(body) // 2] ^= 1
+    handler.connection.sendall(head + changed)
 
 
 def slow(pieces: int, pause: float) -> Send:
@@ -126,6 +163,8 @@ class GcsServer:
       most_at_a_time: highest number of concurrent requests.
       uploaded: id of a completed resumable upload -> metadata of its object.
       taken_bytes: bytes that the server receives of each request of a resumable upload; 0: all.
+      reads_at_a_time: further reads are refused with the status 429; 0: none are refused.
+      refused: number of reads that were refused so.
       short_pages: pages of lists have fewer objects than requested, some have none.
       sorted_of: bucket and number of objects for which `sorted_names` is valid.
       sorted_names: sorted names of a large bucket.
@@ -143,13 +182,18 @@ class GcsServer:
     uploaded: dict[str, dict[str, Any]] = field(default_factory=dict)
     short_pages: bool = False
     taken_bytes: int = 0
+    reads_at_a_time: int = 0
+    refused: int = 0
+    reading: int = 0
     sorted_of: tuple[str, int] = ("", 0)
     sorted_names: list[str] = field(default_factory=list)
 
-    def put(self, name: str, data: bytes, bucket: str = "bucket") -> None:
-        """Creates an object, without a request."""
+    def put(self, name: str, data: bytes, bucket: str = "bucket", encoding: str = "") -> None:
+        """Creates an object, without a request; `encoding` is its Content-Encoding."""
         with self.lock:
             self.create(name, data, bucket)
+            if encoding:
+                self.storage.objects[bucket][name]["contentEncoding"] = encoding
 
     def create(self, name: str, data: bytes, bucket: str) -> dict[str, Any]:
         """Creates an object and returns its metadata; the caller holds the lock."""
@@ -247,15 +291,24 @@ class _Handler(emulator.RequestHandler):
         gcs = self.gcs
         parts = urlsplit(self.path)
         query = parse_qs(parts.query)
+        kind = _kind(method, parts.path, query)
+        reading = kind == "GET media"
         with gcs.lock:
-            gcs.requests[_kind(method, parts.path, query)] += 1
+            gcs.requests[kind] += 1
             gcs.now += 1
             gcs.most_at_a_time = max(gcs.most_at_a_time, gcs.now)
+            gcs.reading += reading
+            refused = reading and 0 < gcs.reads_at_a_time < gcs.reading
+            gcs.refused += refused
         try:
-            self._answer(method, parts.path, query)
+            if refused:
+                status(429, "Too Many Requests")(self, b"", b"")
+            else:
+                self._answer(method, parts.path, query)
         finally:
             with gcs.lock:
                 gcs.now -= 1
+                gcs.reading -= reading
 
     def _answer(self, method: str, path: str, query: dict[str, list[str]]) -> None:
         # An unread body would be parsed as the next request.
@@ -380,9 +433,19 @@ class _Handler(emulator.RequestHandler):
             "Last-Modified": formatdate(usegmt=True),
             "Content-Type": "application/octet-stream",
             "x-goog-generation": resource["generation"],
-            "x-goog-hash": f"crc32c={resource['crc32c']}",
+            "x-goog-hash": f"crc32c={resource['crc32c']},md5={resource['md5Hash']}",
+            "x-goog-stored-content-encoding": resource.get("contentEncoding", "identity"),
+            "x-goog-stored-content-length": str(total),
         }
         code = 200
+        if resource.get("contentEncoding") == "gzip":
+            if "gzip" not in self.headers.get("Accept-Encoding", ""):
+                self._transcoded(data, headers)
+                return
+            headers["Content-Encoding"] = "gzip"
+            if total > _LONGEST_WITH_LENGTH and "Range" not in self.headers:
+                self._chunked(data, headers)
+                return
         if span := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or ""):
             start, end = int(span[1]), min(total, int(span[2] or total) + 1)
             if start >= total:
@@ -391,6 +454,24 @@ class _Handler(emulator.RequestHandler):
             code, data = 206, data[start:end]
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{total}"
         self._say(code, data, **headers)
+
+    def _transcoded(self, data: bytes, headers: dict[str, str]) -> None:
+        """Responds with the decompressed object: without length, and without regard of a range."""
+        del headers["ETag"]
+        headers["x-guploader-response-body-transformations"] = "gunzipped"
+        headers["Warning"] = "214 UploadServer gunzipped"
+        self._chunked(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data, headers)
+
+    def _chunked(self, data: bytes, headers: dict[str, str]) -> None:
+        self.send_response(200)
+        for name, value in {**headers, "Transfer-Encoding": "chunked"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            for start in range(0, len(data), _CHUNK):
+                chunk = data[start : start + _CHUNK]
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+            self.wfile.write(b"0\r\n\r\n")
 
     def _list(self, bucket: str, first: Callable[..., str]) -> None:
         if bucket not in self.storage.buckets:
