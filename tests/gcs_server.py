@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import partial, partialmethod
+from html import escape
+from http import HTTPStatus
 from http.server import ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
@@ -70,12 +72,64 @@ def status(code: int, message: str = "", **headers: str) -> Send:
     """Responds with a status."""
 
     def send(handler: _Handler, head: bytes, body: bytes) -> None:
-        error = {"error": {"code": code, "message": message or f"status {code}"}}
-        text = json.dumps(error).encode()
-        lines = [f"HTTP/1.1 {code} {message or 'Fault'}", f"Content-Length: {len(text)}"]
+        says = message or HTTPStatus(code).phrase
+        text = json.dumps({"error": {"code": code, "message": says}}).encode()
+        lines = [f"HTTP/1.1 {code} {says}", f"Content-Length: {len(text)}"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         text = b"" if handler.command == "HEAD" else text
         handler.connection.sendall("\r\n".join([*lines, "", ""]).encode() + text)
+
+    return send
+
+
+def refused(code: int, message: str, reason: str = "forbidden") -> Send:
+    """Refuses a request as the real service does: in XML or in JSON, depending on the API.
+
+    Args:
+      code: the status.
+      message: the service's words. In XML they are details of a message of a few words.
+      reason: the code of the error in JSON.
+    """
+
+    def send(handler: _Handler, head: bytes, body: bytes) -> None:
+        if handler.path.startswith(("/storage/", "/upload/", "/download/")):
+            error = {"message": message, "domain": "global", "reason": reason}
+            text = json.dumps({"error": {"code": code, "message": message, "errors": [error]}})
+        else:
+            text = (
+                f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{reason}</Code>"
+                f"<Message>Access denied.</Message><Details>{escape(message)}</Details></Error>"
+            )
+        content = b"" if handler.command == "HEAD" else text.encode()
+        answer = f"HTTP/1.1 {code} Refused\r\nContent-Length: {len(content)}\r\n\r\n"
+        handler.connection.sendall(answer.encode() + content)
+
+    return send
+
+
+def denied(permission: str) -> Send:
+    """Refuses a request because a permission is missing."""
+    return refused(
+        403,
+        f"me@example.org does not have {permission} access to the Google Cloud Storage object. "
+        f"Permission '{permission}' denied on resource (or it may not exist).",
+    )
+
+
+def broken_json(handler: _Handler, head: bytes, body: bytes) -> None:
+    """Sends half of the body, as if it were all of it."""
+    half = body[: len(body) // 2]
+    head = re.sub(rb"(?i)content-length: \d+", b"Content-Length: %d" % len(half), head)
+    handler.connection.sendall(head + half)
+
+
+def incomplete(received: int = 0) -> Send:
+    """Says that a number of bytes of an upload have been received, whatever has been sent."""
+
+    def send(handler: _Handler, head: bytes, body: bytes) -> None:
+        lines = ["HTTP/1.1 308 Resume Incomplete", "Content-Length: 0"]
+        lines += [f"Range: bytes=0-{received - 1}"] if received else []
+        handler.connection.sendall("\r\n".join([*lines, "", ""]).encode())
 
     return send
 
@@ -158,6 +212,7 @@ class GcsServer:
       storage: its buckets and objects.
       faults: current faults; the first that matches a request applies.
       requests: method and kind of request (`GET media`, `GET list`, ...) -> number.
+      log: `METHOD path?query` of every request, in order.
       failed: number of requests that met a fault.
       delay: seconds before each response.
       most_at_a_time: highest number of concurrent requests.
@@ -165,6 +220,8 @@ class GcsServer:
       taken_bytes: bytes that the server receives of each request of a resumable upload; 0: all.
       reads_at_a_time: further reads are refused with the status 429; 0: none are refused.
       refused: number of reads that were refused so.
+      requester_pays: the project that must pay for each request; empty: the owner pays.
+      token: the one access token that is accepted; empty: none is required.
       short_pages: pages of lists have fewer objects than requested, some have none.
       sorted_of: bucket and number of objects for which `sorted_names` is valid.
       sorted_names: sorted names of a large bucket.
@@ -174,12 +231,15 @@ class GcsServer:
     storage: Storage = field(default_factory=lambda: Storage(use_memory_fs=True))
     faults: list[Fault] = field(default_factory=list)
     requests: Counter[str] = field(default_factory=Counter)
+    log: list[str] = field(default_factory=list)
     failed: int = 0
     delay: float = 0.0
     most_at_a_time: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     now: int = 0
     uploaded: dict[str, dict[str, Any]] = field(default_factory=dict)
+    requester_pays: str = ""
+    token: str = ""
     short_pages: bool = False
     taken_bytes: int = 0
     reads_at_a_time: int = 0
@@ -242,6 +302,14 @@ class GcsServer:
         finally:
             self.faults = []
 
+    def matching(self, pattern: str) -> int:
+        """Returns the number of requests in the log that match a pattern."""
+        return sum(bool(re.search(pattern, request)) for request in self.log)
+
+    def first(self, pattern: str) -> int:
+        """Returns the position of the first request in the log that matches a pattern."""
+        return next(n for n, request in enumerate(self.log) if re.search(pattern, request))
+
     @property
     def environment(self) -> dict[str, str]:
         """Returns the environment variables that make clients use this server."""
@@ -295,13 +363,14 @@ class _Handler(emulator.RequestHandler):
         reading = kind == "GET media"
         with gcs.lock:
             gcs.requests[kind] += 1
+            gcs.log.append(f"{method} {self.path}")
             gcs.now += 1
             gcs.most_at_a_time = max(gcs.most_at_a_time, gcs.now)
             gcs.reading += reading
-            refused = reading and 0 < gcs.reads_at_a_time < gcs.reading
-            gcs.refused += refused
+            too_many = reading and 0 < gcs.reads_at_a_time < gcs.reading
+            gcs.refused += too_many
         try:
-            if refused:
+            if too_many:
                 status(429, "Too Many Requests")(self, b"", b"")
             else:
                 self._answer(method, parts.path, query)
@@ -317,6 +386,9 @@ class _Handler(emulator.RequestHandler):
         request = f"{method} {self.path}"
         if self.gcs.delay:
             time.sleep(self.gcs.delay)
+        if refusal := self._refusal():
+            refusal(self, b"", b"")
+            return
         if fault := self.gcs.fault_for(request, before=True):
             answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"{}"
             if method == "GET":
@@ -328,6 +400,24 @@ class _Handler(emulator.RequestHandler):
             fault.send(self, head, content)
             return
         self.connection.sendall(head + content)
+
+    def _refusal(self) -> Send | None:
+        """Returns how to refuse the request, if neither its token nor its project is the right one.
+
+        The session of an upload needs neither: its URL is a secret.
+        """
+        gcs = self.gcs
+        if "upload_id=" in self.path:
+            return None
+        if gcs.token and self.headers.get("Authorization") != f"Bearer {gcs.token}":
+            return refused(401, "Invalid Credentials", "authError")
+        project = self.headers.get("x-goog-user-project")
+        if gcs.requester_pays and not project:
+            text = "Bucket is requester pays bucket but no user project provided."
+            return refused(400, text, "required")
+        if gcs.requester_pays and project != gcs.requester_pays:
+            return denied("serviceusage.services.use")
+        return None
 
     def _received(self, method: str, path: str, body: bytes) -> bytes:
         """Returns the part of the body of an upload that the server receives."""

@@ -26,7 +26,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GcsServe
 def build(output: str, *options: str) -> int:
     return main(
         ["build", "--input=gs://bucket/photos", f"--output={output}", "--name=x", "--num_shards=4",
-         "--workers=1", *options]
+         *options]
     )  # fmt: skip
 
 

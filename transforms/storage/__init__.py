@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from typing import IO
 from urllib.parse import unquote
 
+from imageshards.transforms.storage import gcs_auth
 from imageshards.transforms.storage.beam import BeamStore
 from imageshards.transforms.storage.gcs import CLOUD_STORAGE
 from imageshards.transforms.storage.local import TEMP_SUFFIX, LocalStore
@@ -23,15 +24,20 @@ from imageshards.transforms.storage.objects import ObjectStore
 from imageshards.transforms.storage.protocol import (
     MAX_BYTES,
     Entry,
+    LostUpload,
     NoFilesystem,
     ReadError,
+    Refused,
     Sink,
     Store,
     StoreError,
 )
 from imageshards.transforms.storage.web import WebOptions, WebStore
 
-__all__ = ["MAX_BYTES", "TEMP_SUFFIX", "NoFilesystem", "ReadError", "Sink", "StoreError"]
+__all__ = [
+    "MAX_BYTES", "TEMP_SUFFIX", "LostUpload", "NoFilesystem", "ReadError", "Refused", "Sink",
+    "StoreError",
+]  # fmt: skip
 
 STORES: dict[str, Store] = {
     "gs": ObjectStore(CLOUD_STORAGE),
@@ -211,6 +217,7 @@ def open_sink(uri: str, scratch: str) -> AbstractContextManager[Sink]:
         because two workers may write the same file.
 
     Raises:
+      LostUpload: the store lost what was written: the file must be written again.
       StoreError: the file cannot be written.
     """
     return _store(uri).open_sink(uri, scratch)
@@ -257,6 +264,18 @@ def replace(uri: str, data: bytes, scratch: str, stamp: int) -> bool:
 def folder_problem(folder: str) -> str:
     """Returns why a local folder cannot be created or written to; empty if nothing is known."""
     return _store(folder).folder_problem(folder)
+
+
+def bill(project: str) -> None:
+    """Sets the project that pays for the requests of this process to Google Cloud Storage.
+
+    Buckets with Requester Pays require it. Other processes have the environment variable
+    IMAGESHARDS_BILLING_PROJECT.
+
+    Args:
+      project: the ID of the project; empty: that of the environment variable, if it is set.
+    """
+    gcs_auth.bill(project)
 
 
 def close() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -18,25 +19,41 @@ if TYPE_CHECKING:
 _RETRIES = 1000  # so many that RetryPolicy.total is the limit
 
 
+_renewing = threading.Lock()
+
+
 def _connect(bucket: str) -> GCSStore:
-    return _client(bucket, gcs_auth.emulator(), gcs_auth.credentials(), retry.POLICY)
+    # The credentials are others when the environment changes.
+    return _client(bucket, gcs_auth.credentials(), retry.POLICY)
+
+
+def _renew(bucket: str, refused: GCSStore) -> GCSStore:
+    """Returns a client with a new access token, or the same one if there are no credentials."""
+    with _renewing:
+        # Many threads are refused at the same time, and the first one renews the token.
+        if not gcs_auth.are_anonymous(gcs_auth.credentials()) and _connect(bucket) is refused:
+            gcs_auth.renew_token()
+            _client.cache_clear()
+    return _connect(bucket)
 
 
 @lru_cache(maxsize=256)
-def _client(bucket: str, emulator: str, found: Credentials, policy: RetryPolicy) -> GCSStore:
+def _client(bucket: str, found: Credentials, policy: RetryPolicy) -> GCSStore:
     from obstore.store import GCSStore
 
     anonymous = gcs_auth.are_anonymous(found)
-    if not emulator:
+    if not gcs_auth.emulator():
         policy.call(_resolve_host)
+    endpoint = gcs_auth.endpoint()
     return GCSStore(
         bucket,
         config={
-            **({"base_url": emulator} if emulator else {}),
+            "base_url": endpoint,
             **({"skip_signature": True} if anonymous else {}),
         },
         client_options={
-            "allow_http": bool(emulator),
+            "allow_http": endpoint.startswith("http:"),
+            "default_headers": gcs_auth.headers(),
             "connect_timeout": timedelta(seconds=policy.connect),
             "read_timeout": timedelta(seconds=policy.silence),
             "timeout": timedelta(seconds=policy.total),
@@ -56,16 +73,18 @@ def _client(bucket: str, emulator: str, found: Credentials, policy: RetryPolicy)
 
 def _resolve_host() -> None:
     # Without this check, obstore would retry for minutes when there is no network.
+    host = gcs_auth.host()
     try:
-        socket.getaddrinfo(gcs_json.HOST, 443)
+        socket.getaddrinfo(host, 443)
     except OSError as error:
-        reason = f"no address of {gcs_json.HOST}: {error.strerror}"
+        reason = f"no address of {host}: {error.strerror}"
         raise Failure(reason, cause="offline") from error
 
 
 CLOUD_STORAGE = Service(
     scheme="gs",
     connect=_connect,
+    renew=_renew,
     stamp_of=lambda meta: int(meta["version"] or 0),
     conditions=lambda stamp: {"version": str(stamp)},
     refusal=gcs_auth.refusal,

@@ -9,8 +9,9 @@ from datetime import UTC
 from typing import TYPE_CHECKING
 
 from imageshards.transforms.storage import retry
-from imageshards.transforms.storage.protocol import StoreError
-from imageshards.transforms.storage.retry import Action, Failure
+from imageshards.transforms.storage.messages import missing_permission
+from imageshards.transforms.storage.protocol import Refused, StoreError
+from imageshards.transforms.storage.retry import Action, Failure, cannot
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -18,29 +19,79 @@ if TYPE_CHECKING:
 
 IMPERSONATE = "IMAGESHARDS_IMPERSONATE"
 """Environment variable: [DELEGATE,...]ACCOUNT, the service account to impersonate."""
-
+BILLING_PROJECT = "IMAGESHARDS_BILLING_PROJECT"
+"""Environment variable: the project that pays for requests, unless `bill` sets it."""
+_QUOTA_PROJECT = "GOOGLE_CLOUD_QUOTA_PROJECT"
+"""The variable with which all Google clients are told the same."""
+_UNIVERSE = "GOOGLE_CLOUD_UNIVERSE_DOMAIN"
 _KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 _EMULATOR = "STORAGE_EMULATOR_HOST"
-_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-_NEEDED: dict[Action, tuple[str, str]] = {
-    "read": ("storage.objects.get", "roles/storage.objectViewer"),
-    "list": ("storage.objects.list", "roles/storage.objectViewer"),
-    "write": ("storage.objects.create", "roles/storage.objectUser"),
-    "delete": ("storage.objects.delete", "roles/storage.objectUser"),
-}
-"""Action -> the permission that it requires, and a role that has it."""
+_VARIABLES = (_EMULATOR, _KEY_FILE, IMPERSONATE, _UNIVERSE)
 
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+_NEEDED: dict[Action, str] = {
+    "read": "storage.objects.get",
+    "list": "storage.objects.list",
+    "write": "storage.objects.create",
+    "delete": "storage.objects.delete",
+}
+"""Action -> the permission that it requires."""
+_VIEWER, _USER = "roles/storage.objectViewer", "roles/storage.objectUser"
+_ROLES = {"storage.objects.get": _VIEWER, "storage.objects.list": _VIEWER}
+"""Permission -> a role that has it. `_USER` has all permissions on objects that a build needs."""
+_BILLING_PERMISSION = "serviceusage.services.use"
+_BILLING_ROLE = "roles/serviceusage.serviceUsageConsumer"
+
+_LOGIN = "'gcloud auth application-default login'"
 _RETRY_SECONDS = 60.0
 _found: tuple[Credentials, float, tuple[str, ...]] | None = None
 _finding = threading.Lock()
 _refreshing = threading.Lock()
 _token_error = ""
+_billed = ""
 
 
 def emulator() -> str:
     """Returns the URL of a server that emulates Cloud Storage; empty if none is configured."""
     url = os.environ.get(_EMULATOR, "")
     return url if "://" in url or not url else f"http://{url}"
+
+
+def billing_project() -> str:
+    """Returns the project that pays for requests; empty: the owner of the bucket pays."""
+    return _billed or os.environ.get(BILLING_PROJECT) or os.environ.get(_QUOTA_PROJECT, "")
+
+
+def bill(project: str) -> None:
+    """Sets the project that pays for the requests of this process; see `storage.bill`."""
+    global _billed
+    _billed = project
+
+
+def headers() -> dict[str, str]:
+    """Returns the headers that all requests have."""
+    project = billing_project()
+    return {"x-goog-user-project": project} if project else {}
+
+
+def host() -> str:
+    """Returns the name of the service's host, in the universe domain of the credentials.
+
+    Raises:
+      Failure: the metadata server does not report the domain.
+    """
+    from google.auth.exceptions import GoogleAuthError
+
+    try:
+        universe = os.environ.get(_UNIVERSE) or credentials().universe_domain
+    except GoogleAuthError as error:
+        raise Failure(reason_of(error), retry=True, cause="credentials") from error
+    return f"storage.{universe}"
+
+
+def endpoint() -> str:
+    """Returns the URL of the service, or of the server that emulates it."""
+    return emulator() or f"https://{host()}"
 
 
 def credentials() -> Credentials:
@@ -53,7 +104,7 @@ def credentials() -> Credentials:
       StoreError: GOOGLE_APPLICATION_CREDENTIALS is set to a file that cannot be used.
     """
     global _found
-    environment = tuple(os.environ.get(name, "") for name in (_EMULATOR, _KEY_FILE, IMPERSONATE))
+    environment = (billing_project(), *(os.environ.get(name, "") for name in _VARIABLES))
     with _finding:
         if _found is None or _found[2] != environment or time.monotonic() > _found[1]:
             found = _find_credentials()
@@ -64,6 +115,16 @@ def credentials() -> Credentials:
 
 
 def _find_credentials() -> Credentials:
+    from google.auth.credentials import CredentialsWithQuotaProject
+
+    found, project = _find_account(), billing_project()
+    # They may have a project of their own, which would replace the header of a request.
+    if project and isinstance(found, CredentialsWithQuotaProject):
+        return found.with_quota_project(project)  # type: ignore[no-untyped-call, no-any-return]
+    return found
+
+
+def _find_account() -> Credentials:
     import google.auth
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError
@@ -96,12 +157,19 @@ def token() -> GCSCredential:
 
     obstore does not report why this function failed, so it stores the reason for `refusal`.
     """
+    found = credentials()
+    with _refreshing:
+        if not found.valid:
+            _refresh(found)
+    expiry = found.expiry.replace(tzinfo=UTC) if found.expiry else None
+    return {"token": found.token or "", "expires_at": expiry}
+
+
+def _refresh(found: Credentials) -> None:
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import Request
 
-    found = credentials()
-
-    def refresh() -> None:
+    def attempt() -> None:
         try:
             found.refresh(Request())  # type: ignore[no-untyped-call]
         except GoogleAuthError as error:
@@ -109,15 +177,21 @@ def token() -> GCSCredential:
             raise Failure(reason_of(error), retry=again, cause="credentials") from error
 
     global _token_error
+    try:
+        retry.POLICY.call(attempt)
+    except Exception as error:
+        _token_error = reason_of(error)
+        raise
+
+
+def renew_token() -> None:
+    """Replaces an access token that the service refuses, though it has not expired.
+
+    Raises:
+      Failure: there is no new token; `refusal` has the reason.
+    """
     with _refreshing:
-        if not found.valid:
-            try:
-                retry.POLICY.call(refresh)
-            except Exception as error:
-                _token_error = reason_of(error)
-                raise
-    expiry = found.expiry.replace(tzinfo=UTC) if found.expiry else None
-    return {"token": found.token or "", "expires_at": expiry}
+        _refresh(credentials())
 
 
 def reason_of(error: BaseException) -> str:
@@ -129,24 +203,43 @@ def reason_of(error: BaseException) -> str:
 
 
 def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
-    """Returns the error of a refused request. It names the account and the missing permission."""
+    """Returns the error of a refused request: what the service says, and what to do.
+
+    Only a message about a permission, or none at all, leads to the advice to grant a role.
+    """
+    message = failure.message
     if failure.cause == "credentials":
         return StoreError(
             f"{uri}: no access token for the Google Cloud credentials: "
-            f"{str(failure) or _token_error}; 'gcloud auth application-default login' renews them"
+            f"{str(failure) or _token_error}; {_LOGIN} renews them"
         )
-    account = "the emulator's client"
-    if not emulator():
-        found = credentials()
-        if are_anonymous(found):
-            return StoreError(
-                f"{uri}: not public, and no Google Cloud credentials were found: run 'gcloud auth "
-                f"application-default login', or set {_KEY_FILE} to a key file"
-            )
-        account = getattr(found, "service_account_email", "") or getattr(found, "account", "")
-        account = account if account and account != "default" else "this account"
-    permission, role = _NEEDED[action]
+    if "requester pays" in message.lower() and not billing_project():
+        advice = "specify --billing_project, the project that pays for the requests"
+        return Refused(f"{cannot(uri, action)}: {message}; {advice}")
+    account, permission = missing_permission(message)
+    if failure.status not in (401, 403) or (message and not permission):
+        advice = f"; {_LOGIN} renews the credentials" if failure.status == 401 else ""
+        return Refused(f"{cannot(uri, action)}: {failure}{advice}")
+    if not emulator() and are_anonymous(credentials()):
+        return Refused(
+            f"{uri}: not public, and no Google Cloud credentials were found: run 'gcloud auth "
+            f"application-default login', or set {_KEY_FILE} to a key file"
+        )
+    permission = permission or _NEEDED[action]
+    problem = f"{uri}: {account or _account()} has no permission {permission}: grant"
+    if permission == _BILLING_PERMISSION:
+        return Refused(f"{problem} {_BILLING_ROLE} on the project {billing_project()}")
     bucket = uri.split("/")[2]
-    return StoreError(
-        f"{uri}: {account} has no permission {permission}: grant {role} on the bucket {bucket}"
+    role = _ROLES.get(permission, _USER)
+    return Refused(
+        f"{problem} {role} on the bucket {bucket}", f"{problem} {_USER} on the bucket {bucket}"
     )
+
+
+def _account() -> str:
+    """Returns the name of the account of the credentials."""
+    if emulator():
+        return "the emulator's client"
+    found = credentials()
+    name = getattr(found, "service_account_email", "") or getattr(found, "account", "")
+    return name if name and name != "default" else "this account"

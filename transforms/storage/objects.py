@@ -14,10 +14,11 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.storage import globs
+from imageshards.transforms.storage.messages import message_in
 from imageshards.transforms.storage.protocol import UNKNOWN, Entry, ReadError, Store
 from imageshards.transforms.storage.retry import Failure, Refusal, translate
 from imageshards.transforms.storage.sink import BatchSink
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
     from imageshards.transforms.storage.web import WebOptions
+
+R = TypeVar("R")
 
 UPLOAD_BYTES = 8 << 20
 """A larger object is uploaded in several requests of this size, a multiple of 256 KiB."""
@@ -97,6 +100,8 @@ class Service:
         has none.
       refusal: returns the error that names the permission or credentials a refused request needs.
       api: the requests that obstore does not make.
+      renew: (bucket, client) -> a client with a new access token, after the service refused that of
+        this client; the same client if there is no other token.
     """
 
     scheme: str
@@ -105,6 +110,7 @@ class Service:
     conditions: Callable[[int], Any]
     refusal: Refusal
     api: Api
+    renew: Callable[[str, Client], Client] = lambda _, client: client
 
 
 def split(uri: str) -> tuple[str, str]:
@@ -129,13 +135,15 @@ def _failure(error: Exception) -> Failure:
 
     if isinstance(error, Failure):  # raised by `Service.connect`
         return error
-    text = re.sub(r"^Generic \w+ error: ", "", str(error).partition("\n")[0])
+    whole = str(error).partition("\n\nDebug source:")[0]
+    text = re.sub(r"^Generic \w+ error: ", "", whole.partition("\n")[0])
     if "credential provider" in text:
         return Failure("", cause="credentials")
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-        return Failure("refused", 403)
-    if found := re.search(r"status code: (\d{3})\b", text):
-        return Failure(f"status {found[1]}", int(found[1]))
+    found = re.search(r"status code: (\d{3})\b", text)
+    refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+    if found or refused:
+        status = int(found[1]) if found else 403
+        return Failure(f"status {status}", status, message=message_in(whole))
     if text.startswith("HTTP error"):
         return Failure("the response breaks off or stalls on each attempt")
     return Failure(text.rpartition(" - ")[2])
@@ -147,6 +155,19 @@ class ObjectStore(Store):
     def __init__(self, service: Service) -> None:
         self._service = service
         self._api = service.api
+
+    def _ask(self, bucket: str, request: Callable[[Client], R]) -> R:
+        """Makes a request, and once more if the service refuses the access token."""
+        from obstore.exceptions import UnauthenticatedError
+
+        client = self._service.connect(bucket)
+        try:
+            return request(client)
+        except UnauthenticatedError:
+            renewed = self._service.renew(bucket, client)
+            if renewed is client:
+                raise
+            return request(renewed)
 
     def _get(
         self, uri: str, stamp: int, span: tuple[int, int] | None = None, limit: int = 0
@@ -170,7 +191,7 @@ class ObjectStore(Store):
         if span:
             options["range"] = span
         try:
-            found = obstore.get(self._service.connect(bucket), name, options=options)
+            found = self._ask(bucket, lambda client: obstore.get(client, name, options=options))
             if limit:
                 _check_size(found.meta["size"], limit)
             data = found.bytes().to_bytes()
@@ -220,11 +241,14 @@ class ObjectStore(Store):
         if _INEXPRESSIBLE.search(name):
             return self._api.stat(uri)
         try:
-            found = obstore.head(self._service.connect(bucket), name)
+            found = self._ask(bucket, lambda client: obstore.head(client, name))
         except FileNotFoundError:
             return UNKNOWN
         except (BaseError, Failure) as error:
-            raise translate(uri, "read", _failure(error), self._service.refusal) from error
+            failure = _failure(error)
+            if 400 <= failure.status < 500 and not failure.retry:
+                return self._api.stat(uri)  # a response to HEAD does not say why it is refused
+            raise translate(uri, "read", failure, self._service.refusal) from error
         return found["size"], self._service.stamp_of(found)
 
     def match(self, pattern: str, /) -> Iterator[tuple[str, int, int]]:

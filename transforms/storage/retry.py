@@ -22,16 +22,24 @@ class Failure(Exception):
 
     Attributes:
       status: the status of the HTTP response, or 0 if there was none.
+      message: what the service says about the failure; empty if it says nothing.
       retry: whether another attempt may succeed.
       cause: "offline" if the name of the host cannot be resolved, "credentials" if there are
         credentials but no access token for them.
     """
 
     def __init__(
-        self, reason: str, status: int = 0, *, retry: bool | None = None, cause: Cause = ""
+        self,
+        reason: str,
+        status: int = 0,
+        *,
+        message: str = "",
+        retry: bool | None = None,
+        cause: Cause = "",
     ) -> None:
-        super().__init__(reason)
+        super().__init__(f"{reason}: {message}" if message else reason)
         self.status = status
+        self.message = message
         self.retry = (not status or status in _TRANSIENT) if retry is None else retry
         self.cause = cause
 
@@ -81,17 +89,26 @@ class RetryPolicy:
 POLICY = RetryPolicy()
 
 Refusal = Callable[[str, Action, Failure], StoreError]
-"""(URI, action, failure) -> the error that names the missing permission or credentials."""
+"""(URI, action, failure) -> the error that says why, and what to do: for statuses from 400 to 499."""
 
 
 def translate(uri: str, action: Action, failure: Failure, refusal: Refusal) -> Exception:
     """Returns the error that a failed request raises: FileNotFoundError or StoreError."""
     if failure.status == 404:
         return FileNotFoundError(2, "no such object or bucket", uri)
-    if failure.status in (401, 403) or failure.cause == "credentials":
+    if failure.cause == "credentials" or (400 <= failure.status < 500 and not failure.retry):
         return refusal(uri, action, failure)
     hint = f"; {RESUME}" if failure.retry else ""
-    return StoreError(f"{uri}: cannot be {_PARTICIPLES[action]}: {failure}{hint}")
+    return StoreError(f"{cannot(uri, action)}: {failure}{hint}")
+
+
+def cannot(uri: str, action: Action) -> str:
+    """Returns the beginning of a message: what cannot be done.
+
+    >>> cannot("gs://bucket/1.jpg", "read")
+    'gs://bucket/1.jpg: cannot be read'
+    """
+    return f"{uri}: cannot be {_PARTICIPLES[action]}"
 
 
 def connection_error(error: Exception) -> str:
