@@ -600,7 +600,8 @@ class _Handler(emulator.RequestHandler):
                 prefixes.append(entry)
             else:
                 wanted = ("name", "size", "generation", "updated", "bucket", "md5Hash", "crc32c")
-                items.append({key: there[name][key] for key in wanted})
+                found = there[name]
+                items.append({key: found[key] for key in wanted if key in found})
         self._say(200, {"items": items, "prefixes": prefixes})
 
     def _say(self, code: int, body: dict[str, Any] | bytes, **headers: str) -> None:

@@ -39,9 +39,8 @@ def joined_by_hand(tree: ast.AST) -> Iterator[int]:
             joins = isinstance(left, ast.BinOp) and text_of(left.right).endswith("/")
             if joins or (longer and text_of(node.right).startswith("/")):
                 yield node.lineno
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "join" and text_of(node.func.value) == "/":
-                yield node.lineno
+        elif isinstance(node, ast.Attribute) and node.attr == "join" and text_of(node.value) == "/":
+            yield node.lineno
 
 
 @pytest.mark.parametrize(

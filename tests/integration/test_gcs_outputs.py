@@ -86,3 +86,10 @@ def test_a_data_set_is_incomplete_before_any_of_its_shards_is_written_again(
     assert build("gs://bucket/out") == 0
     deleted = server.first(r"DELETE .*dataset_info.json")
     assert deleted < server.first(r"(POST|PUT) /upload/.*train-0000")
+
+
+def test_worker_processes_of_a_runner_name_the_project_that_pays(server: GcsServer):
+    server.requester_pays = "payer"
+    options = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+    assert build("gs://bucket/out", "--billing_project=payer", *options) == 0
+    assert main(["verify", "gs://bucket/out", "--billing_project=payer"]) == 0

@@ -269,11 +269,11 @@ def folder_problem(folder: str) -> str:
 def bill(project: str) -> None:
     """Sets the project that pays for the requests of this process to Google Cloud Storage.
 
-    Buckets with Requester Pays require it. Other processes have the environment variable
-    IMAGESHARDS_BILLING_PROJECT.
+    Buckets with Requester Pays require it. Child processes inherit it, because it is the value of
+    the environment variable IMAGESHARDS_BILLING_PROJECT.
 
     Args:
-      project: the ID of the project; empty: that of the environment variable, if it is set.
+      project: the ID of the project; empty: the value before the last call, if there is one.
     """
     gcs_auth.bill(project)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 IMPERSONATE = "IMAGESHARDS_IMPERSONATE"
 """Environment variable: [DELEGATE,...]ACCOUNT, the service account to impersonate."""
 BILLING_PROJECT = "IMAGESHARDS_BILLING_PROJECT"
-"""Environment variable: the project that pays for requests, unless `bill` sets it."""
+"""Environment variable: the project that pays for requests."""
 _QUOTA_PROJECT = "GOOGLE_CLOUD_QUOTA_PROJECT"
 """The variable with which all Google clients are told the same."""
 _UNIVERSE = "GOOGLE_CLOUD_UNIVERSE_DOMAIN"
@@ -48,7 +48,7 @@ _found: tuple[Credentials, float, tuple[str, ...]] | None = None
 _finding = threading.Lock()
 _refreshing = threading.Lock()
 _token_error = ""
-_billed = ""
+_before_bill: str | None = None
 
 
 def emulator() -> str:
@@ -59,13 +59,19 @@ def emulator() -> str:
 
 def billing_project() -> str:
     """Returns the project that pays for requests; empty: the owner of the bucket pays."""
-    return _billed or os.environ.get(BILLING_PROJECT) or os.environ.get(_QUOTA_PROJECT, "")
+    return os.environ.get(BILLING_PROJECT) or os.environ.get(_QUOTA_PROJECT, "")
 
 
 def bill(project: str) -> None:
     """Sets the project that pays for the requests of this process; see `storage.bill`."""
-    global _billed
-    _billed = project
+    global _before_bill
+    if project:
+        if _before_bill is None:
+            _before_bill = os.environ.get(BILLING_PROJECT, "")
+        os.environ[BILLING_PROJECT] = project
+    elif _before_bill is not None:
+        os.environ[BILLING_PROJECT] = _before_bill
+        _before_bill = None
 
 
 def headers() -> dict[str, str]:

@@ -89,7 +89,7 @@ class RetryPolicy:
 POLICY = RetryPolicy()
 
 Refusal = Callable[[str, Action, Failure], StoreError]
-"""(URI, action, failure) -> the error that says why, and what to do: for statuses from 400 to 499."""
+"""(URI, action, failure) -> the error that says why a request was refused, and what to do."""
 
 
 def translate(uri: str, action: Action, failure: Failure, refusal: Refusal) -> Exception:
