@@ -57,6 +57,7 @@ class Fault:
       after: number of matching requests that succeed first.
       times: number of matching requests that fail then.
       before: the request is not executed; otherwise only its response is lost.
+      receive: the body of a request -> the bytes that the server receives of it; not with `before`.
       met: number of matching requests so far.
     """
 
@@ -65,6 +66,7 @@ class Fault:
     after: int = 0
     times: int = 1 << 60
     before: bool = True
+    receive: Callable[[bytes], bytes] | None = None
     met: int = 0
 
 
@@ -132,6 +134,21 @@ def incomplete(received: int = 0) -> Send:
         handler.connection.sendall("\r\n".join([*lines, "", ""]).encode())
 
     return send
+
+
+def unchanged(handler: _Handler, head: bytes, body: bytes) -> None:
+    """Sends the response, to a request of which the server received something else."""
+    handler.connection.sendall(head + body)
+
+
+def first_bytes(count: int) -> Callable[[bytes], bytes]:
+    """Receives the first bytes of a body."""
+    return lambda body: body[:count]
+
+
+def flipped(body: bytes) -> bytes:
+    """Receives a body of which a bit has changed."""
+    return bytes([body[0] ^ 1]) + body[1:] if body else body
 
 
 def reset(handler: _Handler, head: bytes, body: bytes) -> None:
@@ -382,7 +399,6 @@ class _Handler(emulator.RequestHandler):
     def _answer(self, method: str, path: str, query: dict[str, list[str]]) -> None:
         # An unread body would be parsed as the next request.
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        body = self._received(method, path, body)
         request = f"{method} {self.path}"
         if self.gcs.delay:
             time.sleep(self.gcs.delay)
@@ -395,11 +411,14 @@ class _Handler(emulator.RequestHandler):
                 answer = self._response(method, path, query, body)
             fault.send(self, *answer)
             return
+        fault = self.gcs.fault_for(request, before=False)
+        receive = fault.receive if fault else None
+        if not receive and self.gcs.taken_bytes and method == "PUT":
+            receive = first_bytes(self.gcs.taken_bytes)
+        if receive:
+            body = self._received(body, receive(body))
         head, content = self._response(method, path, query, body)
-        if fault := self.gcs.fault_for(request, before=False):
-            fault.send(self, head, content)
-            return
-        self.connection.sendall(head + content)
+        (fault.send if fault else unchanged)(self, head, content)
 
     def _refusal(self) -> Send | None:
         """Returns how to refuse the request, if neither its token nor its project is the right one.
@@ -419,18 +438,15 @@ class _Handler(emulator.RequestHandler):
             return denied("serviceusage.services.use")
         return None
 
-    def _received(self, method: str, path: str, body: bytes) -> bytes:
-        """Returns the part of the body of an upload that the server receives."""
+    def _received(self, body: bytes, received: bytes) -> bytes:
+        """Returns the bytes that the server receives, and makes the headers fit them."""
         begin = re.match(r"bytes (\d+)-", self.headers.get("Content-Range") or "")
-        taken = self.gcs.taken_bytes
-        if not taken or not begin or method != "PUT" or not path.startswith("/upload/"):
-            return body
-        if len(body) > taken:
+        if begin and len(received) < len(body):
             del self.headers["Content-Range"], self.headers["Content-Length"]
-            last = int(begin[1]) + taken - 1
+            last = int(begin[1]) + len(received) - 1
             self.headers["Content-Range"] = f"bytes {begin[1]}-{last}/*"
-            self.headers["Content-Length"] = str(taken)
-        return body[:taken]
+            self.headers["Content-Length"] = str(len(received))
+        return received
 
     def _response(
         self, method: str, path: str, query: dict[str, list[str]], body: bytes

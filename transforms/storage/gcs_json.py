@@ -31,7 +31,13 @@ from imageshards.transforms.storage import gcs_auth, gcs_list, retry
 from imageshards.transforms.storage.messages import message_in
 from imageshards.transforms.storage.objects import Content, split
 from imageshards.transforms.storage.protocol import RESUME, UNKNOWN, Entry, LostUpload, StoreError
-from imageshards.transforms.storage.retry import Action, Failure, connection_error, translate
+from imageshards.transforms.storage.retry import (
+    Action,
+    Failure,
+    cannot,
+    connection_error,
+    translate,
+)
 
 if TYPE_CHECKING:
     from google.auth.transport.requests import AuthorizedSession
@@ -41,6 +47,8 @@ T = TypeVar("T")
 _CONTENT_TYPE = "application/octet-stream"
 _NO_SUCH_RANGE, _PRECONDITION_FAILED, _INCOMPLETE = 416, 412, 308
 _NO_SUCH_SESSION = (404, 410)
+_NOT_AS_SENT = "its size or CRC-32C differs from what was sent"
+_SESSION_LOST = "the service has lost the upload"
 
 _threads = threading.local()
 
@@ -264,25 +272,27 @@ def put(uri: str, data: bytes, stamp: int | None) -> bool:
     """
     condition = {} if stamp is None else {"ifGenerationMatch": str(stamp)}
 
-    def take(response: Any) -> dict[str, Any] | None:
-        return None if response.status_code == _PRECONDITION_FAILED else _json(response)
+    crc32c = google_crc32c.value(data)
 
-    written = _post(
+    def take(response: Any) -> bool:
+        if response.status_code == _PRECONDITION_FAILED:
+            return False
+        if not _is_as_sent(uri, _json(response), len(data), crc32c):
+            raise Failure(_NOT_AS_SENT)
+        return True
+
+    return _post(
         uri, take, {"uploadType": "media", **condition}, {"Content-Type": _CONTENT_TYPE},
         data=data, accept=_PRECONDITION_FAILED,
     )  # fmt: skip
-    if written is None:
-        return False
-    _check(uri, written, len(data), google_crc32c.value(data))
-    return True
 
 
-def _check(uri: str, written: Mapping[str, str], size: int, crc32c: int) -> None:
-    """Deletes a written object, and raises StoreError, if size or CRC-32C are not as sent."""
-    if _size(written) != size or _crc32c(written) not in (None, crc32c):
-        delete(uri)
-        failure = Failure("its size or CRC-32C differs from what was sent")
-        raise translate(uri, "write", failure, gcs_auth.refusal)
+def _is_as_sent(uri: str, written: Mapping[str, str], size: int, crc32c: int) -> bool:
+    """Returns whether a written object has this size and CRC-32C; if not, deletes it."""
+    if _size(written) == size and _crc32c(written) in (None, crc32c):
+        return True
+    delete(uri)
+    return False
 
 
 class _Upload:
@@ -313,7 +323,8 @@ class _Upload:
     def finish(self, data: bytes) -> None:
         """Sends the last bytes, which may be none, and completes the object."""
         written = self._send(data, last=True)
-        _check(self._uri, written, self._sent, self._crc32c)
+        if not _is_as_sent(self._uri, written, self._sent, self._crc32c):
+            raise self._lost(_NOT_AS_SENT)
 
     def _send(self, data: bytes, *, last: bool) -> dict[str, Any]:
         """Sends the next bytes; returns the object's metadata after the last ones."""
@@ -343,7 +354,7 @@ class _Upload:
                     if last and (written := self._completed(end, crc32c)):
                         return written
                     received = self._begin_again(begin)
-                    raise Failure("the service has lost the upload") from failure
+                    raise Failure(_SESSION_LOST) from failure
                 if response.status_code != _INCOMPLETE:
                     return _json(response)
                 until = response.headers.get("Range", "").rpartition("-")[2]
@@ -379,11 +390,12 @@ class _Upload:
           LostUpload: there are some.
         """
         if lost:
-            raise LostUpload(
-                f"{self._uri}: cannot be written: the service has lost the upload; {RESUME}"
-            )
+            raise self._lost(_SESSION_LOST)
         self._session_url = self._begin()
         return 0
+
+    def _lost(self, reason: str) -> LostUpload:
+        return LostUpload(f"{cannot(self._uri, 'write')}: {reason}; {RESUME}")
 
 
 def open_upload(uri: str) -> _Upload:
