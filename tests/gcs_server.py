@@ -647,6 +647,8 @@ def running(*names: str) -> Iterator[GcsServer]:
     """Runs a server with the bucket `bucket` and buckets of these names."""
     gcs = GcsServer()
     gcs.storage._write_config_to_file = lambda: None  # it is in memory
+    # The emulator takes names for paths: a//b would be a/b.
+    gcs.storage._object_path = lambda bucket, name: f"{bucket}/{name.encode().hex()}"
     for name in ("bucket", *names):
         buckets.create_bucket(name, gcs.storage)
     httpd = _Server(("127.0.0.1", 0), partial(_Handler, gcs))

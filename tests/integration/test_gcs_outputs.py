@@ -6,9 +6,11 @@ from pathlib import Path
 import gcs_server
 import pytest
 from gcs_server import GcsServer
-from helpers import write_images
+from helpers import image_bytes, write_images
 
+from imageshards import reader
 from imageshards.launch.cli import main
+from imageshards.transforms.records import example
 from imageshards.transforms.shards import state
 
 
@@ -93,3 +95,21 @@ def test_worker_processes_of_a_runner_name_the_project_that_pays(server: GcsServ
     options = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
     assert build("gs://bucket/out", "--billing_project=payer", *options) == 0
     assert main(["verify", "gs://bucket/out", "--billing_project=payer"]) == 0
+
+
+def test_relative_uris_in_a_manifest_name_objects_not_paths(server: GcsServer):
+    listed = ["a//1.jpg", "x/../2.jpg", "./3.jpg", "d/./4.jpg"]
+    for number, name in enumerate(["a//1.jpg", "x/../2.jpg", "3.jpg", "d/./4.jpg"]):
+        server.put(f"odd/{name}", image_bytes(number))
+    # A path would lead to these.
+    for number, name in enumerate(["a/1.jpg", "2.jpg", "d/4.jpg"], 10):
+        server.put(f"odd/{name}", image_bytes(number))
+    server.put("odd/list.txt", "".join(f"{name}\n" for name in listed).encode())
+    options = ["--input=gs://bucket/odd/list.txt", "--output=gs://bucket/out", "--labels=none"]
+    assert main(["build", *options, "--num_shards=1"]) == 0
+    records = reader.open("gs://bucket/out", "train")
+    found = {
+        example.decode(records.serialized(number))["image/encoded"][0]
+        for number in range(len(records))
+    }
+    assert found == {image_bytes(number) for number in range(4)}

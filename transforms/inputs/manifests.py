@@ -11,7 +11,6 @@ import io
 import itertools
 import json
 import os
-import posixpath
 import re
 import zlib
 from array import array
@@ -180,10 +179,12 @@ def _normal(text: str, prefix: str) -> str:
         return storage.normalize(text)
     if storage.is_local(prefix):
         return os.path.normpath(prefix + text)
-    scheme, _, path = prefix.partition("://")
-    return f"{scheme}://{posixpath.normpath(path + text)}"
+    # Names of objects are no paths: `a//b` and `a/../b` are other objects than `a/b` and `b`. Only
+    # a `./` at the beginning, as `find .` prints it, is taken for the folder.
+    return prefix + _THIS_FOLDER.sub("", text)
 
 
+_THIS_FOLDER = re.compile(r"^(\./)+")
 _NOTHING = type(None)
 
 
