@@ -110,7 +110,7 @@ class Service:
     conditions: Callable[[int], Any]
     refusal: Refusal
     api: Api
-    renew: Callable[[str, Client], Client] = lambda _, client: client
+    renew: Callable[[str, Any], Client] = lambda _, client: client
 
 
 def split(uri: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ import gcs_server
 import pytest
 from gcs_server import Fault, GcsServer, Send, denied, refused, status
 from google.auth.credentials import AnonymousCredentials, Credentials
+from helpers import image_bytes, imageshards
 
 from imageshards.launch.cli import main
 from imageshards.transforms import storage
@@ -160,15 +161,14 @@ def test_requester_pays_asks_for_a_project_and_then_works(
 
 
 def test_a_build_in_a_bucket_with_requester_pays_names_the_project(server: GcsServer):
-    from helpers import image_bytes
-
     for number in range(4):
         server.put(f"photos/{number}.jpg", image_bytes(number))
     server.requester_pays = "payer"
-    build = ["build", "--input=gs://bucket/photos", "--output=gs://bucket/out", "--num_shards=2",
-             "--workers=2"]  # fmt: skip
+    build = ["build", "--input=gs://bucket/photos", "--output=gs://bucket/out", "--num_shards=2"]
     assert main(build) == 1
-    assert main([*build, "--billing_project=payer"]) == 0
+    # With processes of its own, which are forked from a server.
+    done = imageshards(*build, "--workers=2", "--billing_project=payer", **server.environment)
+    assert done.returncode == 0, done.stderr
     assert main(["verify", "gs://bucket/out"]) == 1
     for command in (["verify"], ["inspect"], ["publish"]):
         assert main([*command, "gs://bucket/out", "--billing_project=payer"]) == 0
