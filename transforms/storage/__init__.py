@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager
 from typing import IO
 from urllib.parse import unquote
 
+from imageshards.transforms.storage import gcs
 from imageshards.transforms.storage.beam import BeamStore
-from imageshards.transforms.storage.gcs import CLOUD_STORAGE
 from imageshards.transforms.storage.local import TEMP_SUFFIX, LocalStore
 from imageshards.transforms.storage.objects import ObjectStore
 from imageshards.transforms.storage.protocol import (
@@ -34,7 +34,7 @@ from imageshards.transforms.storage.web import WebOptions, WebStore
 __all__ = ["MAX_BYTES", "TEMP_SUFFIX", "NoFilesystem", "ReadError", "Sink", "StoreError"]
 
 STORES: dict[str, Store] = {
-    "gs": ObjectStore(CLOUD_STORAGE),
+    "gs": ObjectStore("gs", gcs),
     "http": WebStore(),
     "https": WebStore(),
 }

@@ -1,16 +1,8 @@
-"""Requests to the JSON API of Google Cloud Storage that obstore cannot make.
+"""Requests to the JSON API of Google Cloud Storage: lists, writes and deletions.
 
-obstore makes the requests that transfer many bytes or happen once per image: reads of objects, of
-ranges and of metadata. The following requests have the same retry policy and the same errors:
-
-- Lists: obstore cannot stop a list before a name, as the parallel listing requires. It cannot
-  select fields either, and reports neither generations nor checksums.
-- Uploads of more than one request: obstore's parts stay in the bucket, invisible and billed, when
-  a process is killed; a resumable upload that is not completed costs nothing and expires in a week.
-- Other writes, with generation preconditions, and deletions: obstore does not retry them when a
-  connection is reset, and signs them even without credentials. Emulators such as fake-gcs-server
-  accept them through the JSON API only.
-- Reads of objects whose names obstore cannot express, such as `a//b`.
+Uploads of more than one request are resumable uploads: one that is not completed costs nothing and
+expires in a week, while the parts of a multipart upload stay in the bucket, invisible and billed,
+when a process is killed. Emulators such as fake-gcs-server accept writes through this API only.
 
 The API: https://cloud.google.com/storage/docs/json_api/v1
 """
@@ -29,16 +21,15 @@ import google_crc32c
 
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.storage import gcs_auth, gcs_list, retry
-from imageshards.transforms.storage.objects import Content, split
-from imageshards.transforms.storage.protocol import UNKNOWN, Entry
+from imageshards.transforms.storage.objects import split
+from imageshards.transforms.storage.protocol import Entry
 from imageshards.transforms.storage.retry import Action, Failure, connection_error, translate
 
 if TYPE_CHECKING:
     from google.auth.transport.requests import AuthorizedSession
 
-HOST = "storage.googleapis.com"
 _CONTENT_TYPE = "application/octet-stream"
-_NO_SUCH_RANGE, _PRECONDITION_FAILED, _INCOMPLETE = 416, 412, 308
+_PRECONDITION_FAILED, _INCOMPLETE = 412, 308
 
 _threads = threading.local()
 
@@ -57,8 +48,7 @@ def _session() -> AuthorizedSession:
 def _url(uri: str, prefix: str = "") -> str:
     """Returns the URL of an object, or of the objects of a bucket if the URI names none."""
     bucket, name = split(uri)
-    host = gcs_auth.emulator() or f"https://{HOST}"
-    url = f"{host}{prefix}/storage/v1/b/{quote(bucket, safe='')}/o"
+    url = f"{gcs_auth.server()}{prefix}/storage/v1/b/{quote(bucket, safe='')}/o"
     return f"{url}/{quote(name, safe='')}" if name else url
 
 
@@ -108,26 +98,6 @@ def request(method: str, uri: str, action: Action, url: str = "", **options: Any
         return retry.POLICY.call(lambda: _send(method, url or _url(uri), **options))
     except Failure as failure:
         raise translate(uri, action, failure, gcs_auth.refusal) from failure
-
-
-def get(uri: str, stamp: int, span: tuple[int, int] | None) -> Content:
-    """Returns the content of an object, or a range of it."""
-    params = {"alt": "media", **({"generation": str(stamp)} if stamp else {})}
-    headers = {"Range": f"bytes={span[0]}-{span[1] - 1}"} if span else {}
-    response = request("GET", uri, "read", params=params, headers=headers, accept=_NO_SUCH_RANGE)
-    if response.status_code == _NO_SUCH_RANGE:
-        return Content(b"", 0, stamp)
-    _, _, total = response.headers.get("Content-Range", "").rpartition("/")
-    data: bytes = response.content
-    return Content(data, int(total or len(data)), int(response.headers.get("x-goog-generation", 0)))
-
-
-def stat(uri: str) -> tuple[int, int]:
-    """Returns (bytes, generation) of an object, or `UNKNOWN`."""
-    with suppress(FileNotFoundError):
-        found = request("GET", uri, "read", params={"fields": "size,generation"}).json()
-        return int(found["size"]), int(found["generation"])
-    return UNKNOWN
 
 
 def delete(uri: str) -> None:

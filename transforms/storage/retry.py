@@ -15,6 +15,7 @@ Action = Literal["read", "list", "write", "delete"]
 Cause = Literal["", "offline", "credentials"]
 _PARTICIPLES = {"read": "read", "list": "listed", "write": "written", "delete": "deleted"}
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+_REFUSALS = frozenset({429, 503})
 
 
 class Failure(Exception):
@@ -35,6 +36,11 @@ class Failure(Exception):
         self.retry = (not status or status in _TRANSIENT) if retry is None else retry
         self.cause = cause
 
+    @property
+    def refused(self) -> bool:
+        """Whether the service asks for fewer requests."""
+        return self.status in _REFUSALS
+
 
 @dataclass(frozen=True)
 class RetryPolicy:
@@ -43,7 +49,8 @@ class RetryPolicy:
     Attributes:
       connect: timeout of a connection.
       silence: timeout of a response that sends no further bytes.
-      total: no attempt begins after this time.
+      total: no attempt begins later than this after the first failure.
+      refused: like `total`, while the service asks for fewer requests; None: `total`.
       offline: like `total`, while the host's name cannot be resolved: probably there is no network.
       first_wait: the longest wait before the second attempt; doubled before each further attempt.
       longest_wait: the limit of that doubling.
@@ -52,6 +59,7 @@ class RetryPolicy:
     connect: float = 10.0
     silence: float = 20.0
     total: float = 120.0
+    refused: float | None = None
     offline: float = 10.0
     first_wait: float = 0.2
     longest_wait: float = 20.0
@@ -64,18 +72,24 @@ class RetryPolicy:
         """
         import random
 
-        begin = time.monotonic()
+        begin: float | None = None
         longest = self.first_wait
         while True:
             try:
                 return attempt()
             except Failure as failure:
+                now = time.monotonic()
+                begin = now if begin is None else begin
                 pause = random.uniform(0, longest)
-                limit = self.offline if failure.cause == "offline" else self.total
-                if not failure.retry or time.monotonic() + pause > begin + limit:
+                if not failure.retry or now + pause > begin + self._patience(failure):
                     raise
             time.sleep(pause)
             longest = min(2 * longest, self.longest_wait)
+
+    def _patience(self, failure: Failure) -> float:
+        if failure.cause == "offline":
+            return self.offline
+        return self.refused if failure.refused and self.refused is not None else self.total
 
 
 POLICY = RetryPolicy()
