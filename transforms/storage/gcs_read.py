@@ -30,7 +30,7 @@ from imageshards.transforms.storage.retry import Failure, connection_error, tran
 PACE = Pace()
 """The pace of this process's reads."""
 
-_PIECE_BYTES = 256 << 10
+_PIECE_BYTES = 128 << 10
 _OK, _PART, _NO_SUCH_RANGE, _UNAUTHORIZED = 200, 206, 416, 401
 _CRC32C = re.compile(r"crc32c=([^,\s]+)")
 
