@@ -132,7 +132,13 @@ class _Connection:
         """Returns whether the server has not closed an idle connection, nor sent anything."""
         poll = select.poll()
         poll.register(self.sock, select.POLLIN)
-        return not poll.poll(0)
+        if poll.poll(0):
+            return False
+        self.sock.settimeout(0)
+        try:
+            return not self.file.peek(1)
+        except OSError:  # of TLS: there is nothing to read
+            return True
 
     def close(self) -> None:
         self.file.close()
