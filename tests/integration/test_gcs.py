@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gcs_server import Fault, GcsServer, status
+from gcs_server import Fault, GcsServer, corrupt, reset_at, status
 from google.auth.compute_engine import _metadata
 from google.auth.credentials import AnonymousCredentials, Credentials
 from google.auth.exceptions import TransportError
@@ -278,6 +278,40 @@ def test_a_compressed_object_that_expands_beyond_the_limit_is_a_reject(
     assert done.returncode == 0, done.stderr
     (reject,) = map(json.loads, (tmp_path / "out/metadata/rejects.jsonl").open())
     assert (os.path.basename(reject["uri"]), reject["error"]) == ("bomb.png", "TooLarge")
+
+
+def test_a_file_that_is_read_in_pieces_is_compared_with_its_checksum(
+    server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in gcs.items():
+        monkeypatch.setenv(name, value)
+    data = bytes(9 << 20)
+    server.put("pieces", data)
+    with storage.open_read("gs://bucket/pieces") as file:
+        assert file.read() == data
+    with (
+        server.failing(Fault(corrupt, "GET /bucket/pieces", after=1, times=1)),
+        storage.open_read("gs://bucket/pieces") as file,
+        pytest.raises(storage.StoreError, match="its bytes differ from its CRC-32C"),
+    ):
+        file.read()
+
+
+def test_an_object_that_is_replaced_while_it_is_read_is_read_again(
+    server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in gcs.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(retry, "POLICY", RetryPolicy(first_wait=0.01))
+    server.put("replaced", bytes(1 << 20))
+    new = b"new" * 100_000
+
+    def late(handler: object, head: bytes, body: bytes) -> None:
+        server.put("replaced", new)
+        reset_at(512 << 10)(handler, head, body)  # type: ignore[arg-type]
+
+    with server.failing(Fault(late, "GET /bucket/replaced", times=1)):
+        assert storage.read("gs://bucket/replaced")[0] == new
 
 
 def test_reads_adapt_to_a_service_that_refuses_many_at_a_time(

@@ -12,10 +12,10 @@ from __future__ import annotations
 import base64
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import TypeVar
 from urllib.parse import quote
 
 import google_crc32c
@@ -27,11 +27,13 @@ from imageshards.transforms.storage.pace import Pace
 from imageshards.transforms.storage.protocol import UNKNOWN
 from imageshards.transforms.storage.retry import Failure, connection_error, translate
 
+T = TypeVar("T")
+
 PACE = Pace()
 """The pace of this process's reads."""
 
 _PIECE_BYTES = 128 << 10
-_OK, _PART, _NO_SUCH_RANGE, _UNAUTHORIZED = 200, 206, 416, 401
+_OK, _PART, _UNAUTHORIZED, _NOT_FOUND, _NO_SUCH_RANGE = 200, 206, 401, 404, 416
 _CRC32C = re.compile(r"crc32c=([^,\s]+)")
 
 
@@ -67,7 +69,7 @@ def stat(uri: str) -> tuple[int, int]:
         return UNKNOWN
 
 
-def _call(attempt: Any, uri: str) -> Any:
+def _call(attempt: Callable[[], T], uri: str) -> T:
     try:
         return retry.POLICY.call(attempt)
     except Failure as failure:
@@ -79,6 +81,7 @@ class _Read:
 
     def __init__(self, uri: str, stamp: int, span: tuple[int, int] | None, limit: int) -> None:
         self._path = _path(uri)
+        self._required = stamp
         self._stamp = stamp
         self._span = span
         self._limit = limit
@@ -93,10 +96,16 @@ class _Read:
         if self._span or self._received:
             headers["Range"] = f"bytes={begin}-{'' if end is None else end - 1}"
         generation = f"?generation={self._stamp}" if self._stamp else ""
-        with _request("GET", self._path + generation, headers) as response:
-            if response.status == _NO_SUCH_RANGE:
-                return Content(b"", 0, self._stamp)
-            return self._content(response)
+        try:
+            with _request("GET", self._path + generation, headers) as response:
+                if response.status == _NO_SUCH_RANGE:
+                    return Content(b"", 0, self._stamp)
+                return self._content(response)
+        except Failure as failure:
+            if failure.status != _NOT_FOUND or self._stamp == self._required:
+                raise
+            self._restart()
+            raise Failure("it is replaced during each attempt") from failure
 
     def _content(self, response: Response) -> Content:
         headers = response.headers
@@ -124,19 +133,17 @@ class _Read:
                 break
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         size = size if total else len(data)
-        if len(data) == size and not changed:
-            self._compare(data, headers.get("x-goog-hash", ""))
-        if self._span and response.status == _OK:
-            data = data[slice(*self._span)]
-        return Content(data, size, self._stamp, encoding == "gzip")
-
-    def _compare(self, data: bytes, hashes: str) -> None:
-        found = _CRC32C.search(hashes)
-        if found and base64.b64decode(found[1]) != google_crc32c.value(data).to_bytes(4, "big"):
+        found = None if changed else _CRC32C.search(headers.get("x-goog-hash", ""))
+        crc32c = int.from_bytes(base64.b64decode(found[1])) if found else None
+        if len(data) == size and crc32c not in (None, google_crc32c.value(data)):
             self._restart()
             raise Failure("its bytes differ from its CRC-32C on each attempt")
+        if self._span and response.status == _OK:
+            data = data[slice(*self._span)]
+        return Content(data, size, self._stamp, encoding == "gzip", crc32c)
 
     def _restart(self) -> None:
+        self._stamp = self._required
         self._parts.clear()
         self._received = 0
 
@@ -182,12 +189,12 @@ def _connections(url: str) -> Connections:
     import ssl
 
     from requests import Session
-    from requests.certs import where
-    from requests.utils import select_proxy
+    from requests.utils import DEFAULT_CA_BUNDLE_PATH, select_proxy
 
     if url.startswith("http:"):
         return Connections(url)
     settings = Session().merge_environment_settings(url, {}, None, None, None)
-    certificates = settings["verify"] if isinstance(settings["verify"], str) else where()
+    found = settings["verify"]
+    certificates = found if isinstance(found, str) else DEFAULT_CA_BUNDLE_PATH
     context = ssl.create_default_context(cafile=certificates)
     return Connections(url, select_proxy(url, settings["proxies"]) or "", context)

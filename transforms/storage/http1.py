@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import TYPE_CHECKING
+from io import BufferedReader
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class _Connection:
         except HTTPException as error:  # of a proxy
             raise BrokenResponse(f"not HTTP: {error}") from error
         self.sock = http.sock
-        self.file = self.sock.makefile("rb", _BUFFER_BYTES)
+        self.file = cast(BufferedReader, self.sock.makefile("rb", _BUFFER_BYTES))
 
     def is_open(self) -> bool:
         """Returns whether the server has not closed an idle connection, nor sent anything."""

@@ -16,9 +16,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
+import google_crc32c
+
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.storage import globs
-from imageshards.transforms.storage.protocol import UNKNOWN, Entry, ReadError, Store, StoreError
+from imageshards.transforms.storage.protocol import (
+    RESUME,
+    UNKNOWN,
+    Entry,
+    ReadError,
+    Store,
+    StoreError,
+)
 from imageshards.transforms.storage.sink import BatchSink
 
 if TYPE_CHECKING:
@@ -39,12 +48,14 @@ class Content(NamedTuple):
       size: the size of the whole object, in bytes.
       stamp: the object's stamp.
       is_gzip: whether the object has `Content-Encoding: gzip`, and the stored bytes are compressed.
+      crc32c: CRC-32C of the stored bytes of the whole object; None if unknown.
     """
 
     data: bytes
     size: int
     stamp: int
     is_gzip: bool = False
+    crc32c: int | None = None
 
 
 class Upload(Protocol):
@@ -224,13 +235,18 @@ def _gunzip(data: bytes, limit: int) -> bytes:
 
 
 class _Object(io.RawIOBase):
-    """A file that reads one version of an object: the one that existed when it was opened."""
+    """A file that reads one version of an object: the one that existed when it was opened.
+
+    If it is read from its beginning to its end, its bytes are compared with the object's CRC-32C.
+    """
 
     def __init__(self, store: ObjectStore, uri: str, first: Content) -> None:
         self._store = store
         self._uri = uri
         self._first = first
         self._position = 0
+        self._compared = 0
+        self._crc32c = 0
 
     def readable(self) -> bool:
         return True
@@ -255,7 +271,17 @@ class _Object(io.RawIOBase):
                 ) from error
         buffer[: len(data)] = data
         self._position += len(data)
+        if begin == self._compared and self._first.crc32c is not None:
+            self._compare(data)
         return len(data)
+
+    def _compare(self, data: bytes) -> None:
+        self._crc32c = google_crc32c.extend(self._crc32c, data)
+        self._compared += len(data)
+        if data and self._compared == self._first.size and self._crc32c != self._first.crc32c:
+            raise StoreError(
+                f"{self._uri}: cannot be read: its bytes differ from its CRC-32C; {RESUME}"
+            )
 
 
 class _Pending:
