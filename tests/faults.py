@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,21 +22,26 @@ from gcs_server import (
     Fault,
     GcsServer,
     Send,
+    broken_json,
     corrupt,
+    first_bytes,
+    flipped,
+    incomplete,
+    refused,
     reset,
     reset_at,
     short_body,
     silent,
     stall_at,
     status,
+    unchanged,
 )
 from helpers import image_bytes, told
 from PIL import Image
 
 from imageshards.launch.cli import main
 from imageshards.transforms.storage import gcs_read, objects, retry
-from imageshards.transforms.storage.pace import Pace
-from imageshards.transforms.storage.retry import RetryPolicy
+from imageshards.transforms.storage.retry import Pace, RetryPolicy
 
 IMAGES = 60
 ALWAYS = 1 << 60
@@ -61,6 +66,7 @@ class Row(NamedTuple):
       says: pattern of the one line of the build's failure; empty if the build has equal bytes.
       after: number of matching requests that succeed first.
       before: the request is not executed; otherwise only its response is lost.
+      receive: the body of a request -> the bytes that the server receives of it; not with `before`.
     """
 
     instruction: str
@@ -70,11 +76,12 @@ class Row(NamedTuple):
     says: str = ""
     after: int = 0
     before: bool = True
+    receive: Callable[[bytes], bytes] | None = None
 
     @property
     def fault(self) -> Fault:
         """The fault that the server injects."""
-        return Fault(self.send, self.requests, self.after, self.times, self.before)
+        return Fault(self.send, self.requests, self.after, self.times, self.before, self.receive)
 
     @property
     def name(self) -> str:
@@ -111,7 +118,46 @@ READS = [
     Row("stall-at-256KiB", stall_at(_256K), LARGE),
 ]
 
-TABLE = [*READS]
+_UNWRITTEN = "tfrecord: cannot be written: "
+_10K = first_bytes(10_000)
+_GONE = refused(410, "The upload session is gone.", "gone")
+_NOT_FOUND = refused(404, "Not Found", "notFound")
+SMALL = r"POST /upload/.*report"
+
+UPLOADS = [
+    Row("return-503", status(503), UPLOAD, 3),
+    Row("return-503", status(503), LAST_OF_SHARD, 3, after=1),
+    Row("return-503", status(503), LAST_OF_SHARD, says=_UNWRITTEN + "status 503"),
+    Row("return-429", status(429), UPLOAD, 3),
+    Row("return-429", status(429), LAST_OF_SHARD, 3, after=1),
+    Row("return-429", status(429), LAST_OF_SHARD, says=_UNWRITTEN + "status 429"),
+    Row("return-408", status(408), LAST_OF_SHARD, 3),
+    Row("return-503-after-10K", status(503), LAST_OF_SHARD, 3, before=False, receive=_10K),
+    Row("308 with a short range", unchanged, LAST_OF_SHARD, 100, before=False, receive=_10K),
+    Row("308 without a range", incomplete(), LAST_OF_SHARD, 2),
+    Row("308 without a range", incomplete(), LAST_OF_SHARD, says=_UNWRITTEN + "the server rec"),
+    Row("308 with a shorter range than before", incomplete(1000), LAST_OF_SHARD, 1, after=1),
+    Row("return-reset-connection", reset, LAST_OF_SHARD, 3),
+    Row("return-reset-connection", reset, LAST_OF_SHARD, 3, before=False),
+    Row("return-reset-connection", reset, LAST_OF_SHARD, says=_UNWRITTEN),
+    Row("truncated answer", short_body, LAST_OF_SHARD, 3, before=False),
+    Row("truncated answer of the whole length", broken_json, LAST_OF_SHARD, 3, before=False),
+    Row("truncated answer of the whole length", broken_json, SMALL, 2, before=False),
+    Row("stall-always", silent, LAST_OF_SHARD, 2),
+    Row("stall-always", silent, LAST_OF_SHARD, says=_UNWRITTEN),
+    Row("return-404 (session lost)", _NOT_FOUND, LAST_OF_SHARD, 1),
+    Row("return-410 (session lost)", _GONE, LAST_OF_SHARD, 1),
+    Row("return-410 (session lost)", _GONE, LAST_OF_SHARD, 2, after=1),
+    Row("return-410 (session lost)", _GONE, LAST_OF_SHARD, says=_UNWRITTEN + "the service "),
+    Row("inject-upload-data-error", unchanged, LAST_OF_SHARD, 1, before=False, receive=flipped),
+    Row("inject-upload-data-error", unchanged, SMALL, 1, before=False, receive=flipped),
+    Row(
+        "inject-upload-data-error", unchanged, LAST_OF_SHARD, before=False, receive=flipped,
+        says=_UNWRITTEN + "its size or CRC-32C differs",
+    ),
+]  # fmt: skip
+
+TABLE = [*READS, *UPLOADS]
 
 
 class Run(NamedTuple):

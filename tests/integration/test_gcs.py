@@ -26,8 +26,7 @@ from PIL import Image
 
 from imageshards.transforms import storage
 from imageshards.transforms.storage import gcs_auth, gcs_read, retry
-from imageshards.transforms.storage.pace import Pace
-from imageshards.transforms.storage.retry import RetryPolicy
+from imageshards.transforms.storage.retry import Pace, RetryPolicy
 
 
 @pytest.fixture(scope="module")
@@ -335,29 +334,6 @@ def test_reads_adapt_to_a_service_that_refuses_many_at_a_time(
     assert gcs_read.PACE.limit < 10
 
 
-def test_a_token_that_is_refused_is_renewed_once(
-    server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch
-):
-    for name, value in gcs.items():
-        monkeypatch.setenv(name, value)
-    found = Unsteady(0)
-    monkeypatch.setattr(gcs_auth, "_find_credentials", lambda: found)
-    monkeypatch.setattr(gcs_auth, "_found", None)
-    server.put("late", b"data")
-    assert storage.read("gs://bucket/late")[0] == b"data"
-    assert found.asked == 1
-    monkeypatch.setattr(gcs_auth, "_refreshed", float("-inf"))  # an hour ago
-    with server.failing(Fault(status(401), "GET /bucket/late", times=1)):
-        assert storage.read("gs://bucket/late")[0] == b"data"
-    assert found.asked == 2
-    with (
-        server.failing(Fault(status(401), "GET /bucket/late")),
-        pytest.raises(storage.StoreError, match="no permission"),
-    ):
-        storage.read("gs://bucket/late")
-    assert found.asked == 2
-
-
 @contextmanager
 def metadata_server(token: bytes) -> Iterator[str]:
     """Runs a metadata server, as Compute Engine and Colab do; with `token`, or without account."""
@@ -390,7 +366,7 @@ def test_a_machine_without_a_service_account_reads_what_is_public(
     for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))  # no login of gcloud
-    monkeypatch.setattr(gcs_auth, "server", lambda: server.url)
+    monkeypatch.setattr(gcs_auth, "endpoint", lambda: server.url)
     monkeypatch.setattr(gcs_auth, "_found", None)
     monkeypatch.setattr(gcs_auth, "_no_token", "")
     server.put("public", b"data")

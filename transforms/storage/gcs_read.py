@@ -4,16 +4,18 @@ The bytes are those that are stored: without `Accept-Encoding: gzip`, Cloud Stor
 objects with `Content-Encoding: gzip`, and sends them without a length and regardless of the range.
 An object that was read as a whole is compared with its CRC-32C. There is none of a range.
 
-The API: https://cloud.google.com/storage/docs/xml-api/overview
+The APIs: https://cloud.google.com/storage/docs/xml-api/overview for the bytes, and
+https://cloud.google.com/storage/docs/json_api/v1 for metadata
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import re
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TypeVar
 from urllib.parse import quote
@@ -22,10 +24,10 @@ import google_crc32c
 
 from imageshards.transforms.storage import gcs_auth, retry
 from imageshards.transforms.storage.http1 import Connections, Response
+from imageshards.transforms.storage.messages import message_in
 from imageshards.transforms.storage.objects import Content, check_size, split
-from imageshards.transforms.storage.pace import Pace
 from imageshards.transforms.storage.protocol import UNKNOWN
-from imageshards.transforms.storage.retry import Failure, connection_error, translate
+from imageshards.transforms.storage.retry import Failure, Pace, connection_error, translate
 
 T = TypeVar("T")
 
@@ -56,12 +58,18 @@ def get(uri: str, stamp: int, span: tuple[int, int] | None, limit: int) -> Conte
 
 def stat(uri: str) -> tuple[int, int]:
     """Returns (bytes, generation) of an object, or `UNKNOWN`."""
+    bucket, name = split(uri)
+    path = f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}?fields=size,generation"
 
     def attempt() -> tuple[int, int]:
-        with _request("HEAD", _path(uri), {}) as response:
-            headers = response.headers
-            size = headers.get("x-goog-stored-content-length") or headers["content-length"]
-            return int(size), int(headers["x-goog-generation"])
+        with _request(path, {}) as response:
+            body = _body(response)
+        try:
+            found = json.loads(body)
+        except ValueError as error:
+            raise Failure("the response breaks off") from error
+        # Other servers omit the size of empty objects.
+        return int(found.get("size", 0)), int(found["generation"])
 
     try:
         return _call(attempt, uri)
@@ -97,7 +105,7 @@ class _Read:
             headers["Range"] = f"bytes={begin}-{'' if end is None else end - 1}"
         generation = f"?generation={self._stamp}" if self._stamp else ""
         try:
-            with _request("GET", self._path + generation, headers) as response:
+            with _request(self._path + generation, headers) as response:
                 if response.status == _NO_SUCH_RANGE:
                     return Content(b"", 0, self._stamp)
                 return self._content(response)
@@ -149,33 +157,43 @@ class _Read:
 
 
 @contextmanager
-def _request(method: str, path: str, headers: dict[str, str]) -> Iterator[Response]:
+def _request(path: str, headers: dict[str, str]) -> Iterator[Response]:
     """Makes one attempt at a request, whose response the block reads; raises `Failure`."""
     policy = retry.POLICY
-    headers |= {"Accept-Encoding": "gzip", "User-Agent": "imageshards"}
+    headers |= {"Accept-Encoding": "gzip", "User-Agent": "imageshards", **gcs_auth.headers()}
     with PACE.request():
         gcs_auth.authorize(headers)
-        connections = _connections(gcs_auth.server())
+        connections = _connections(gcs_auth.endpoint())
         try:
-            with connections.request(
-                method, path, headers, (policy.connect, policy.silence)
-            ) as response:
+            with ExitStack() as stack:
+                timeouts = policy.connect, policy.silence
+                response = stack.enter_context(connections.request(path, headers, timeouts))
+                if response.status == _UNAUTHORIZED and gcs_auth.renew(headers):
+                    stack.close()
+                    response = stack.enter_context(connections.request(path, headers, timeouts))
                 if response.status not in (_OK, _PART, _NO_SUCH_RANGE):
-                    raise _failure(response, headers)
+                    raise _failure(response)
                 yield response
         except TimeoutError as error:
             raise Failure(f"no data for {policy.silence:g} s") from error
         except OSError as error:
             offline = isinstance(error, socket.gaierror)
-            raise Failure(connection_error(error), cause="offline" if offline else "") from error
+            reason = f"no address of {gcs_auth.host()}: " if offline else ""
+            reason += connection_error(error)
+            raise Failure(reason, cause="offline" if offline else "") from error
 
 
-def _failure(response: Response, headers: dict[str, str]) -> Failure:
-    while response.read(_PIECE_BYTES):  # so that the connection can be used again
-        pass
-    again = response.status == _UNAUTHORIZED and gcs_auth.renew(headers)
-    reason = f"status {response.status} {response.reason}".rstrip()
-    return Failure(reason, response.status, retry=again or None)
+def _failure(response: Response) -> Failure:
+    message = message_in(_body(response).decode("utf-8", "replace"))
+    reason = f"status {response.status}" + ("" if message else f" {response.reason}")
+    return Failure(reason.rstrip(), response.status, message=message)
+
+
+def _body(response: Response) -> bytes:
+    parts = []
+    while part := response.read(_PIECE_BYTES):
+        parts.append(part)
+    return b"".join(parts)
 
 
 def _path(uri: str) -> str:

@@ -1,4 +1,4 @@
-"""A client of HTTP/1.1 for requests that happen once per image. Pure.
+"""A client of HTTP/1.1 for GET requests that happen once per image. Pure.
 
 Connections, TLS and proxies are those of `http.client`. Requests and responses are not: its parser
 of headers, that of e-mail, takes most of the time. A read of 108 kB takes 0.2 ms of CPU instead of
@@ -42,14 +42,14 @@ class Response:
       is_reusable: whether the body is complete and the connection stays open.
     """
 
-    def __init__(self, connection: _Connection, method: str) -> None:
+    def __init__(self, connection: _Connection) -> None:
         self._file = connection.file
         version = self._begin()
         while 100 <= self.status < 200:
             version = self._begin()
         self.length: int | None = None
         self._chunked = self.headers.get("transfer-encoding", "").lower() == "chunked"
-        if method == "HEAD" or self.status in (204, 304):
+        if self.status in (204, 304):
             self.length, self._chunked = 0, False
         elif self._chunked:
             self.length = self._next_chunk()
@@ -163,12 +163,11 @@ class Connections:
 
     @contextmanager
     def request(
-        self, method: str, path: str, headers: Mapping[str, str], timeouts: tuple[float, float]
+        self, path: str, headers: Mapping[str, str], timeouts: tuple[float, float]
     ) -> Iterator[Response]:
-        """Makes a request without a body; the block reads the response.
+        """Makes a GET request; the block reads the response.
 
         Args:
-          method: the HTTP method.
           path: the path, quoted, with the query.
           headers: the headers, but for Host.
           timeouts: seconds until there is a connection, and until the next bytes of a response.
@@ -176,14 +175,14 @@ class Connections:
         Raises:
           OSError: no connection, a `BrokenResponse`, or no data in time (TimeoutError).
         """
-        lines = [f"{method} {path} HTTP/1.1", f"Host: {self._server.netloc}"]
+        lines = [f"GET {path} HTTP/1.1", f"Host: {self._server.netloc}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         connect, silence = timeouts
         connection = self._take(connect)
         try:
             connection.sock.settimeout(silence)
             connection.sock.sendall("\r\n".join((*lines, "", "")).encode("latin-1"))
-            response = Response(connection, method)
+            response = Response(connection)
             yield response
             reusable = response.is_reusable
         except BaseException:

@@ -7,8 +7,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from imageshards.transforms.storage.pace import Pace
-from imageshards.transforms.storage.retry import Failure
+from imageshards.transforms.storage.retry import Failure, Pace
 
 
 def request(pace: Pace, failure: BaseException | None = None) -> None:

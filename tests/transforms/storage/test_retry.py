@@ -91,7 +91,8 @@ def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
         (Failure("x", 403), StoreError, "^refused to write$"),
         (Failure("x", cause="credentials"), StoreError, "^refused to write$"),
         (Failure("status 503", 503), StoreError, "^gs://b/x: cannot be written: status 503; run "),
-        (Failure("status 400", 400), StoreError, "^gs://b/x: cannot be written: status 400$"),
+        (Failure("status 400", 400), StoreError, "^refused to write$"),
+        (Failure("no route"), StoreError, "^gs://b/x: cannot be written: no route; run "),
     ],
 )
 def test_failures_become_errors(failure: Failure, kind: type[Exception], says: str):
