@@ -9,8 +9,10 @@ Each row is a build of 61 images, on the tests' server in this process, whose cl
 from __future__ import annotations
 
 import argparse
+import io
 import re
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -24,11 +26,12 @@ def main() -> None:
     pattern = parser.parse_args().pattern
     print("| fault | requests that meet it | times | outcome | seconds | requests | failed |")
     print("|---|---|---|---|---|---|---|")
-    with faults.running() as server:
+    with faults.running() as server, redirect_stdout(io.StringIO()):
         faults.put_large(server)
         clean = faults.run("whole")
         assert clean.code == 0, clean.lines
-        print(f"| none | | | | {clean.seconds:.1f} | {server.requests.total()} | 0 |")
+        requests = server.requests.total()
+        _print(f"| none | | | | {clean.seconds:.1f} | {requests} | 0 |")
         whole = server.contents("whole")
         for row in faults.TABLE:
             if not re.search(pattern, row.name):
@@ -36,11 +39,14 @@ def main() -> None:
             found = faults.measure(server, row, whole)
             times = "always" if row.times == faults.ALWAYS else row.times
             requests = row.requests.replace("|", "\\|")
-            print(
+            _print(
                 f"| {row.instruction} | `{requests}` | {times} | {found.outcome} "
-                f"| {found.seconds:.1f} | {found.requests} | {found.failed} |",
-                flush=True,
+                f"| {found.seconds:.1f} | {found.requests} | {found.failed} |"
             )
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.__stdout__, flush=True)
 
 
 if __name__ == "__main__":

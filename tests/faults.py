@@ -40,8 +40,8 @@ from helpers import image_bytes, told
 from PIL import Image
 
 from imageshards.launch.cli import main
-from imageshards.transforms.storage import objects, retry
-from imageshards.transforms.storage.retry import RetryPolicy
+from imageshards.transforms.storage import gcs_read, objects, retry
+from imageshards.transforms.storage.retry import Pace, RetryPolicy
 
 IMAGES = 60
 ALWAYS = 1 << 60
@@ -187,6 +187,7 @@ def running() -> Iterator[GcsServer]:
     """Runs a server with images; clients in this process use it and give up within seconds."""
     with pytest.MonkeyPatch.context() as patch, gcs_server.running() as server:
         patch.setattr(retry, "POLICY", QUICK)
+        patch.setattr(gcs_read, "PACE", Pace())
         # Shards are uploaded in several requests, other files in one.
         patch.setattr(objects, "UPLOAD_BYTES", 1 << 16)
         for name, value in server.environment.items():

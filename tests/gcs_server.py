@@ -8,13 +8,16 @@ that clients require, and names with `#` and `?`.
 from __future__ import annotations
 
 import bisect
+import fcntl
 import gzip
 import json
 import re
 import socket
 import struct
+import termios
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -192,10 +195,14 @@ def reset_at(sent: int) -> Send:
     """Sends a number of bytes of the body, and resets the connection; shorter bodies are whole."""
 
     def send(handler: _Handler, head: bytes, body: bytes) -> None:
-        if len(body) <= sent:
-            handler.connection.sendall(head + body)
-            return
-        reset(handler, head, body[: 2 * sent])
+        handler.connection.sendall(head + body[:sent])
+        if len(body) > sent:
+            # A reset discards what the client has not received.
+            unsent = array("i", [1])
+            while unsent[0]:
+                time.sleep(0.001)
+                fcntl.ioctl(handler.connection, termios.TIOCOUTQ, unsent)
+            reset(handler, b"", b"")
 
     return send
 

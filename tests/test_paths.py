@@ -18,6 +18,7 @@ NO_PATHS = {
     "transforms/inputs/tfrecords.py": "names of records",
     "transforms/storage/__init__.py": "join itself",
     "transforms/storage/gcs_json.py": "URLs of requests",
+    "transforms/storage/gcs_read.py": "paths of requests",
     "transforms/storage/objects.py": "URIs of objects, whose names may begin or end with a slash",
 }
 

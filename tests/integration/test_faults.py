@@ -147,7 +147,7 @@ def test_an_object_that_changes_after_it_was_listed_is_a_reject(
             server.put(name, image_bytes(1000, "PNG"))
         status(404)(handler, head, body)  # type: ignore[arg-type]
 
-    with server.failing(Fault(before_it_is_read, r"GET /bucket/photos.*1%2F1%2Epng", times=1)):
+    with server.failing(Fault(before_it_is_read, r"GET /bucket/photos.*1%2F1\.png", times=1)):
         done = run("out", "--max_reject_fraction=0.1")
     assert done.code == 0
     (reject,) = map(json.loads, server.get("out/metadata/rejects.jsonl").splitlines())

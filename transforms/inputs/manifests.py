@@ -6,7 +6,6 @@ Only the columns that are needed are read. An error message contains the line or
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import itertools
 import json
@@ -32,6 +31,7 @@ from imageshards.transforms.inputs.kind import (
     register,
 )
 from imageshards.transforms.inputs.listed import Listed
+from imageshards.transforms.inputs.unpack import gunzip
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.references.batch import RefBatch
 
@@ -217,9 +217,7 @@ def _open_binary(source: Manifest) -> IO[bytes]:
         file = storage.open_read(source.uri)
     except OSError as error:
         raise source.unreadable(error) from error
-    if source.uri.lower().endswith(".gz"):
-        return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
-    return file
+    return gunzip(file) if source.uri.lower().endswith(".gz") else file
 
 
 @contextmanager

@@ -16,9 +16,8 @@ from contextlib import AbstractContextManager
 from typing import IO
 from urllib.parse import unquote
 
-from imageshards.transforms.storage import gcs_auth
+from imageshards.transforms.storage import gcs_auth, gcs_json
 from imageshards.transforms.storage.beam import BeamStore
-from imageshards.transforms.storage.gcs import CLOUD_STORAGE
 from imageshards.transforms.storage.local import TEMP_SUFFIX, LocalStore
 from imageshards.transforms.storage.objects import ObjectStore
 from imageshards.transforms.storage.protocol import (
@@ -40,7 +39,7 @@ __all__ = [
 ]  # fmt: skip
 
 STORES: dict[str, Store] = {
-    "gs": ObjectStore(CLOUD_STORAGE),
+    "gs": ObjectStore("gs", gcs_json),
     "http": WebStore(),
     "https": WebStore(),
 }

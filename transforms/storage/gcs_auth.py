@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
-from datetime import UTC
 from typing import TYPE_CHECKING
 
-from imageshards.transforms.storage import retry
 from imageshards.transforms.storage.messages import missing_permission
 from imageshards.transforms.storage.protocol import Refused, StoreError
-from imageshards.transforms.storage.retry import Action, Failure, cannot
+from imageshards.transforms.storage.retry import Action, Cause, Failure, cannot
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
-    from obstore.store import GCSCredential
 
 IMPERSONATE = "IMAGESHARDS_IMPERSONATE"
 """Environment variable: [DELEGATE,...]ACCOUNT, the service account to impersonate."""
@@ -47,7 +45,8 @@ _RETRY_SECONDS = 60.0
 _found: tuple[Credentials, float, tuple[str, ...]] | None = None
 _finding = threading.Lock()
 _refreshing = threading.Lock()
-_token_error = ""
+_no_token = ""
+"""Why the credentials that were found have no access token."""
 _before_bill: str | None = None
 
 
@@ -101,10 +100,11 @@ def endpoint() -> str:
 
 
 def credentials() -> Credentials:
-    """Returns the application default credentials; anonymous ones if there are none.
+    """Returns the application default credentials; anonymous ones if there are none with a token.
 
-    They come from a key file, from gcloud, or from a metadata server. If there are none, the next
-    search is after a minute: a metadata server may start later than this process.
+    They come from a key file, from gcloud, or from a metadata server, which may have no service
+    account. If there are none, the next search is after a minute: a metadata server may start later
+    than this process, and users may log in.
 
     Raises:
       StoreError: GOOGLE_APPLICATION_CREDENTIALS is set to a file that cannot be used.
@@ -113,7 +113,7 @@ def credentials() -> Credentials:
     environment = (billing_project(), *(os.environ.get(name, "") for name in _VARIABLES))
     with _finding:
         if _found is None or _found[2] != environment or time.monotonic() > _found[1]:
-            found = _find_credentials()
+            found = _with_token(_find_credentials())
             final = emulator() or not are_anonymous(found)
             until = float("inf") if final else time.monotonic() + _RETRY_SECONDS
             _found = found, until, environment
@@ -132,23 +132,56 @@ def _find_credentials() -> Credentials:
 
 def _find_account() -> Credentials:
     import google.auth
-    from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError
 
     if emulator():
-        return AnonymousCredentials()  # type: ignore[no-untyped-call]
+        return _anonymous()
     try:
         found, _ = google.auth.default(scopes=[_SCOPE])
     except DefaultCredentialsError as error:
         if os.environ.get(_KEY_FILE):
             raise StoreError(f"{_KEY_FILE}: {reason_of(error)}") from error
-        return AnonymousCredentials()  # type: ignore[no-untyped-call]
+        return _anonymous()
     if account := os.environ.get(IMPERSONATE):
         from google.auth import impersonated_credentials
 
         *delegates, target = account.split(",")
         return impersonated_credentials.Credentials(found, target, [_SCOPE], delegates=delegates)  # type: ignore[no-untyped-call]
     return found
+
+
+def _with_token(found: Credentials) -> Credentials:
+    """Returns anonymous credentials instead of ones that have no access token, and logs it once.
+
+    What is public can be read without a token. An account that is to be impersonated is required.
+    """
+    import multiprocessing
+
+    global _no_token
+    if are_anonymous(found) or found.valid or os.environ.get(IMPERSONATE):
+        return found
+    try:
+        _refresh(found)
+    except Failure as failure:
+        if failure.retry:
+            return found
+        if _no_token != str(failure):
+            is_worker = multiprocessing.parent_process() is not None
+            logging.getLogger("imageshards").log(
+                logging.INFO if is_worker else logging.WARNING,
+                "no access token for the Google Cloud credentials: %s; only public objects are "
+                "read; 'gcloud auth application-default login' renews the credentials", failure,
+            )  # fmt: skip
+        _no_token = str(failure)
+        return _anonymous()
+    _no_token = ""
+    return found
+
+
+def _anonymous() -> Credentials:
+    from google.auth.credentials import AnonymousCredentials
+
+    return AnonymousCredentials()  # type: ignore[no-untyped-call]
 
 
 def are_anonymous(found: Credentials) -> bool:
@@ -158,46 +191,54 @@ def are_anonymous(found: Credentials) -> bool:
     return isinstance(found, AnonymousCredentials)
 
 
-def token() -> GCSCredential:
-    """Returns an access token for obstore, which does not support all kinds of credentials.
+def authorize(headers: dict[str, str]) -> None:
+    """Adds the access token to the headers of a request; refreshes it if it has expired.
 
-    obstore does not report why this function failed, so it stores the reason for `refusal`.
+    Raises:
+      Failure: there is no token.
     """
     found = credentials()
+    if not found.valid:
+        with _refreshing:
+            if not found.valid:
+                _refresh(found)
+    found.apply(headers)  # type: ignore[no-untyped-call]
+
+
+def renew(headers: dict[str, str]) -> bool:
+    """Replaces the access token of a request that the service refuses, though it has not expired.
+
+    Returns:
+      Whether there is another one now: the credentials are not anonymous.
+
+    Raises:
+      Failure: there is no new token.
+    """
+    found = credentials()
+    if are_anonymous(found):
+        return False
+    before = headers["authorization"]
     with _refreshing:
-        if not found.valid:
+        # Many threads are refused at the same time, and the first one renews the token.
+        found.apply(headers)  # type: ignore[no-untyped-call]
+        if headers["authorization"] == before:
             _refresh(found)
-    expiry = found.expiry.replace(tzinfo=UTC) if found.expiry else None
-    return {"token": found.token or "", "expires_at": expiry}
+            found.apply(headers)  # type: ignore[no-untyped-call]
+    return True
 
 
 def _refresh(found: Credentials) -> None:
-    from google.auth.exceptions import GoogleAuthError
+    from google.auth.exceptions import GoogleAuthError, TransportError
     from google.auth.transport.requests import Request
 
-    def attempt() -> None:
-        try:
-            found.refresh(Request())  # type: ignore[no-untyped-call]
-        except GoogleAuthError as error:
-            again = bool(getattr(error, "retryable", False))
-            raise Failure(reason_of(error), retry=again, cause="credentials") from error
-
-    global _token_error
     try:
-        retry.POLICY.call(attempt)
-    except Exception as error:
-        _token_error = reason_of(error)
-        raise
-
-
-def renew_token() -> None:
-    """Replaces an access token that the service refuses, though it has not expired.
-
-    Raises:
-      Failure: there is no new token; `refusal` has the reason.
-    """
-    with _refreshing:
-        _refresh(credentials())
+        found.refresh(Request())  # type: ignore[no-untyped-call]
+    except GoogleAuthError as error:
+        reason = reason_of(error)
+        # The error of a metadata server that does not respond has no type of its own.
+        again = error.retryable or isinstance(error, TransportError) or "unavailable" in reason
+        cause: Cause = "offline" if "Failed to resolve" in reason else "credentials"
+        raise Failure(reason, retry=again, cause=cause) from error
 
 
 def reason_of(error: BaseException) -> str:
@@ -217,7 +258,7 @@ def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
     if failure.cause == "credentials":
         return StoreError(
             f"{uri}: no access token for the Google Cloud credentials: "
-            f"{str(failure) or _token_error}; {_LOGIN} renews them"
+            f"{failure}; {_LOGIN} renews them"
         )
     if "requester pays" in message.lower() and not billing_project():
         advice = "specify --billing_project, the project that pays for the requests"
@@ -227,9 +268,11 @@ def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
         advice = f"; {_LOGIN} renews the credentials" if failure.status == 401 else ""
         return Refused(f"{cannot(uri, action)}: {failure}{advice}")
     if not emulator() and are_anonymous(credentials()):
+        what = "no Google Cloud credentials were found"
+        if _no_token:
+            what = f"there is no access token for the Google Cloud credentials: {_no_token}"
         return Refused(
-            f"{uri}: not public, and no Google Cloud credentials were found: run 'gcloud auth "
-            f"application-default login', or set {_KEY_FILE} to a key file"
+            f"{uri}: not public, and {what}: run {_LOGIN}, or set {_KEY_FILE} to a key file"
         )
     permission = permission or _NEEDED[action]
     problem = f"{uri}: {account or _account()} has no permission {permission}: grant"

@@ -1,16 +1,8 @@
-"""Requests to the JSON API of Google Cloud Storage that obstore cannot make.
+"""Requests to the JSON API of Google Cloud Storage: lists, writes and deletions.
 
-obstore makes the requests that transfer many bytes or happen once per image: reads of objects, of
-ranges and of metadata. The following requests have the same retry policy and the same errors:
-
-- Lists: obstore cannot stop a list before a name, as the parallel listing requires. It cannot
-  select fields either, and reports neither generations nor checksums.
-- Uploads of more than one request: obstore's parts stay in the bucket, invisible and billed, when
-  a process is killed; a resumable upload that is not completed costs nothing and expires in a week.
-- Other writes, with generation preconditions, and deletions: obstore does not retry them when a
-  connection is reset, and signs them even without credentials. Emulators such as fake-gcs-server
-  accept them through the JSON API only.
-- Reads of objects whose names obstore cannot express, such as `a//b`.
+Uploads of more than one request are resumable uploads: one that is not completed costs nothing and
+expires in a week, while the parts of a multipart upload stay in the bucket, invisible and billed,
+when a process is killed. Emulators such as fake-gcs-server accept writes through this API only.
 
 The API: https://cloud.google.com/storage/docs/json_api/v1
 """
@@ -28,9 +20,10 @@ from urllib.parse import quote
 import google_crc32c
 
 from imageshards.transforms.storage import gcs_auth, gcs_list, retry
+from imageshards.transforms.storage.gcs_read import get, stat
 from imageshards.transforms.storage.messages import message_in
-from imageshards.transforms.storage.objects import Content, split
-from imageshards.transforms.storage.protocol import RESUME, UNKNOWN, Entry, LostUpload, StoreError
+from imageshards.transforms.storage.objects import split
+from imageshards.transforms.storage.protocol import RESUME, Entry, LostUpload, StoreError
 from imageshards.transforms.storage.retry import (
     Action,
     Failure,
@@ -42,10 +35,13 @@ from imageshards.transforms.storage.retry import (
 if TYPE_CHECKING:
     from google.auth.transport.requests import AuthorizedSession
 
+__all__ = ["delete", "get", "list_folder", "list_prefix", "open_upload", "put", "stat"]
+"""The requests that `ObjectStore` requires of a service; `gcs_read` makes `get` and `stat`."""
+
 T = TypeVar("T")
 
 _CONTENT_TYPE = "application/octet-stream"
-_NO_SUCH_RANGE, _PRECONDITION_FAILED, _INCOMPLETE = 416, 412, 308
+_PRECONDITION_FAILED, _INCOMPLETE = 412, 308
 _NO_SUCH_SESSION = (404, 410)
 _NOT_AS_SENT = "its size or CRC-32C differs from what was sent"
 _SESSION_LOST = "the service has lost the upload"
@@ -147,29 +143,6 @@ def request(
         return retry.POLICY.call(lambda: take(_send(method, _url(uri, prefix), **options)))
     except Failure as failure:
         raise translate(uri, action, failure, gcs_auth.refusal) from failure
-
-
-def get(uri: str, stamp: int, span: tuple[int, int] | None) -> Content:
-    """Returns the content of an object, or a range of it."""
-    params = {"alt": "media", **({"generation": str(stamp)} if stamp else {})}
-    headers = {"Range": f"bytes={span[0]}-{span[1] - 1}"} if span else {}
-
-    def take(response: Any) -> Content:
-        if response.status_code == _NO_SUCH_RANGE:
-            return Content(b"", 0, stamp)
-        data, found = response.content, response.headers
-        _, _, total = found.get("Content-Range", "").rpartition("/")
-        return Content(data, int(total or len(data)), int(found.get("x-goog-generation", 0)))
-
-    return request("GET", uri, "read", take, params=params, headers=headers, accept=_NO_SUCH_RANGE)
-
-
-def stat(uri: str) -> tuple[int, int]:
-    """Returns (bytes, generation) of an object, or `UNKNOWN`."""
-    with suppress(FileNotFoundError):
-        found = request("GET", uri, "read", _json, params={"fields": "size,generation"})
-        return _size(found), int(found["generation"])
-    return UNKNOWN
 
 
 def _size(metadata: Mapping[str, str]) -> int:
@@ -312,9 +285,10 @@ class _Upload:
 
     def _begin(self) -> str:
         headers = {"X-Upload-Content-Type": _CONTENT_TYPE}
-        return _post(
+        url: str = _post(
             self._uri, lambda r: r.headers["Location"], {"uploadType": "resumable"}, headers
         )
+        return url
 
     def append(self, data: bytes) -> None:
         """Sends a multiple of 256 KiB."""

@@ -1,9 +1,19 @@
-"""The retry policy of object storage, and the translation of its errors to those of users."""
+"""What object storage does after a failure: the retry policy, the pace, and the errors of users.
+
+Cloud Storage refuses requests (429, 503) while their rate is higher than a bucket has scaled for:
+https://cloud.google.com/storage/docs/request-rate. A refused request waits longer and longer; but
+with all the others in flight the rate hardly falls. So each process has a limit of requests in
+flight, which falls and rises as the window of TCP does: a refusal halves it, and each round of
+successes raises it by one.
+"""
 
 from __future__ import annotations
 
+import math
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -15,6 +25,7 @@ Action = Literal["read", "list", "write", "delete"]
 Cause = Literal["", "offline", "credentials"]
 _PARTICIPLES = {"read": "read", "list": "listed", "write": "written", "delete": "deleted"}
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+_REFUSALS = frozenset({429, 503})
 
 
 class Failure(Exception):
@@ -43,6 +54,11 @@ class Failure(Exception):
         self.retry = (not status or status in _TRANSIENT) if retry is None else retry
         self.cause = cause
 
+    @property
+    def refused(self) -> bool:
+        """Whether the service asks for fewer requests."""
+        return self.status in _REFUSALS
+
 
 @dataclass(frozen=True)
 class RetryPolicy:
@@ -51,7 +67,8 @@ class RetryPolicy:
     Attributes:
       connect: timeout of a connection.
       silence: timeout of a response that sends no further bytes.
-      total: no attempt begins after this time.
+      total: no attempt begins later than this after the first failure.
+      refused: like `total`, while the service asks for fewer requests; None: `total`.
       offline: like `total`, while the host's name cannot be resolved: probably there is no network.
       first_wait: the longest wait before the second attempt; doubled before each further attempt.
       longest_wait: the limit of that doubling.
@@ -60,6 +77,7 @@ class RetryPolicy:
     connect: float = 10.0
     silence: float = 20.0
     total: float = 120.0
+    refused: float | None = None
     offline: float = 10.0
     first_wait: float = 0.2
     longest_wait: float = 20.0
@@ -72,21 +90,68 @@ class RetryPolicy:
         """
         import random
 
-        begin = time.monotonic()
+        begin: float | None = None
         longest = self.first_wait
         while True:
             try:
                 return attempt()
             except Failure as failure:
+                now = time.monotonic()
+                begin = now if begin is None else begin
                 pause = random.uniform(0, longest)
-                limit = self.offline if failure.cause == "offline" else self.total
-                if not failure.retry or time.monotonic() + pause > begin + limit:
+                if not failure.retry or now + pause > begin + self._patience(failure):
                     raise
             time.sleep(pause)
             longest = min(2 * longest, self.longest_wait)
 
+    def _patience(self, failure: Failure) -> float:
+        if failure.cause == "offline":
+            return self.offline
+        return self.refused if failure.refused and self.refused is not None else self.total
+
 
 POLICY = RetryPolicy()
+
+
+class Pace:
+    """Limits the requests in flight of all threads of a process, once one has been refused.
+
+    Attributes:
+      limit: how many may be in flight; infinite before the first refusal.
+    """
+
+    def __init__(self) -> None:
+        self.limit = math.inf
+        self._in_flight = 0
+        self._cuts = 0
+        self._ended = threading.Condition()
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Waits until a request may begin. The block makes it; a `Failure` may be a refusal."""
+        with self._ended:
+            while self._in_flight >= self.limit:
+                self._ended.wait()
+            self._in_flight += 1
+            cuts = self._cuts
+        try:
+            yield
+        except BaseException as error:
+            self._end(cuts, isinstance(error, Failure) and error.refused, succeeded=False)
+            raise
+        self._end(cuts, refused=False, succeeded=True)
+
+    def _end(self, cuts: int, refused: bool, succeeded: bool) -> None:
+        with self._ended:
+            # Requests that were in flight at the last cut say nothing about the limit since then.
+            if refused and cuts == self._cuts:
+                self.limit = max(1.0, min(self.limit, self._in_flight) / 2)
+                self._cuts += 1
+            elif succeeded:
+                self.limit += 1 / self.limit
+            self._in_flight -= 1
+            self._ended.notify(2)
+
 
 Refusal = Callable[[str, Action, Failure], StoreError]
 """(URI, action, failure) -> the error that says why a request was refused, and what to do."""
