@@ -8,6 +8,8 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -22,17 +24,29 @@ class Server:
 
     Attributes:
       closes: whether it disconnects after each response.
+      closed: set after it has disconnected.
+      tls: how to serve TLS, with a certificate.
       requests: the heads of the requests.
       connections: number of connections.
     """
 
-    def __init__(self, *responses: bytes, closes: bool = False) -> None:
+    def __init__(
+        self, *responses: bytes, closes: bool = False, certificate: Path | None = None
+    ) -> None:
         self.responses = list(responses)
         self.closes = closes
+        self.closed = threading.Event()
+        self.tls = None
+        if certificate:
+            self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self.tls.load_cert_chain(certificate)
         self.requests: list[str] = []
         self.connections = 0
         self.socket = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self.socket.getsockname()[1]}"
+        self.address = "{}:{}".format(
+            "localhost" if certificate else "127.0.0.1", self.socket.getsockname()[1]
+        )
+        self.url = f"https://{self.address}" if certificate else f"http://{self.address}"
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
@@ -45,6 +59,13 @@ class Server:
             threading.Thread(target=self._serve, args=(accepted,), daemon=True).start()
 
     def _serve(self, accepted: socket.socket) -> None:
+        try:
+            self._respond(self.tls.wrap_socket(accepted, True) if self.tls else accepted)
+        except OSError:  # the client disconnects
+            accepted.close()
+        self.closed.set()
+
+    def _respond(self, accepted: socket.socket) -> None:
         with accepted, accepted.makefile("rb") as file:
             while True:
                 lines = []
@@ -59,10 +80,13 @@ class Server:
 
 
 @contextmanager
-def serving(*responses: bytes, closes: bool = False) -> Iterator[tuple[Server, Connections]]:
-    server = Server(*responses, closes=closes)
+def serving(
+    *responses: bytes, closes: bool = False, certificate: Path | None = None
+) -> Iterator[tuple[Server, Connections]]:
+    server = Server(*responses, closes=closes, certificate=certificate)
+    context = ssl.create_default_context(cafile=str(certificate)) if certificate else None
     with closing(server.socket):
-        yield server, Connections(f"http://{server.address}")
+        yield server, Connections(server.url, context=context)
 
 
 def get(connections: Connections, piece: int = 1 << 16) -> tuple[int, bytes]:
@@ -226,3 +250,79 @@ def test_tls_goes_through_a_proxy_by_a_tunnel():
     assert first.startswith("CONNECT example.org:443 HTTP/1.")
     token = base64.b64encode(b"user:p@ss").decode()
     assert f"Proxy-Authorization: Basic {token}" in rest
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the certificate of localhost, and its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    made = (
+        builder.not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(2120, 1, 1, tzinfo=UTC))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "localhost.pem"
+    encoding, no_password = serialization.Encoding.PEM, serialization.NoEncryption()
+    private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, no_password)
+    path.write_bytes(private + made.public_bytes(encoding))
+    return path
+
+
+def test_requests_share_a_tls_connection(certificate: Path):
+    # A body of several records of TLS.
+    body = bytes(100_000)
+    ok = OK + b"Content-Length: 100000\r\n\r\n"
+    with serving(ok + body, ok + body, certificate=certificate) as (server, connections):
+        assert [get(connections), get(connections)] == [(200, body), (200, body)]
+        assert server.connections == 1
+
+
+def test_a_tls_connection_that_the_server_closed_is_replaced(certificate: Path):
+    ok = OK + b"Content-Length: 1\r\n\r\na"
+    with serving(ok, ok, closes=True, certificate=certificate) as (server, connections):
+        assert get(connections) == (200, b"a")
+        server.closed.wait()
+        assert get(connections) == (200, b"a")
+        assert server.connections == 2
+
+
+def test_an_unknown_certificate_is_an_error(certificate: Path):
+    with serving(b"", certificate=certificate) as (server, _), pytest.raises(ssl.SSLError):
+        get(Connections(server.url, context=ssl.create_default_context()))
+
+
+def test_tls_through_a_proxy_reaches_the_server(certificate: Path):
+    ok = OK + b"Content-Length: 1\r\n\r\na"
+    context = ssl.create_default_context(cafile=str(certificate))
+    with (
+        serving(ok, certificate=certificate) as (server, _),
+        closing(socket.create_server(("127.0.0.1", 0))) as proxy,
+    ):
+        threading.Thread(target=tunnel, args=(proxy,), daemon=True).start()
+        address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+        assert get(Connections(server.url, address, context)) == (200, b"a")
+
+
+def tunnel(proxy: socket.socket) -> None:
+    """Serves one CONNECT request."""
+    client, _ = proxy.accept()
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += client.recv(1)
+    host, _, port = head.split()[1].decode().partition(":")
+    server = socket.create_connection((host, int(port)))
+    client.sendall(OK + b"\r\n")
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+
+    threading.Thread(target=copy, args=(client, server), daemon=True).start()
+    copy(server, client)
