@@ -87,7 +87,7 @@ class Response:
         if end >= 0:  # one call instead of one for each line
             head = self._file.read(end + len(_END_OF_HEAD))[:end]
             return head.decode("latin-1").replace("\r", "").split("\n")
-        lines = []
+        lines: list[str] = []
         while len(lines) <= _MOST_HEADERS + 1 and (line := self._line()):
             lines.append(line.decode("latin-1"))
         return lines or [""]
