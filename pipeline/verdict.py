@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.transforms import storage
-from imageshards.transforms.elements import DUPLICATE_PIXELS, LOST, BuildError, ShardReport
+from imageshards.transforms.elements import DUPLICATE_PIXELS, LOST, BuildError, ShardReport, counted
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.layout import Layout, first_lines
 
@@ -99,10 +99,11 @@ def _too_many(plan: Plan, errors: Counter[str], spec: BuildSpec) -> str:
         return ""
     faults = [line for line in errors.most_common() if line[0] != DUPLICATE_PIXELS]
     kinds = ", ".join(f"{count:,} {error}" for error, count in faults)
+    images = counted(plan.images, spec.schema.noun)
+    were = "was" if rejects == 1 else "were"
     return (
-        f"{rejects:,} of {plan.images:,} {spec.schema.noun}s ({rejects / plan.images:.1%}) were "
-        f"rejected, more than --max_reject_fraction {most:g}: {kinds}"
-        f"{_example(spec.layout)}"
+        f"{rejects:,} of {images} ({rejects / plan.images:.1%}) {were} rejected, "
+        f"more than --max_reject_fraction {most:g}: {kinds}{_example(spec.layout)}"
     )
 
 
