@@ -16,9 +16,11 @@ env: .venv/made
 demo: env
 	$(BIN)/python -m imageshards.launch.demo demo
 
+PYTEST_UNITS := $(BIN)/pytest tests --numprocesses logical --maxprocesses 8 --dist worksteal \
+    --ignore tests/integration --ignore tests/airflow
+
 test: env
-	$(BIN)/pytest tests --numprocesses logical --maxprocesses 8 --dist worksteal \
-	    --ignore tests/integration --ignore tests/airflow
+	$(PYTEST_UNITS) -m 'not slow'
 
 # Airflow has a virtual environment of its own, and runs imageshards in that of the project.
 AIRFLOW := .airflow/venv
@@ -44,6 +46,7 @@ check: env
 	$(BIN)/hadolint launch/dataflow/Dockerfile
 
 integration: env
+	$(PYTEST_UNITS) -m slow
 	$(BIN)/pytest -rs tests/integration
 
 # Beam runners for tests and benchmarks; needs Java, Maven and Go.
