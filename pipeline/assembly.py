@@ -215,12 +215,12 @@ class BuildSpec:
     @cached_property
     def layout(self) -> Layout:
         """The paths of the data set's files."""
-        return Layout(storage.normalize(self.options.output.output))
+        return Layout(self.options.output.output)
 
     @property
     def dataset_name(self) -> str:
         """The name in dataset_info.json."""
-        folder = os.path.basename(self.layout.root.rstrip("/"))
+        folder = os.path.basename(self.layout.root)
         return self.options.output.name or default_name(folder)
 
 

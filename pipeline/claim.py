@@ -6,7 +6,8 @@ a failure.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from imageshards.pipeline import metadata
@@ -32,7 +33,8 @@ def claim(plan: Plan, spec: BuildSpec) -> Plan:
     layout = spec.layout
     mine = to_json(metadata.plan_json(plan, spec))
     try:
-        found = other_build_in(spec, plan.digest)
+        with _of_output():
+            found = other_build_in(spec, plan.digest)
         if found and not spec.options.output.overwrite:
             storage.delete(sorted(plan.unpacked))
             raise BuildError(found)
@@ -65,9 +67,19 @@ def check_output(spec: BuildSpec) -> None:
     root = spec.layout.root
     if problem := storage.folder_problem(root):
         raise BuildError(f"--output {spec.options.output.output}: {problem}")
-    found = other_build_in(spec, None)
+    with _of_output():
+        found = other_build_in(spec, None)
     if found and not spec.options.output.overwrite:
         raise BuildError(found)
+
+
+@contextmanager
+def _of_output() -> Iterator[None]:
+    """Makes a refusal to read name the role that writing to the output requires, too."""
+    try:
+        yield
+    except storage.Refused as refused:
+        raise storage.Refused(refused.as_output) from refused
 
 
 def check_ownership(plan: Plan, spec: BuildSpec) -> None:

@@ -130,7 +130,8 @@ def _layout_problems(dataset: Dataset) -> Iterator[str]:
     known = {os.path.basename(shard.uri) for shard in dataset.shards}
     for name in storage.names_in(layout.root):
         if is_shard_like(name) and name not in known:
-            yield f"{layout.root}/{name}: not of this data set, but readers' patterns match it"
+            uri = storage.join(layout.root, name)
+            yield f"{uri}: not of this data set, but readers' patterns match it"
     lengths: dict[str, list[int]] = {}
     for shard in dataset.shards:
         lengths.setdefault(shard.id.split, []).append(shard.records)

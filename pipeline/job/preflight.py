@@ -24,6 +24,7 @@ def prepare(options: BuildOptions) -> tuple[BuildSpec, list[InputKind]]:
       BuildError: the output or the class names cannot be used.
     """
     spec = BuildSpec(options)
+    storage.bill(options.inputs.billing_project)
     sources = [identify(text, spec.text_unit) for text in options.inputs.input]
     spec = _with_other_features(spec, sources)
     check_output(spec)

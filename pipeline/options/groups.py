@@ -101,6 +101,15 @@ class Inputs(Group):
         expected="printable ASCII",
         affects_shards=False,
     )
+    billing_project: str = option(
+        "",
+        "Google Cloud project that pays for the requests, as buckets with Requester Pays require",
+        metavar="PROJECT",
+        default_text="the owner of each bucket pays",
+        pattern=r"([a-z0-9][a-z0-9.:-]*)?",
+        expected="the ID of a project",
+        affects_shards=False,
+    )
     web_timeout: float = option(
         60.0,
         "Seconds to wait for one image from the web, retries included",

@@ -97,10 +97,10 @@ class Folder(Files):
 
     def files(self, options: ListingOptions) -> Iterator[_File]:
         """Yields the files below the folder; links are followed."""
-        folder = self.uri.rstrip("/")
+        beginning = len(storage.join(self.uri, ""))
         if storage.is_local(self.uri):
-            return _walk(self.uri, len(folder) + 1, options.output)
-        return _remote_files(f"{folder}/**", len(folder) + 1)
+            return _walk(self.uri, beginning, options.output)
+        return _remote_files(storage.join(self.uri, "**"), beginning)
 
 
 class Pattern(Files):

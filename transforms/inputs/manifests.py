@@ -6,12 +6,10 @@ Only the columns that are needed are read. An error message contains the line or
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import itertools
 import json
 import os
-import posixpath
 import re
 import zlib
 from array import array
@@ -33,6 +31,7 @@ from imageshards.transforms.inputs.kind import (
     register,
 )
 from imageshards.transforms.inputs.listed import Listed
+from imageshards.transforms.inputs.unpack import gunzip
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.references.batch import RefBatch
 
@@ -180,10 +179,12 @@ def _normal(text: str, prefix: str) -> str:
         return storage.normalize(text)
     if storage.is_local(prefix):
         return os.path.normpath(prefix + text)
-    scheme, _, path = prefix.partition("://")
-    return f"{scheme}://{posixpath.normpath(path + text)}"
+    # Names of objects are no paths: `a//b` and `a/../b` are other objects than `a/b` and `b`. Only
+    # a `./` at the beginning, as `find .` prints it, is taken for the folder.
+    return prefix + _THIS_FOLDER.sub("", text)
 
 
+_THIS_FOLDER = re.compile(r"^(\./)+")
 _NOTHING = type(None)
 
 
@@ -216,9 +217,7 @@ def _open_binary(source: Manifest) -> IO[bytes]:
         file = storage.open_read(source.uri)
     except OSError as error:
         raise source.unreadable(error) from error
-    if source.uri.lower().endswith(".gz"):
-        return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
-    return file
+    return gunzip(file) if source.uri.lower().endswith(".gz") else file
 
 
 @contextmanager

@@ -89,6 +89,7 @@ class TFRecordFile(FileKind):
                         f"{self.uri}: a compressed TFRecord file cannot be read at random: "
                         "decompress it first"
                     )
+                ranges.check_readable(self.uri, stamp)
                 file.seek(0)
                 first = next(filter(None, _decoded(_scan(file))), {})
                 columns = self._columns(first, options.record_keys, options.columns)
