@@ -68,10 +68,10 @@ class Inputs(Group):
     )
     base_uri: str = option(
         "",
-        "Shuffle, split and record URIs relative to this URI, so that a copy of the images "
-        "elsewhere gives the same bytes",
+        "Name the images below this folder by their path below it; names determine the order and "
+        "the hashed splits",
         metavar="URI",
-        default_text="whole URIs",
+        default_text="names are relative to the --input that contains them",
     )
     image_key: str = option(
         "image/encoded",

@@ -57,7 +57,10 @@ _Manifest = tuple[list[str], Iterator[_Rows]]  # header, rows
 
 @register
 class Manifest(InputKind):
-    """A table with a column of URIs. Relative URIs are relative to the manifest's folder."""
+    """A table with a column of URIs. Relative URIs are relative to the manifest's folder.
+
+    URIs below this folder are named by their path below it, all others by the whole URI.
+    """
 
     noun = "a manifest"
 
@@ -102,7 +105,7 @@ class Manifest(InputKind):
         if not all(texts[uri_column]):
             row = texts[uri_column].index(None)
             raise BuildError(f"{rows.where(row)}: no value in the column {uri_column!r}")
-        uris, roots = _absolute(texts[uri_column], self.uri.rpartition("/")[0])  # type: ignore[arg-type]
+        uris, roots = _absolute(texts[uri_column], self.root)  # type: ignore[arg-type]
         refs = RefBatch.listed(uris, roots).with_texts({name: texts[name] for name in names})
         values: dict[FeatureColumn, list[Any]] = {}
         problems: dict[int, Problem] = {}
@@ -155,21 +158,14 @@ def _have_unusual(texts: list[str]) -> bool:
     return joined.count("//") != joined.count("://") or any(part in joined for part in _UNUSUAL)
 
 
-def _absolute(texts: list[str], folder: str) -> tuple[list[str], array[int]]:
-    """The absolute URIs of a manifest in `folder`, and the lengths of their roots."""
-    prefix = folder + "/"
+def _absolute(texts: list[str], prefix: str) -> tuple[list[str], array[int]]:
+    """The absolute URIs of a manifest in the folder `prefix`, and the lengths of their roots."""
     if _have_unusual(texts):
         uris = [_normal(text, prefix) for text in texts]
     else:
         uris = [t if t[0] == "/" or "://" in t else prefix + t for t in texts]
     below = len(prefix)
-    roots = array(
-        "I",
-        [
-            below if uri.startswith(prefix) else 1 if uri[0] == "/" else uri.index("//") + 2
-            for uri in uris
-        ],
-    )
+    roots = array("I", [below if uri.startswith(prefix) else 0 for uri in uris])
     return uris, roots
 
 
