@@ -101,8 +101,7 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
         sorted_groups = (
             batches  # (bucket, references)
             | "GroupByBucket" >> beam.GroupByKey()  # (bucket, [references, ...])
-            | "Sort"
-            >> beam.ParDo(_SortGroup(self.planner)).with_outputs("tallies", main="groups")
+            | "Sort" >> beam.ParDo(_SortGroup(self.planner)).with_outputs("tallies", main="groups")
         )
         all_tallies = (tallies, sorted_groups.tallies) | "Tallies" >> beam.Flatten()
         plan = (

@@ -372,5 +372,12 @@ class CommandOptions(Group):
         affects_shards=False,
         in_template=False,
     )
+    dry_run: bool = option(
+        False,
+        "List the inputs on this machine, print the images, classes, shards and rejects that the "
+        "build would have, and write nothing",
+        affects_shards=False,
+        in_template=False,
+    )
     json: bool = option(False, "Print the result as JSON", affects_shards=False, in_template=False)
     verbose: bool = option(False, "Show Beam's log and tracebacks", affects_shards=False)

@@ -105,7 +105,7 @@ class Manifest(InputKind):
         if not all(texts[uri_column]):
             row = texts[uri_column].index(None)
             raise BuildError(f"{rows.where(row)}: no value in the column {uri_column!r}")
-        uris, roots = _absolute(texts[uri_column], self.root)  # type: ignore[arg-type]
+        uris, roots = _absolute(texts[uri_column], self.uri.rpartition("/")[0])  # type: ignore[arg-type]
         refs = RefBatch.listed(uris, roots).with_texts({name: texts[name] for name in names})
         values: dict[FeatureColumn, list[Any]] = {}
         problems: dict[int, Problem] = {}
@@ -158,8 +158,9 @@ def _have_unusual(texts: list[str]) -> bool:
     return joined.count("//") != joined.count("://") or any(part in joined for part in _UNUSUAL)
 
 
-def _absolute(texts: list[str], prefix: str) -> tuple[list[str], array[int]]:
-    """The absolute URIs of a manifest in the folder `prefix`, and the lengths of their roots."""
+def _absolute(texts: list[str], folder: str) -> tuple[list[str], array[int]]:
+    """The absolute URIs of a manifest in `folder`, and the lengths of their roots."""
+    prefix = folder + "/"
     if _have_unusual(texts):
         uris = [_normal(text, prefix) for text in texts]
     else:

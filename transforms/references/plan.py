@@ -35,8 +35,8 @@ class Tally:
 
     Attributes:
       images: (split, bucket) -> references.
-      acceptable: split -> references that may become records: they have no problem, and are not larger
-        than `--max_bytes`.
+      acceptable: split -> references that may become records: they have no problem, and at most
+        `--max_bytes`.
       num_bytes: split -> bytes of the acceptable references whose size is known.
       sized: split -> number of acceptable references whose size is known.
       labels: texts of classes.
@@ -332,7 +332,9 @@ class Planner:
     def _split(self, name: str, images: int, tally: Tally, notes: list[str]) -> SplitPlan:
         # Images that will be rejected need no space, and must not be a shard of their own.
         sized, acceptable = tally.sized.get(name, 0), tally.acceptable.get(name, 0)
-        size = tally.num_bytes.get(name, 0) * acceptable // sized if sized else acceptable * _GUESSED_BYTES
+        size = acceptable * _GUESSED_BYTES
+        if sized:
+            size = tally.num_bytes.get(name, 0) * acceptable // sized
         if self.record_bytes:
             size, sized = acceptable * self.record_bytes, acceptable
         num_shards = self.num_shards.of(name)
