@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import apache_beam as beam
+import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsSingleton
 
@@ -28,7 +29,6 @@ from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, counted, to_text
 from imageshards.transforms.inputs.kind import InputKind
 from imageshards.transforms.read import ReadReferences
-from imageshards.transforms.references.keys import first_rank
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shuffle import Group, ShuffleReferences
 
@@ -155,7 +155,10 @@ def forecast(options: BuildOptions) -> Forecast:
                 images=split.images,
                 bytes=split.bytes,
                 shards=split.num_shards,
-                records_per_shard=_records_per_shard(split.images, split.num_shards),
+                records_per_shard=(
+                    split.images // split.num_shards,
+                    -(-split.images // split.num_shards),
+                ),
                 classes=dict(sorted(classes[name].items())),
             )
             for name, split in plan.splits.items()
@@ -192,7 +195,7 @@ def _count(group: Group, max_bytes: int) -> _Counts:
     found: _Counts = Counter()
     for split, refs in group[1].items():
         acceptable = refs.acceptable(max_bytes)
-        labels = refs.rows.column("label").filter(acceptable.tolist()).value_counts()
+        labels = refs.rows.column("label").filter(pa.array(acceptable)).value_counts()
         for entry in labels.to_pylist():
             if entry["values"] is not None:
                 found["label", split, to_text(entry["values"])] += entry["counts"]
@@ -212,12 +215,6 @@ def _sum(counts: Iterable[_Counts]) -> _Counts:
 
 def _keep(_: bytes, plan: Plan, counts: Mapping[tuple[str, str, str], int], path: str) -> None:
     Path(path).write_bytes(pickle.dumps((plan, counts)))
-
-
-def _records_per_shard(images: int, shards: int) -> tuple[int, int]:
-    bounds = [first_rank(shard, shards, images) for shard in range(shards + 1)]
-    sizes = [end - begin for begin, end in zip(bounds, bounds[1:], strict=False)]
-    return min(sizes), max(sizes)
 
 
 def _found(spec: BuildSpec, plan: Plan) -> str:
