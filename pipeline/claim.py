@@ -105,7 +105,8 @@ def other_build_in(spec: BuildSpec, digest: str | None) -> str:
         if plan.get("settings") != spec.settings:
             changed = spec.options.differences(options if isinstance(options, dict) else {})
             changed = f"with other options: {changed}" if changed else ""
-            if not changed or plan.get("format") != FORMAT_VERSION:
+            # Up to version 0.1.0, plan.json had no format.
+            if not changed or ("settings" in plan and plan.get("format") != FORMAT_VERSION):
                 changed = f"of another version of imageshards {changed}".rstrip()
             # plan.json does not record --input.
             built = (read_json(layout.build) or {}).get("options")

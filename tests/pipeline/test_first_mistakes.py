@@ -43,7 +43,7 @@ def test_a_shard_of_another_build_at_the_same_time_is_an_error(
 ):
     build(photos, num_shards="2")
     (tmp_path / "out/train-00000-of-00007.tfrecord").touch()
-    with pytest.raises(JobError, match="00007.tfrecord: another build wrote here"):
+    with pytest.raises(JobError, match=r"00007\.tfrecord: another build wrote here"):
         build(photos, num_shards="2")
 
 
