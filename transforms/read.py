@@ -88,7 +88,7 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
             source = identify(item, self.options.text_unit) if isinstance(item, str) else item
             sources.setdefault(source.uri, source)
         self.inputs = list(sources.values())
-        roots = roots_of(self.inputs, self.annotator.roots.base)
+        roots = roots_of(sources.values(), self.annotator.roots.base)
         self.annotator = replace(self.annotator, roots=roots)
 
     def expand(self, root: beam.pvalue.PBegin) -> References:
