@@ -56,7 +56,6 @@ def fingerprint(args: Namespace) -> int:
         inputs.input,
         spec.settings,
         include_all=inputs.include_all,
-        exclude=spec.layout.root,
         skip_missing=args.skip_missing,
     )
     state, version = "empty", ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from imageshards.transforms import storage
-from imageshards.transforms.inputs.kind import ListingOptions, nothing_found
+from imageshards.transforms.inputs.kind import ListingOptions, nothing_found, roots_of
 from imageshards.transforms.inputs.sources import identify
 
 _MODULUS = 1 << 128
@@ -25,8 +25,8 @@ class Fingerprint:
 
     Attributes:
       digest: 32 hexadecimal digits, which differ when a file is added, removed or changed, or when
-        `settings` differ. The order of the inputs, and how files are divided into inputs, do not
-        matter.
+        `settings` differ, or when the inputs give the images other names. The order of the inputs
+        does not matter.
       files: images, archives, TFRecord files and manifests.
       bytes: of the files whose size is known.
       inputs: the inputs that hold any file.
@@ -43,7 +43,6 @@ def fingerprint(
     settings: str = "",
     *,
     include_all: bool = False,
-    exclude: str = "",
     skip_missing: bool = False,
 ) -> Fingerprint:
     """Lists inputs, and digests the listing.
@@ -52,7 +51,6 @@ def fingerprint(
       inputs: the values of `--input`.
       settings: a text that is digested too, such as `BuildOptions.settings`.
       include_all: whether to count files without the suffix of an image.
-      exclude: a folder that is not listed, such as the output.
       skip_missing: skip inputs that do not exist or hold no image, instead of raising.
 
     Raises:
@@ -61,22 +59,23 @@ def fingerprint(
     >>> fingerprint(["photos"]).files
     40
     """
-    options = ListingOptions(include_all=include_all, output=exclude)
+    options = ListingOptions(include_all=include_all)
     # A sum does not depend on the order of the listing, and needs no memory for the files.
     total = files = size = 0
     found = []
-    for text in dict.fromkeys(inputs):
-        if skip_missing and _is_missing(text):
-            continue
+    texts = [text for text in dict.fromkeys(inputs) if not (skip_missing and _is_missing(text))]
+    sources = list(map(identify, texts))
+    roots = roots_of(sources)
+    for source in sources:
         before = files
-        source = identify(text)
+        root = roots.outermost(source.root)
         for uri, length, stamp in source.fingerprint(options):
-            line = f"{uri}\0{length}\0{stamp}".encode("utf-8", "surrogateescape")
+            line = f"{uri}\0{root}\0{length}\0{stamp}".encode("utf-8", "surrogateescape")
             total += int.from_bytes(blake2b(line, digest_size=16).digest())
             files += 1
             size += max(length, 0)
         if files > before:
-            found.append(text)
+            found.append(source.text)
         elif not skip_missing:
             raise nothing_found(source, options)
     whole = f"{settings}\0{files}\0{total % _MODULUS:032x}".encode()

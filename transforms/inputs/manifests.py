@@ -56,7 +56,10 @@ _Manifest = tuple[list[str], Iterator[_Rows]]  # header, rows
 
 @register
 class Manifest(InputKind):
-    """A table with a column of URIs. Relative URIs are relative to the manifest's folder."""
+    """A table with a column of URIs. Relative URIs are relative to the manifest's folder.
+
+    URIs below this folder are named by their path below it, all others by the whole URI.
+    """
 
     noun = "a manifest"
 
@@ -162,13 +165,7 @@ def _absolute(texts: list[str], folder: str) -> tuple[list[str], array[int]]:
     else:
         uris = [t if t[0] == "/" or "://" in t else prefix + t for t in texts]
     below = len(prefix)
-    roots = array(
-        "I",
-        [
-            below if uri.startswith(prefix) else 1 if uri[0] == "/" else uri.index("//") + 2
-            for uri in uris
-        ],
-    )
+    roots = array("I", [below if uri.startswith(prefix) else 0 for uri in uris])
     return uris, roots
 
 
