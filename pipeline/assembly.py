@@ -13,7 +13,7 @@ from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.pipeline.validation import check_combinations
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.elements import BuildError, UsageError, quoted
 from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.inputs.fetch import ImageReader
@@ -187,7 +187,11 @@ class BuildSpec:
         """Reads the bytes of images."""
         inputs = self.options.inputs
         web = WebOptions(
-            inputs.user_agent, inputs.web_timeout, inputs.web_retries, inputs.requests_per_host
+            inputs.user_agent,
+            inputs.web_timeout,
+            inputs.web_retries,
+            inputs.requests_per_host,
+            inputs.allow_private_hosts,
         )
         return ImageReader(inputs.image_key, web)
 
@@ -253,6 +257,6 @@ def _read_class_names(uri: str, with_texts: bool) -> tuple[tuple[str, str], ...]
     seen: set[str] = set()
     for number, name in enumerate(names, 1):
         if name in seen:
-            raise BuildError(f"--class_names {uri}: line {number} repeats {name!r}")
+            raise BuildError(f"--class_names {uri}: line {number} repeats {quoted(name)}")
         seen.add(name)
     return tuple((name, text or name) for name, _, text in rows)

@@ -9,7 +9,7 @@ from imageshards.pipeline.claim import check_output
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.transforms import storage
-from imageshards.transforms.elements import UsageError
+from imageshards.transforms.elements import UsageError, enumerated
 from imageshards.transforms.inputs.kind import InputKind, RecordSample
 from imageshards.transforms.inputs.sources import identify
 from imageshards.transforms.records.columns import columns_of
@@ -75,5 +75,5 @@ def _check_columns(spec: BuildSpec, samples: Sequence[RecordSample]) -> None:
         if found and column not in found:
             raise UsageError(
                 f"--features_from: no feature {column!r} in {samples[0].uri}; its first records "
-                f"have {', '.join(sorted(found))}"
+                f"have {enumerated(sorted(found))}"
             )

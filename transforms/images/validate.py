@@ -22,6 +22,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from imageshards.transforms.images import headers
+from imageshards.transforms.images.filetypes import describe
 
 Check = Literal["full", "header"]
 
@@ -151,7 +152,7 @@ def unsupported_format(data: bytes) -> str:
 
 def not_an_image(data: bytes) -> ImageError:
     """Returns the error for a file of no known image format."""
-    return ImageError("NotAnImage", f"no image format begins with {data[:8]!r}")
+    return ImageError("NotAnImage", f"{describe(data)}, not an image")
 
 
 def check_pixel_count(height: int, width: int, max_pixels: int) -> None:
