@@ -140,7 +140,7 @@ class Manifest(InputKind):
             near = [other for other in header if other != name and other.strip().lower() == name]
             if near and name not in header:
                 raise BuildError(
-                    f"{self.uri}: its column {quoted(near[0])} is not named {name!r}: rename it, or "
+                    f"{self.uri}: its column {near[0]!r} is not named {name!r}: rename it, or "
                     f"write --{name}s 'column:{near[0]}' (or another rule for --{name}s)"
                 )
 

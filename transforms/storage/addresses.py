@@ -14,7 +14,7 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: str) -> bool:
-    """Returns whether an IP address is neither private, loopback, link-local, multicast nor reserved.
+    """Returns whether an IP address is not private, loopback, link-local, multicast or reserved.
 
     An IPv6 address that contains an IPv4 address is judged by the latter.
 
