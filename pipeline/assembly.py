@@ -24,6 +24,7 @@ from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
 from imageshards.transforms.shards.encoder import ImageEncoder
+from imageshards.transforms.shards.failure import Failures
 from imageshards.transforms.shards.layout import Layout
 from imageshards.transforms.storage.web import WebOptions
 
@@ -34,12 +35,14 @@ class BuildSpec:
 
     Attributes:
       options: of the build.
+      job: identifies the job for a runner that retries what fails; empty: it does not retry.
 
     Raises:
       UsageError: a rule is malformed, or options exclude each other.
     """
 
     options: BuildOptions
+    job: str = ""
 
     def __post_init__(self) -> None:
         try:
@@ -220,6 +223,11 @@ class BuildSpec:
     def layout(self) -> Layout:
         """The paths of the data set's files."""
         return Layout(storage.normalize(self.options.output.output))
+
+    @property
+    def failures(self) -> Failures:
+        """Where the job's failure is recorded."""
+        return Failures(self.layout, self.job)
 
     @property
     def dataset_name(self) -> str:

@@ -29,6 +29,11 @@ def claim(plan: Plan, spec: BuildSpec) -> Plan:
     Raises:
       BuildError: the output holds another build, or cannot be written.
     """
+    with spec.failures.ending():
+        return _claim(plan, spec)
+
+
+def _claim(plan: Plan, spec: BuildSpec) -> Plan:
     layout = spec.layout
     mine = to_json(metadata.plan_json(plan, spec))
     try:
@@ -39,6 +44,7 @@ def claim(plan: Plan, spec: BuildSpec) -> Plan:
         if found:
             clear(layout)
         layout.make_folders()
+        spec.failures.clear()
         storage.sweep(layout.state)
         sweep_unpacked(layout, keep=plan.unpacked)
         if spec.options.execution.writer == "beam":

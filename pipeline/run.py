@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from imageshards.pipeline import graph
@@ -19,6 +21,7 @@ from imageshards.pipeline.job.preflight import prepare
 from imageshards.pipeline.job.progress import Progress
 from imageshards.pipeline.job.submission import Submission, submission_of
 from imageshards.pipeline.job.summary import Summary
+from imageshards.pipeline.options.beam_arguments import is_local_runner
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
@@ -57,6 +60,7 @@ def run(
     begin = time.perf_counter() if begin is None else begin
     spec, sources = prepare(options)
     beam_options = _CachedOptions(list(beam_arguments))
+    spec = replace(spec, job=_job(beam_arguments, beam_options))
     job = None
     try:
         if announce:
@@ -100,6 +104,7 @@ def submit(options: BuildOptions, beam_arguments: Sequence[str]) -> Submission:
     """
     spec, sources = prepare(options)
     beam_options = _CachedOptions(list(beam_arguments))
+    spec = replace(spec, job=_job(beam_arguments, beam_options))
     try:
         job = submission_of(_start(spec, sources, beam_options, 1), beam_options, spec.layout.root)
     except UsageError:
@@ -120,6 +125,13 @@ class _CachedOptions(PipelineOptions):  # type: ignore[misc]
         if cls not in views:
             views[cls] = super().view_as(cls)
         return views[cls]
+
+
+def _job(beam_arguments: Sequence[str], options: PipelineOptions) -> str:
+    """Returns the identity of the job; empty for local runners, which do not retry what fails."""
+    # All jobs of a template would have the same one.
+    is_template = options.view_as(GoogleCloudOptions).template_location
+    return "" if is_template or is_local_runner(beam_arguments) else uuid.uuid4().hex
 
 
 def _start(
