@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from imageshards.transforms import storage
-from imageshards.transforms.inputs.kind import ListingOptions, nothing_found
+from imageshards.transforms.inputs.kind import ListingOptions, TextUnit, nothing_found
 from imageshards.transforms.inputs.sources import identify
 
 _MODULUS = 1 << 128
@@ -27,7 +27,7 @@ class Fingerprint:
       digest: 32 hexadecimal digits, which differ when a file is added, removed or changed, or when
         `settings` differ. The order of the inputs, and how files are divided into inputs, do not
         matter.
-      files: images, archives, TFRecord files and manifests.
+      files: images, archives, TFRecord files, manifests and text files.
       bytes: of the files whose size is known.
       inputs: the inputs that hold any file.
     """
@@ -45,6 +45,7 @@ def fingerprint(
     include_all: bool = False,
     exclude: str = "",
     skip_missing: bool = False,
+    text_unit: TextUnit | None = None,
 ) -> Fingerprint:
     """Lists inputs, and digests the listing.
 
@@ -54,6 +55,7 @@ def fingerprint(
       include_all: whether to count files without the suffix of an image.
       exclude: a folder that is not listed, such as the output.
       skip_missing: skip inputs that do not exist or hold no image, instead of raising.
+      text_unit: the part of a text file that becomes one record; None: inputs are images.
 
     Raises:
       BuildError: an input does not exist, or cannot be listed.
@@ -61,7 +63,7 @@ def fingerprint(
     >>> fingerprint(["photos"]).files
     40
     """
-    options = ListingOptions(include_all=include_all, output=exclude)
+    options = ListingOptions(include_all=include_all, output=exclude, text_unit=text_unit)
     # A sum does not depend on the order of the listing, and needs no memory for the files.
     total = files = size = 0
     found = []
@@ -69,7 +71,7 @@ def fingerprint(
         if skip_missing and _is_missing(text):
             continue
         before = files
-        source = identify(text)
+        source = identify(text, text_unit)
         for uri, length, stamp in source.fingerprint(options):
             line = f"{uri}\0{length}\0{stamp}".encode("utf-8", "surrogateescape")
             total += int.from_bytes(blake2b(line, digest_size=16).digest())

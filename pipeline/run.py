@@ -21,7 +21,7 @@ from imageshards.pipeline.job.preflight import prepare
 from imageshards.pipeline.job.progress import Progress
 from imageshards.pipeline.job.submission import Submission, submission_of
 from imageshards.pipeline.job.summary import Summary
-from imageshards.pipeline.options.beam_arguments import is_local_runner
+from imageshards.pipeline.options.beam_arguments import is_dataflow, is_local_runner
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
@@ -58,7 +58,7 @@ def run(
       JobError: the build started and failed.
     """
     begin = time.perf_counter() if begin is None else begin
-    spec, sources = prepare(options)
+    spec, sources = prepare(options, reads_local_files=not is_dataflow(beam_arguments))
     beam_options = _CachedOptions(list(beam_arguments))
     spec = replace(spec, job=_job(beam_arguments, beam_options))
     job = None
@@ -102,7 +102,7 @@ def submit(options: BuildOptions, beam_arguments: Sequence[str]) -> Submission:
       BuildError: the build cannot start.
       JobError: the service did not accept the job.
     """
-    spec, sources = prepare(options)
+    spec, sources = prepare(options, reads_local_files=not is_dataflow(beam_arguments))
     beam_options = _CachedOptions(list(beam_arguments))
     spec = replace(spec, job=_job(beam_arguments, beam_options))
     try:
