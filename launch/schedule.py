@@ -40,7 +40,7 @@ def declare_publish(parser: ArgumentParser) -> None:
 
 
 def _digest(text: str) -> str:
-    if len(text) != 32 or set(text) - set("0123456789abcdef"):
+    if text and (len(text) != 32 or set(text) - set("0123456789abcdef")):
         raise ArgumentTypeError(
             f"expected the 32 hexadecimal digits that imageshards fingerprint prints, not {text!r}"
         )

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from imageshards.pipeline import metadata
 from imageshards.pipeline.assembly import BuildSpec
+from imageshards.pipeline.marks import read_mark
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ShardId
 from imageshards.transforms.inputs.unpack import PREFIX as UNPACKED_PREFIX
@@ -45,6 +46,8 @@ def _claim(plan: Plan, spec: BuildSpec) -> Plan:
             clear(layout)
         layout.make_folders()
         spec.failures.clear()
+        if read_mark(layout).get("deleting"):  # by a publish that was interrupted
+            storage.delete([layout.uri("published")])
         storage.sweep(layout.state)
         sweep_unpacked(layout, keep=plan.unpacked)
         if spec.options.execution.writer == "beam":

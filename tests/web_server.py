@@ -14,6 +14,8 @@ from urllib.parse import unquote
 
 import pytest
 
+from imageshards.transforms.storage.web import _pools
+
 Page = Callable[[BaseHTTPRequestHandler], None]
 
 
@@ -145,6 +147,7 @@ class Internet:
     def __init__(self, server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers: dict[str, list[list[str]]] = {}
         self.connected: list[str] = []
+        _pools.cache_clear()  # connections that an earlier test has left open
         resolve, connect = socket.getaddrinfo, socket.socket.connect
         local = ("127.0.0.1", int(server.url.rpartition(":")[2]))
 

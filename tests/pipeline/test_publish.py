@@ -274,6 +274,8 @@ def test_without_locks_a_pointer_that_was_replaced_meanwhile_is_read_again(
         raise OSError("no locks")
 
     def meanwhile(*arguments: object) -> bool:
+        if not str(arguments[0]).endswith("latest"):
+            return replace(*arguments)  # type: ignore[arg-type]
         monkeypatch.setattr(storage, "replace", replace)
         publish(str(base / "2026-11-02"), keep_versions=1)
         return replace(*arguments)  # type: ignore[arg-type]
