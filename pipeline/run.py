@@ -61,6 +61,7 @@ def run(
     spec, sources = prepare(options, reads_local_files=not is_dataflow(beam_arguments))
     beam_options = _CachedOptions(list(beam_arguments))
     spec = replace(spec, job=_job(beam_arguments, beam_options))
+    finished = _finished_shards(spec.layout)
     job = None
     try:
         if announce:
@@ -85,7 +86,7 @@ def run(
         build,
         output=spec.layout.root,
         noun=spec.schema.noun,
-        resumed=_count_resumed(spec.layout),
+        resumed=len(finished.items() & _finished_shards(spec.layout).items()),
         seconds=time.perf_counter() - begin,
     )
 
@@ -159,13 +160,10 @@ def _wait(result: PipelineResult) -> None:
         raise
 
 
-def _count_resumed(layout: Layout) -> int:
-    """Counts the shards of earlier runs: they are older than plan.json, which each run writes."""
-    stamps = {entry.name: entry.changed for entry in storage.entries_in(layout.state)}
-    plan = stamps.get(layout.plan.rpartition("/")[2], 0)
-    return sum(
-        name.endswith(".json")
-        and parse_shard_name(name.removesuffix(".json")) is not None
-        and stamp < plan
-        for name, stamp in stamps.items()
-    )
+def _finished_shards(layout: Layout) -> dict[str, int]:
+    """Returns the names of the states of finished shards, and when each was written."""
+    return {
+        entry.name: entry.changed
+        for entry in storage.entries_in(layout.state)
+        if entry.name.endswith(".json") and parse_shard_name(entry.name.removesuffix(".json"))
+    }
