@@ -7,6 +7,7 @@ machine, and rejects are published.
 from __future__ import annotations
 
 import codecs
+import re
 
 _INSPECTED_BYTES = 1024
 _MAGIC = (
@@ -64,6 +65,20 @@ def describe(data: bytes) -> str:
     if data.count(0) == len(data):
         return "a file of zero bytes"
     return "a file of an unknown type"
+
+
+_CONTENT = re.compile(r"""\bb(['"])(?:\\.|(?!\1).)*\1|(?<=header: ).*""")
+"""What Pillow and Python quote of a file in their errors: bytes, and words of a header."""
+
+
+def without_content(reason: str) -> str:
+    """Returns a decoder's error without the bytes of the file that it quotes; "" if none is left.
+
+    >>> without_content("invalid literal for int() with base 10: b'hunter2'")
+    'invalid literal for int() with base 10: ...'
+    """
+    left = _CONTENT.sub("...", reason)
+    return "" if left == "..." else left
 
 
 def _is_text(head: bytes) -> bool:

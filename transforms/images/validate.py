@@ -22,7 +22,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from imageshards.transforms.images import headers
-from imageshards.transforms.images.filetypes import describe
+from imageshards.transforms.images.filetypes import describe, without_content
 
 Check = Literal["full", "header"]
 
@@ -225,7 +225,7 @@ def image_errors(image_format: str) -> Iterator[None]:
         raise ImageError("TooLarge", f"{image_format}: {error or 'out of memory'}") from error
     except Exception as error:
         # Corrupt files make decoders raise struct.error, KeyError, zlib.error, AssertionError, ...
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = without_content(" ".join(str(error).split())) or type(error).__name__
         kind = "Truncated" if "truncated" in reason.lower() else "Corrupt"
         raise ImageError(kind, f"{image_format}: {reason}") from error
 
