@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from imageshards.pipeline import metadata
 from imageshards.pipeline.assembly import BuildSpec
+from imageshards.pipeline.marks import read_mark
 from imageshards.pipeline.options.build_options import FORMAT_VERSION
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ShardId
@@ -31,6 +32,11 @@ def claim(plan: Plan, spec: BuildSpec) -> Plan:
     Raises:
       BuildError: the output holds another build, or cannot be written.
     """
+    with spec.failures.ending():
+        return _claim(plan, spec)
+
+
+def _claim(plan: Plan, spec: BuildSpec) -> Plan:
     layout = spec.layout
     mine = to_json(metadata.plan_json(plan, spec))
     try:
@@ -42,6 +48,9 @@ def claim(plan: Plan, spec: BuildSpec) -> Plan:
         if found:
             clear(layout)
         layout.make_folders()
+        spec.failures.clear()
+        if read_mark(layout).get("deleting"):  # by a publish that was interrupted
+            storage.delete([layout.uri("published")])
         storage.sweep(layout.state)
         sweep_unpacked(layout, keep=plan.unpacked)
         if spec.options.execution.writer == "beam":

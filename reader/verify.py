@@ -14,7 +14,7 @@ from typing import BinaryIO, cast
 from imageshards.reader import parse
 from imageshards.reader.dataset import Dataset, Shard, open_dataset
 from imageshards.transforms import storage
-from imageshards.transforms.elements import ShardId, counted
+from imageshards.transforms.elements import ShardId, counted, quoted
 from imageshards.transforms.images import validate
 from imageshards.transforms.records import example
 from imageshards.transforms.records.container import CorruptRecord, parse_index
@@ -272,9 +272,8 @@ def _problem_of(dataset: Dataset, record: Record) -> str | None:
         if text_key := schema.key_of("synset") or schema.key_of("class_text"):
             text = record.first(text_key, b"").decode("utf-8", "replace")
             if text != dataset.classes[label]:
-                return (
-                    f"its class is called {text!r}, but class {label} is {dataset.classes[label]!r}"
-                )
+                name = quoted(dataset.classes[label])
+                return f"its class is called {quoted(text)}, but class {label} is {name}"
     return None
 
 

@@ -126,6 +126,12 @@ class Inputs(Group):
         limits=(1, 3600),
         affects_shards=False,
     )
+    allow_private_hosts: bool = option(
+        False,
+        "Read images also from web servers whose addresses are not public, such as 127.0.0.1 or "
+        "10.0.0.1",
+        affects_shards=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

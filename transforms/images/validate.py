@@ -22,6 +22,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from imageshards.transforms.images import headers
+from imageshards.transforms.images.filetypes import describe, without_content
 
 Check = Literal["full", "header"]
 
@@ -151,7 +152,7 @@ def unsupported_format(data: bytes) -> str:
 
 def not_an_image(data: bytes) -> ImageError:
     """Returns the error for a file of no known image format."""
-    return ImageError("NotAnImage", f"no image format begins with {data[:8]!r}")
+    return ImageError("NotAnImage", f"{describe(data)}, not an image")
 
 
 def check_pixel_count(height: int, width: int, max_pixels: int) -> None:
@@ -224,7 +225,7 @@ def image_errors(image_format: str) -> Iterator[None]:
         raise ImageError("TooLarge", f"{image_format}: {error or 'out of memory'}") from error
     except Exception as error:
         # Corrupt files make decoders raise struct.error, KeyError, zlib.error, AssertionError, ...
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = without_content(" ".join(str(error).split())) or type(error).__name__
         kind = "Truncated" if "truncated" in reason.lower() else "Corrupt"
         raise ImageError(kind, f"{image_format}: {reason}") from error
 
