@@ -22,8 +22,6 @@ LIST_SECONDS = 0.3
 """Time of a request that lists 1,000 objects: an assumption."""
 LIST_THREADS = 16
 """Concurrent requests of the worker that lists an input."""
-LIST_MS = 0.012
-"""vCPU time to list an object, on the one worker that lists its input."""
 REFERENCE_BYTES = 200
 """Size of a reference in a shuffle; a build has two shuffles."""
 START_MINUTES = 5.0
@@ -79,8 +77,7 @@ class Build:
     @property
     def list_minutes(self) -> float:
         """Wall time of the listing, by one worker. The other workers wait."""
-        seconds = max(LIST_SECONDS / LIST_THREADS / LISTED_PER_REQUEST, LIST_MS / 1000)
-        return self.images * seconds / 60
+        return self.images / LISTED_PER_REQUEST * LIST_SECONDS / LIST_THREADS / 60
 
     @property
     def minutes(self) -> float:
