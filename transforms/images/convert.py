@@ -12,10 +12,9 @@ import io
 import math
 from dataclasses import dataclass, replace
 
-import simplejpeg
 from PIL import Image
 
-from imageshards.transforms.images import decode, digests, headers, validate
+from imageshards.transforms.images import decode, digests, gif, headers, jpeg, validate
 from imageshards.transforms.images.headers import UPRIGHT
 from imageshards.transforms.images.modes import to_grey_or_rgb
 from imageshards.transforms.images.policy import ImagePolicy
@@ -111,7 +110,7 @@ def pixel_digest(data: bytes, policy: ImagePolicy) -> bytes:
         return digests.bytes_digest(data)
     opened = decode.open_image(data, policy.max_pixels)
     image = _loaded(opened)
-    applied, _ = _split_orientation(headers.exif_orientation(_exif(image)), policy)
+    applied, _ = _split_orientation(_orientation(data, image), policy)
     with validate.image_errors(opened.format):
         if unchanged and image.has_transparency_data:
             with_alpha = image.convert("RGBA")
@@ -128,8 +127,7 @@ def _convert_jpeg(data: bytes, policy: ImagePolicy) -> Converted:
     if not header:
         return _without_conversion(data, policy)
     size = (header.width, header.height)
-    orientation = headers.exif_orientation(header.exif) if header.exif else UPRIGHT
-    applied, kept = _split_orientation(orientation, policy)
+    applied, kept = _split_orientation(header.orientation, policy)
     plan = _plan_resize(policy, size, applied)
     grey_or_rgb = header.is_widely_supported and header.components in (1, 3)
     if policy.convert == "never" or (
@@ -138,7 +136,6 @@ def _convert_jpeg(data: bytes, policy: ImagePolicy) -> Converted:
         info = validate.inspect_jpeg(data, header, policy.check, policy.max_pixels)
         return _unchanged(data, info, policy, kept)
     policy.check_size(size)
-    validate.check_scan_count(data, header)
     box = None
     if grey_or_rgb:
         scaled = _oriented(plan.scaled, applied) if plan else size
@@ -175,7 +172,8 @@ def _decode_jpeg(
     width, height = (-(-pixels * eighths // 8) for pixels in size)
     grey = header.components == 1
     try:
-        pixels = simplejpeg.decode_jpeg(
+        jpeg.check_scan_count(data, header.process)
+        pixels = jpeg.decode(
             data, colorspace="GRAY" if grey else "RGB", min_width=width, min_height=height,
             fastdct=fast,
         )  # fmt: skip
@@ -194,7 +192,7 @@ def _convert_png(data: bytes, policy: ImagePolicy) -> Converted:
     if header.animated:
         policy.check_frames("PNG")
     size = (header.width, header.height)
-    applied, kept = _split_orientation(headers.exif_orientation(header.exif), policy)
+    applied, kept = _split_orientation(header.orientation, policy)
     plan = _plan_resize(policy, size, applied)
     if policy.convert == "never" or (
         header.colour_type != headers.GREY_WITH_ALPHA
@@ -229,10 +227,12 @@ def _convert_other(data: bytes, policy: ImagePolicy) -> Converted:
             return _without_conversion(data, policy)
     if opened.format == "GIF":
         validate.check_gif_end(data)
+        with validate.image_errors("GIF"):
+            gif.check_first_frame(data)
     image = _loaded(opened)
     # Pillow knows the true size of ICO and TIFF only after decoding.
     policy.check_size(image.size)
-    applied, kept = _split_orientation(headers.exif_orientation(_exif(image)), policy)
+    applied, kept = _split_orientation(_orientation(data, image), policy)
     plan = _plan_resize(policy, image.size, applied)
     source = _Source(opened.format, opened.lossy, done)
     return _write(image, source, policy, applied, kept, plan)
@@ -244,10 +244,18 @@ def _loaded(opened: decode.Opened) -> Image.Image:
     return opened.image
 
 
-def _exif(image: Image.Image) -> bytes:
-    # Pillow applies the orientation of a TIFF itself.
-    exif = image.info.get("exif", b"")
-    return exif if isinstance(exif, bytes) and image.format != "TIFF" else b""
+def _orientation(data: bytes, image: Image.Image) -> int:
+    """Returns the orientation that has to be applied to an image that Pillow has decoded."""
+    if image.format in ("JPEG", "MPO", "PNG"):
+        read = headers.read_png if image.format == "PNG" else headers.read_jpeg
+        header = read(data)
+        return header.orientation if header else UPRIGHT
+    if image.format == "TIFF":  # Pillow has applied it.
+        return UPRIGHT
+    exif, xmp = (image.info.get(key, b"") for key in ("exif", "xmp"))
+    if image.format in ("AVIF", "HEIF"):  # They declare it outside of the XMP packet.
+        xmp = b""
+    return headers.orientation(*(part if isinstance(part, bytes) else b"" for part in (exif, xmp)))
 
 
 def _without_conversion(data: bytes, policy: ImagePolicy, kept: int = UPRIGHT) -> Converted:

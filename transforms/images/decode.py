@@ -63,14 +63,14 @@ def open_image(data: bytes, max_pixels: int) -> Opened:
             image = validate.open_supported(data, known)
         elif name in ("HEIC", "HEIF"):
             image = _open_heif(data)
-        elif name in ("JPEG XL", "PostScript"):
+        elif name and not validate.has_decoder(name):
             raise ImageError("Unsupported", f"there is no decoder for {name}")
         else:
             try:
                 image = Image.open(io.BytesIO(data), formats=_FORMATS)
             except UnidentifiedImageError:
                 if name:
-                    raise
+                    raise ImageError("Corrupt", f"{name}: its header is invalid") from None
                 raise validate.not_an_image(data) from None
         width, height = image.size
         validate.check_pixel_count(height, width, max_pixels)
