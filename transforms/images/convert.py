@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from PIL import Image
 
-from imageshards.transforms.images import decode, digests, gif, headers, jpeg, validate
+from imageshards.transforms.images import decode, digests, gif, headers, jpeg, memory, validate
 from imageshards.transforms.images.headers import UPRIGHT
 from imageshards.transforms.images.modes import to_grey_or_rgb
 from imageshards.transforms.images.policy import ImagePolicy
@@ -109,6 +109,13 @@ def pixel_digest(data: bytes, policy: ImagePolicy) -> bytes:
     if unchanged and (written.info.format == "GIF" or headers.is_16_bit_png(data)):
         return digests.bytes_digest(data)
     opened = decode.open_image(data, policy.max_pixels)
+    with memory.turn(*opened.image.size):
+        return _decoded_digest(data, opened, policy, unchanged)
+
+
+def _decoded_digest(
+    data: bytes, opened: decode.Opened, policy: ImagePolicy, unchanged: bool
+) -> bytes:
     image = _loaded(opened)
     applied, _ = _split_orientation(_orientation(data, image), policy)
     with validate.image_errors(opened.format):
@@ -136,18 +143,21 @@ def _convert_jpeg(data: bytes, policy: ImagePolicy) -> Converted:
         info = validate.inspect_jpeg(data, header, policy.check, policy.max_pixels)
         return _unchanged(data, info, policy, kept)
     policy.check_size(size)
-    box = None
-    if grey_or_rgb:
+    if not grey_or_rgb:
+        if header.is_widely_supported:
+            # This finds corrupt data that Pillow decodes without an error.
+            validate.inspect_jpeg(data, header, "full", policy.max_pixels)
+        with memory.turn(*size):
+            image = _loaded(decode.open_image(data, policy.max_pixels))
+            return _write(image, _Source("JPEG", lossy=True), policy, applied, kept, plan)
+    if not memory.can_hold_jpeg(*size, len(data)):
+        raise validate.too_few_bytes("JPEG", header.height, header.width, data)
+    with memory.turn(*size):
         scaled = _oriented(plan.scaled, applied) if plan else size
         # Raw pixels that are not scaled must equal tf.io.decode_image, which uses the fast DCT.
         fast = policy.convert == "pixels" and not plan
         image, box = _decode_jpeg(data, header, scaled, fast)
-    else:
-        if header.is_widely_supported:
-            # This finds corrupt data that Pillow decodes without an error.
-            validate.inspect_jpeg(data, header, "full", policy.max_pixels)
-        image = _loaded(decode.open_image(data, policy.max_pixels))
-    return _write(image, _Source("JPEG", lossy=True, box=box), policy, applied, kept, plan)
+        return _write(image, _Source("JPEG", lossy=True, box=box), policy, applied, kept, plan)
 
 
 def _decode_jpeg(
@@ -205,9 +215,10 @@ def _convert_png(data: bytes, policy: ImagePolicy) -> Converted:
     validate.check_png_end(data)
     with validate.image_errors("PNG"):
         validate.check_png_crcs(data)
-    image = _loaded(decode.open_image(data, policy.max_pixels))
     done = ("first-frame",) if header.animated else ()
-    return _write(image, _Source("PNG", False, done), policy, applied, kept, plan)
+    with memory.turn(*size):
+        image = _loaded(decode.open_image(data, policy.max_pixels))
+        return _write(image, _Source("PNG", False, done), policy, applied, kept, plan)
 
 
 def _convert_other(data: bytes, policy: ImagePolicy) -> Converted:
@@ -225,17 +236,18 @@ def _convert_other(data: bytes, policy: ImagePolicy) -> Converted:
         size = opened.image.size
         if validate.is_supported_bmp(data, *size[::-1]) and not _plan_resize(policy, size, UPRIGHT):
             return _without_conversion(data, policy)
-    if opened.format == "GIF":
-        validate.check_gif_end(data)
-        with validate.image_errors("GIF"):
-            gif.check_first_frame(data)
-    image = _loaded(opened)
-    # Pillow knows the true size of ICO and TIFF only after decoding.
-    policy.check_size(image.size)
-    applied, kept = _split_orientation(_orientation(data, image), policy)
-    plan = _plan_resize(policy, image.size, applied)
-    source = _Source(opened.format, opened.lossy, done)
-    return _write(image, source, policy, applied, kept, plan)
+    with memory.turn(*opened.image.size):
+        if opened.format == "GIF":
+            validate.check_gif_end(data)
+            with validate.image_errors("GIF"):
+                gif.check_first_frame(data)
+        image = _loaded(opened)
+        # Pillow knows the true size of ICO and TIFF only after decoding.
+        policy.check_size(image.size)
+        applied, kept = _split_orientation(_orientation(data, image), policy)
+        plan = _plan_resize(policy, image.size, applied)
+        source = _Source(opened.format, opened.lossy, done)
+        return _write(image, source, policy, applied, kept, plan)
 
 
 def _loaded(opened: decode.Opened) -> Image.Image:
@@ -263,7 +275,9 @@ def _without_conversion(data: bytes, policy: ImagePolicy, kept: int = UPRIGHT) -
     if policy.convert == "pixels":
         opened = decode.open_image(data, policy.max_pixels)
         plan = _plan_resize(policy, opened.image.size, UPRIGHT)
-        return _write(_loaded(opened), _Source(opened.format, True), policy, UPRIGHT, kept, plan)
+        source = _Source(opened.format, True)
+        with memory.turn(*opened.image.size):
+            return _write(_loaded(opened), source, policy, UPRIGHT, kept, plan)
     return _unchanged(data, info, policy, kept)
 
 

@@ -76,6 +76,7 @@ def open_image(data: bytes, max_pixels: int) -> Opened:
         validate.check_pixel_count(height, width, max_pixels)
         _check_tiff_is_covered(image)
         found = known or image.format or name
+        validate.check_capacity(image, found, data)
         return Opened(image, found, _is_lossy(data, image, found), _is_animated(image, found))
 
 

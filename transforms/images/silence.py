@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import logging
 import warnings
+from contextlib import suppress
 
 
 def silence_pillow() -> None:
@@ -23,7 +24,6 @@ def _silence_libtiff() -> None:
     # libtiff writes to stderr, without the name of the file. Pillow leaves its error handler alone.
     pillow = importlib.util.find_spec("PIL._imaging")
     if pillow and pillow.origin:
-        try:
+        # Some builds of Pillow have no libtiff, or hide it.
+        with suppress(OSError, AttributeError):
             ctypes.CDLL(pillow.origin).TIFFSetErrorHandler(None)
-        except (OSError, AttributeError):
-            pass  # This build of Pillow has no libtiff, or has it inside.

@@ -21,7 +21,7 @@ from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
-from imageshards.transforms.images import gif, headers, jpeg
+from imageshards.transforms.images import gif, headers, jpeg, memory
 
 Check = Literal["full", "header"]
 Level = Literal["full", "header", "lenient"]
@@ -175,6 +175,18 @@ def check_pixel_count(height: int, width: int, max_pixels: int) -> None:
         raise ImageError("TooLarge", f"{width} x {height} pixels, more than {max_pixels:,}")
 
 
+def too_few_bytes(image_format: str, height: int, width: int, data: bytes) -> ImageError:
+    """Returns the error for a file that cannot hold the pixels that its header declares."""
+    reason = f"{image_format}: {len(data):,} bytes cannot hold {width} x {height} pixels"
+    return ImageError("Truncated", reason)
+
+
+def check_capacity(image: ImageFile, image_format: str, data: bytes) -> None:
+    """Raises an `ImageError` for a file that cannot hold the pixels that its header declares."""
+    if not memory.can_hold(image, len(data)):
+        raise too_few_bytes(image_format, image.height, image.width, data)
+
+
 def jpeg_error(error: ValueError, data: bytes) -> ImageError:
     """Returns the `ImageError` for an error of the module `jpeg`."""
     reason = str(error).removeprefix("Error decoding ").strip()
@@ -193,11 +205,14 @@ def inspect_jpeg(
     try:
         height, width = jpeg.read_size(data, header)
         check_pixel_count(height, width, max_pixels)
+        if not memory.can_hold_jpeg(height, width, len(data)):
+            raise too_few_bytes("JPEG", height, width, data)
         if header:
             jpeg.check_scan_count(data, header.process)
         # Cameras append data to a JPEG: only a decoder can tell whether the image is complete.
         if check != "header" or not data.rstrip(_PADDING).endswith(jpeg.END):
-            jpeg.check(data, strict=check != "lenient")
+            with memory.turn(height, width):
+                jpeg.check(data, strict=check != "lenient")
     except ValueError as error:
         raise jpeg_error(error, data) from error
     return ImageInfo("JPEG", height, width)
@@ -245,14 +260,16 @@ def _inspect_with_pillow(
         image = open_supported(data, image_format)
         width, height = image.size
         check_pixel_count(height, width, max_pixels)
-        if image_format == "PNG":
-            _check_png(data, check)
-        elif image_format == "GIF":
-            _check_gif(data, image.size, check)
-        elif image_format == "BMP":
-            _check_bmp(data, height, width)
-        if check != "header" and image_format != "GIF":
-            image.load()
+        check_capacity(image, image_format, data)
+        with memory.turn(height, width):
+            if image_format == "PNG":
+                _check_png(data, check)
+            elif image_format == "GIF":
+                _check_gif(data, image.size, check)
+            elif image_format == "BMP":
+                _check_bmp(data, height, width)
+            if check != "header" and image_format != "GIF":
+                image.load()
     return ImageInfo(image_format, height, width)
 
 
