@@ -253,6 +253,8 @@ def _convert_other(data: bytes, policy: ImagePolicy) -> Converted:
 def _loaded(opened: decode.Opened) -> Image.Image:
     with validate.image_errors(opened.format):
         opened.image.load()
+    # Pillow keeps the canvases of libwebp and libavif: 8 bytes per pixel.
+    vars(opened.image).pop("_decoder", None)
     return opened.image
 
 

@@ -28,6 +28,8 @@ _MAX_SCANS = 500
 _OF_METADATA = re.compile(
     "extraneous bytes before marker|bad ICC marker|Adobe color transform|JFIF revision"
 )
+_TRANSFORMS = (b"\0", b"\1", b"\2")
+"""Known color transforms of an Adobe segment. For another one libjpeg assumes its default."""
 _EXTRA = re.compile(r"(\d+) extraneous bytes before marker 0x(..)")
 _MOST_EXTRA = 8
 """More arbitrary bytes after a scan, which no block uses, are the trace of a damaged scan: of 298
@@ -52,7 +54,7 @@ def read_size(data: bytes, header: headers.JpegHeader | None) -> tuple[int, int]
         height, width, _, _ = simplejpeg.decode_jpeg_header(data, strict=False)
     except (KeyError, ValueError) as error:
         if not header or not _is_odd_sampling(error):
-            raise ValueError(str(error)) from error
+            raise ValueError(_reason(error)) from error
         return header.height, header.width
     return height, width
 
@@ -90,8 +92,7 @@ def decode(data: bytes, strict: bool = True, **options: Any) -> npt.NDArray[np.u
             return _decode_with_pillow(data, options["colorspace"])
         if not _OF_METADATA.search(str(error)):
             raise
-    _check_without_metadata(data)
-    return _decode(data, strict=False, **options)
+    return _decode_without_metadata(data, strict, **options)
 
 
 def _decode(data: bytes, **options: Any) -> npt.NDArray[np.uint8]:
@@ -119,13 +120,16 @@ def check_scan_count(data: bytes, process: int) -> None:
         raise ValueError(f"more than {_MAX_SCANS} scans")
 
 
-def _check_without_metadata(data: bytes) -> None:
-    """Raises a `ValueError` if libjpeg warns of the pixels of a JPEG."""
+def _reason(error: Exception) -> str:
+    # The KeyErrors of simplejpeg hold a number without a meaning.
+    return "its header is invalid" if isinstance(error, KeyError) else str(error)
+
+
+def _decode_without_metadata(data: bytes, strict: bool, **options: Any) -> npt.NDArray[np.uint8]:
     data = _without_metadata(data)
     for _ in range(_MOST_CUTS):
         try:
-            _decode(data, colorspace="GRAY", min_factor=8, fastdct=True)
-            return
+            return _decode(data, strict=strict, **options)
         except ValueError as error:
             shorter = _without_padding(data, str(error))
             if shorter is None:
@@ -153,8 +157,15 @@ def _without_metadata(data: bytes) -> bytes:
     """Returns a JPEG with only the segments and scans that its pixels are decoded from."""
     kept = [data[:2]]
     for marker, begin, end in _segments(data):
-        if not (0xE0 <= marker <= 0xEF or marker == 0xFE):
-            kept.append(data[begin:end])
+        segment = data[begin:end]
+        # JFIF and Adobe segments decide about the colors.
+        if marker == 0xE0 and segment[4:9] == b"JFIF\0":
+            kept.append(segment[:9] + b"\1\1" + segment[11:])
+        elif marker == 0xEE:
+            known = segment[4:9] == b"Adobe" and segment[15:16] in _TRANSFORMS
+            kept.append(segment if known else b"")
+        elif not 0xE0 <= marker <= 0xEF and marker != 0xFE:
+            kept.append(segment)
     return b"".join(kept)
 
 

@@ -43,22 +43,28 @@ _MOST_EXPANSION = 4096
 """LZW decodes at most 2,730 bytes from a byte, deflate 1,032, and run lengths less."""
 _UNBOUNDED = ("AVIF", "FLI", "HEIF", "ICNS", "ICO", "JPEG2000", "MSP", "SGI", "WEBP")
 _BOUNDED_IN_TIFF = ("raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "jpeg")
+_ALLOWED = 1 << 30
 _JPEG_PIXELS = 512
 """A Huffman-coded block of 64 pixels takes at least one bit."""
+
+
+def bytes_per_pixel(image_format: str) -> int:
+    """Returns the bytes that a conversion takes at most; tests measure them."""
+    return 26 if image_format == "JPEG2000" else 18
 
 
 def can_hold(image: ImageFile, size: int) -> bool:
     """Returns whether a file of `size` bytes can hold the pixels that its header declares.
 
-    Pillow allocates them before it reads the first one. Formats that encode an empty picture in
-    next to no bytes can hold any number.
+    Pillow allocates them before it reads the first one. Some formats encode an empty picture in
+    next to no bytes: their decoders may allocate `_ALLOWED` bytes, and more for larger files.
     """
     compression = image.info.get("compression", "raw")
-    if image.format in _UNBOUNDED or compression in (1, 2):  # run lengths of BMP
-        return True
-    if image.format == "TIFF" and compression not in _BOUNDED_IN_TIFF:
-        return True
     pixels = image.width * image.height
+    unbounded = image.format in _UNBOUNDED or compression in (1, 2)  # run lengths of BMP
+    if unbounded or (image.format == "TIFF" and compression not in _BOUNDED_IN_TIFF):
+        needed = pixels * bytes_per_pixel(str(image.format))
+        return needed <= max(_ALLOWED, size * _MOST_EXPANSION)
     # With several bands, a pixel has at least 15 bits.
     raw = pixels // 8 if len(image.getbands()) == 1 else pixels
     return raw <= size * _MOST_EXPANSION

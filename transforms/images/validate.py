@@ -22,6 +22,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from imageshards.transforms.images import gif, headers, jpeg, memory
+from imageshards.transforms.images.resize import MAX_SIDE
 
 Check = Literal["full", "header"]
 Level = Literal["full", "header", "lenient"]
@@ -70,6 +71,8 @@ _WITHOUT_DECODER = ("JPEG XL", "PostScript", "FITS", "WMF", "EMF", "FlashPix")
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 _GIF_END = b";"
 _PADDING = b"\0\r\n "
+_UNSUPPORTED_REASONS = ("Unsupported", "cannot handle")
+"""How Pillow's errors begin for variants of a format that it does not decode."""
 _ADDRESS = re.compile(r" ?<[^<>]* at 0x[0-9a-fA-F]+>")
 """The representation of a Python object, which differs from run to run."""
 
@@ -202,9 +205,13 @@ def inspect_jpeg(
             "Unsupported",
             f"TensorFlow does not decode JPEGs of type SOF{header.process} with {header.bits} bits",
         )
+    if header and header.components == 2:
+        raise ImageError("Unsupported", "TensorFlow does not decode JPEGs with 2 components")
     try:
         height, width = jpeg.read_size(data, header)
         check_pixel_count(height, width, max_pixels)
+        if max(height, width) > MAX_SIDE:
+            raise ImageError("Unsupported", f"JPEG: a side is longer than {MAX_SIDE:,} pixels")
         if not memory.can_hold_jpeg(height, width, len(data)):
             raise too_few_bytes("JPEG", height, width, data)
         if header:
@@ -250,6 +257,8 @@ def image_errors(image_format: str) -> Iterator[None]:
         # Corrupt files make decoders raise struct.error, KeyError, zlib.error, AssertionError, ...
         reason = _ADDRESS.sub("", " ".join(str(error).split())) or type(error).__name__
         kind = "Truncated" if "truncated" in reason.lower() else "Corrupt"
+        if reason.startswith(_UNSUPPORTED_REASONS):
+            kind = "Unsupported"
         raise ImageError(kind, f"{image_format}: {reason}") from error
 
 
@@ -276,9 +285,11 @@ def _inspect_with_pillow(
 def _check_png(data: bytes, check: Level) -> None:
     check_png_end(data)
     header = headers.read_png(data)
-    if header and header.colour_type == headers.GREY_WITH_ALPHA:
+    if not header:
+        raise ImageError("Unsupported", "TensorFlow does not decode PNGs that begin without IHDR")
+    if header.colour_type == headers.GREY_WITH_ALPHA:
         raise ImageError("Unsupported", "TensorFlow decodes grey with alpha to 2 channels")
-    if header and header.extension:
+    if header.extension:
         raise ImageError("Unsupported", f"TensorFlow does not decode PNGs with {header.extension}")
     if check != "header":
         check_png_crcs(data)
