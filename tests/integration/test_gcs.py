@@ -181,7 +181,6 @@ def test_short_pages_of_a_list_lose_nothing(
 def test_an_object_that_is_replaced_after_the_listing_is_not_read(
     server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
-    """Fails with obstore 0.12.0, which does not report generations."""
     for variable, value in gcs.items():
         monkeypatch.setenv(variable, value)
     server.put("listed/a.jpg", b"one")
