@@ -170,8 +170,11 @@ def test_a_build_in_a_bucket_with_requester_pays_names_the_project(server: GcsSe
     done = imageshards(*build, "--workers=2", "--billing_project=payer", **server.environment)
     assert done.returncode == 0, done.stderr
     assert main(["verify", "gs://bucket/out"]) == 1
-    for command in (["verify"], ["inspect"], ["publish"]):
-        assert main([*command, "gs://bucket/out", "--billing_project=payer"]) == 0
+    for command in ("verify", "inspect", "publish"):
+        assert main([command, "gs://bucket/out", "--billing_project=payer"]) == 0
+    fingerprint = ["fingerprint", *build[1:]]
+    assert main(fingerprint) == 1
+    assert main([*fingerprint, "--billing_project=payer"]) == 0
     assert main(build) == 1
 
 
