@@ -19,8 +19,13 @@ def complain(message: str, code: int) -> int:
 
 
 def show(result: Any, *, json: bool) -> int:
-    """Prints a result as text or as one line of JSON, and returns the exit code 0."""
-    print(result.to_json() if json else result)
+    """Prints a result as text or as one line of JSON, and returns the exit code."""
+    try:
+        print(result.to_json() if json else result, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return complain(f"the result cannot be written to stdout: {error.strerror}", 1)
     return 0
 
 

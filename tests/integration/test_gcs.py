@@ -178,6 +178,21 @@ def test_short_pages_of_a_list_lose_nothing(
     assert storage.names_in("gs://bucket/short") == [name[6:] for name in names]
 
 
+def test_an_object_that_is_replaced_after_the_listing_is_not_read(
+    server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    for variable, value in gcs.items():
+        monkeypatch.setenv(variable, value)
+    server.put("listed/a.jpg", b"one")
+    ((uri, size, stamp),) = storage.match("gs://bucket/listed/*.jpg")
+    assert stamp
+    assert (storage.read(uri, stamp=stamp), storage.stat(uri)) == ((b"one", stamp), (size, stamp))
+    server.put("listed/a.jpg", b"two")
+    with pytest.raises(storage.ReadError, match="was replaced"):
+        storage.read(uri, stamp=stamp)
+    assert storage.read(uri) == (b"two", storage.stat(uri)[1])
+
+
 @pytest.mark.parametrize("name", ["a//b", "/a", "a/./b", "a\tb", "a/b/"])
 def test_odd_names_are_read_and_written(
     server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str

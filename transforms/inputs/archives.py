@@ -41,6 +41,11 @@ class Archive(FileKind):
 
     noun = "an archive"
 
+    @property
+    def root(self) -> str:
+        """The archive: the path of a member is its name."""
+        return self.uri + "/"
+
     @classmethod
     def recognizes(cls, uri: str) -> bool:
         """Whether a URI has the suffix of an archive."""

@@ -95,7 +95,7 @@ def _write(
             if ref.uri in stamps:
                 stamps[ref.uri] = encoded.stamp
             if isinstance(encoded, Rejected):
-                rejects.append(Reject(ref.uri, shard.split, encoded.problem))
+                rejects.append(Reject(ref.name, ref.uri, shard.split, encoded.problem))
                 continue
             writer.write(encoded.parts)
             stats.add(encoded.info, encoded.label, encoded.conversions)
@@ -122,7 +122,8 @@ def write_rejects(
     lines = []
     for reject in rejects:
         errors[reject.problem.error] += 1
-        line = {"uri": reject.uri, "split": reject.split, **asdict(reject.problem)}
+        named = {"name": reject.name, "uri": reject.uri, "split": reject.split}
+        line = {**named, **asdict(reject.problem)}
         lines.append(json.dumps(line) + "\n")
     if not lines:
         storage.delete([layout.rejects_part(part)])

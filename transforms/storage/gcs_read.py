@@ -1,5 +1,8 @@
 """Reads of Cloud Storage objects, and of their metadata: requests that happen once per image.
 
+urllib3 makes the requests. obstore takes half its CPU time (0.4 instead of 0.8 ms for 108 kB), but
+does not report the checksums of objects.
+
 The bytes are those that are stored: without `Accept-Encoding: gzip`, Cloud Storage decompresses
 objects with `Content-Encoding: gzip`, and sends them without a length and regardless of the range.
 An object that was read as a whole is compared with its CRC-32C. There is none of a range.
@@ -13,17 +16,15 @@ from __future__ import annotations
 import base64
 import json
 import re
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import google_crc32c
 
 from imageshards.transforms.storage import gcs_auth, retry
-from imageshards.transforms.storage.http1 import Connections, Response
 from imageshards.transforms.storage.messages import message_in
 from imageshards.transforms.storage.objects import Content, check_size, split
 from imageshards.transforms.storage.protocol import UNKNOWN
@@ -31,10 +32,16 @@ from imageshards.transforms.storage.retry import Failure, Pace, connection_error
 
 T = TypeVar("T")
 
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse, PoolManager
+
 PACE = Pace()
 """The pace of this process's reads."""
 
 _PIECE_BYTES = 128 << 10
+_LONGEST_TEXT = 1 << 20
+_CONNECTIONS = 128
+"""Idle connections to keep: more than there are reads in flight."""
 _OK, _PART, _UNAUTHORIZED, _NOT_FOUND, _NO_SUCH_RANGE = 200, 206, 401, 404, 416
 _CRC32C = re.compile(r"crc32c=([^,\s]+)")
 
@@ -115,7 +122,7 @@ class _Read:
             self._restart()
             raise Failure("it is replaced during each attempt") from failure
 
-    def _content(self, response: Response) -> Content:
+    def _content(self, response: BaseHTTPResponse) -> Content:
         headers = response.headers
         encoding = headers.get("content-encoding", "")
         # Content types that the service considers compressed are decompressed nevertheless.
@@ -157,43 +164,57 @@ class _Read:
 
 
 @contextmanager
-def _request(path: str, headers: dict[str, str]) -> Iterator[Response]:
+def _request(path: str, headers: dict[str, str]) -> Iterator[BaseHTTPResponse]:
     """Makes one attempt at a request, whose response the block reads; raises `Failure`."""
-    policy = retry.POLICY
+    from urllib3 import exceptions
+
     headers |= {"Accept-Encoding": "gzip", "User-Agent": "imageshards", **gcs_auth.headers()}
     with PACE.request():
         gcs_auth.authorize(headers)
-        connections = _connections(gcs_auth.endpoint())
+        response = None
         try:
-            with ExitStack() as stack:
-                timeouts = policy.connect, policy.silence
-                response = stack.enter_context(connections.request(path, headers, timeouts))
-                if response.status == _UNAUTHORIZED and gcs_auth.renew(headers):
-                    stack.close()
-                    response = stack.enter_context(connections.request(path, headers, timeouts))
-                if response.status not in (_OK, _PART, _NO_SUCH_RANGE):
-                    raise _failure(response)
-                yield response
-        except TimeoutError as error:
-            raise Failure(f"no data for {policy.silence:g} s") from error
-        except OSError as error:
-            offline = isinstance(error, socket.gaierror)
-            reason = f"no address of {gcs_auth.host()}: " if offline else ""
-            reason += connection_error(error)
-            raise Failure(reason, cause="offline" if offline else "") from error
+            response = _send(path, headers)
+            if response.status == _UNAUTHORIZED and gcs_auth.renew(headers):
+                response.drain_conn()  # so that the connection can be used again
+                response = _send(path, headers)
+            if response.status not in (_OK, _PART, _NO_SUCH_RANGE):
+                raise _failure(response)
+            yield response
+        except exceptions.NameResolutionError as error:
+            reason = f"no address of {gcs_auth.host()}: {connection_error(error)}"
+            raise Failure(reason, cause="offline") from error
+        except exceptions.NewConnectionError as error:  # a subclass of TimeoutError
+            raise Failure(connection_error(error)) from error
+        except (exceptions.TimeoutError, TimeoutError) as error:
+            raise Failure(f"no data for {retry.POLICY.silence:g} s") from error
+        except (exceptions.HTTPError, OSError) as error:
+            raise Failure(connection_error(error)) from error
+        finally:
+            if response:
+                # After a complete body, the connection is back in its pool, and stays open.
+                response.close()
 
 
-def _failure(response: Response) -> Failure:
+def _send(path: str, headers: dict[str, str]) -> BaseHTTPResponse:
+    from urllib3 import Timeout
+
+    url = gcs_auth.endpoint()
+    return _pools(url).request(
+        "GET", url + path, headers=headers, preload_content=False, decode_content=False,
+        redirect=False, retries=False,
+        timeout=Timeout(connect=retry.POLICY.connect, read=retry.POLICY.silence),
+    )  # fmt: skip
+
+
+def _failure(response: BaseHTTPResponse) -> Failure:
     message = message_in(_body(response).decode("utf-8", "replace"))
-    reason = f"status {response.status}" + ("" if message else f" {response.reason}")
+    reason = f"status {response.status}" + ("" if message else f" {response.reason or ''}")
     return Failure(reason.rstrip(), response.status, message=message)
 
 
-def _body(response: Response) -> bytes:
-    parts = []
-    while part := response.read(_PIECE_BYTES):
-        parts.append(part)
-    return b"".join(parts)
+def _body(response: BaseHTTPResponse) -> bytes:
+    """Returns the beginning of a body of text, which may be compressed."""
+    return response.read(_LONGEST_TEXT, decode_content=True)
 
 
 def _path(uri: str) -> str:
@@ -202,17 +223,23 @@ def _path(uri: str) -> str:
 
 
 @cache
-def _connections(url: str) -> Connections:
+def _pools(url: str) -> PoolManager:
     """Returns the connections to a server, with the proxy and the certificates of `requests`."""
-    import ssl
-
     from requests import Session
     from requests.utils import DEFAULT_CA_BUNDLE_PATH, select_proxy
+    from urllib3 import PoolManager, ProxyManager, make_headers
+    from urllib3.util import parse_url
 
-    if url.startswith("http:"):
-        return Connections(url)
     settings = Session().merge_environment_settings(url, {}, None, None, None)
     found = settings["verify"]
-    certificates = found if isinstance(found, str) else DEFAULT_CA_BUNDLE_PATH
-    context = ssl.create_default_context(cafile=certificates)
-    return Connections(url, select_proxy(url, settings["proxies"]) or "", context)
+    options: dict[str, Any] = {
+        "maxsize": _CONNECTIONS,
+        "ca_certs": found if isinstance(found, str) else DEFAULT_CA_BUNDLE_PATH,
+    }
+    proxy = select_proxy(url, settings["proxies"])
+    if not proxy:
+        return PoolManager(**options)
+    user = parse_url(proxy).auth
+    return ProxyManager(
+        proxy, proxy_headers=make_headers(proxy_basic_auth=user) if user else None, **options
+    )

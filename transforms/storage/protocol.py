@@ -25,7 +25,8 @@ class ReadError(Exception):
 
     Attributes:
       kind: the error type that rejects are counted by: Missing, Unreadable, NotAFile, TooLarge or
-        Changed; from web servers also Forbidden, Timeout, TooManyRedirects or HttpError.
+        Changed; from web servers also Forbidden, PrivateHost, Timeout, TooManyRedirects or
+        HttpError.
     """
 
     def __init__(self, kind: str, reason: str) -> None:
