@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-import hand_gif
 import numpy as np
+import hand_gif
 from hand_jpeg import jpeg, segment
 from pictures import (
     HEIGHT,
@@ -21,6 +21,7 @@ from pictures import (
     chunk,
     corrupted,
     picture,
+    png,
     saved,
     truncated,
     with_orientation,
