@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-import numpy as np
 import hand_gif
+import numpy as np
 from hand_jpeg import jpeg, segment
 from pictures import (
     HEIGHT,
@@ -21,7 +21,6 @@ from pictures import (
     chunk,
     corrupted,
     picture,
-    png,
     saved,
     truncated,
     with_orientation,
