@@ -246,6 +246,14 @@ def test_requests_go_to_the_universe_of_the_credentials(
         do()
 
 
+@pytest.mark.parametrize("do", EVERY)
+def test_a_server_that_is_not_there_refuses_the_connection(do: Do, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")  # the port to discard at
+    monkeypatch.setattr(retry, "POLICY", RetryPolicy(total=0.1, first_wait=0.01))
+    with pytest.raises(storage.StoreError, match="Connection refused"):
+        do()
+
+
 class Renewed(Credentials):
     """Credentials whose token is `t1`, and after the n-th refresh `t<n>`; it does not expire."""
 
