@@ -66,6 +66,7 @@ def odd_images() -> dict[str, Odd]:
 def _jpegs() -> Iterator[tuple[str, Odd]]:
     for h, v in ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3), (4, 1), (1, 4), (3, 2), (4, 2)):
         yield f"sampling{h}x{v}.jpg", Odd(jpeg(sampling=((h, v), (1, 1), (1, 1))))
+    yield "sampling-plain.jpg", Odd(jpeg())
     yield "sampling-of-chroma.jpg", Odd(jpeg(sampling=((1, 1), (2, 2), (1, 1))))
     yield "sampling-of-three.jpg", Odd(jpeg(sampling=((2, 2), (1, 2), (1, 1))))
     yield "extended.jpg", Odd(jpeg(sof=1))
@@ -519,3 +520,16 @@ def _not_images() -> Iterator[tuple[str, Odd]]:
         "flash.fpx": FLASHPIX, "bare.jxl": b"\xff\x0a" + bytes(50), "boxes.jxl": b"\0\0\0\x0cJXL \r\n\x87\n" + bytes(50),
     }.items():  # fmt: skip
         yield name, Odd(data, EXOTIC)
+
+
+def may_reject(odd: Odd, kind: str, convert: str, multi_frame: str) -> bool:
+    """Whether a build with these options may reject a file with an error of this kind."""
+    if odd.state == DAMAGED:
+        return True
+    if odd.state == EXOTIC:
+        return kind in ("Unsupported", "Corrupt")
+    return (
+        (kind in ("Unsupported", "NotAnImage") and (convert == "never" or multi_frame == "all"))
+        or (kind == "MultiFrame" and multi_frame != "first")
+        or (kind == "TooLarge" and convert == "jpeg")  # a side is longer than JPEG's limit
+    )

@@ -43,7 +43,8 @@ class Frame(NamedTuple):
     @property
     def has_pixels(self) -> bool:
         """Whether there are pixels, and giflib supports their code size."""
-        return 0 not in self.size and self.pixels[0] <= _MAX_CODE_SIZE and self.pixels[1] > 0
+        code_size, first_block = self.pixels[:2]
+        return 0 not in self.size and 0 < code_size <= _MAX_CODE_SIZE and first_block > 0
 
 
 class Unsupported(ValueError):

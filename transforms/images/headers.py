@@ -153,8 +153,7 @@ class PngHeader:
       colour_type: 0 grey, 2 RGB, 3 palette, 4 grey with alpha, 6 RGB with alpha.
       animated: whether it has more than one frame.
       orientation: the one that eXIf, a raw profile or XMP declares, 1 to 8.
-      extension: the name of a critical chunk that the PNG specification does not define; "" without
-        one. Decoders must refuse such a file.
+      refused: the critical chunk for which decoders must refuse the file; "" without one.
     """
 
     height: int
@@ -162,7 +161,7 @@ class PngHeader:
     colour_type: int
     animated: bool
     orientation: int
-    extension: str
+    refused: str
 
 
 def read_png(data: bytes) -> PngHeader | None:
@@ -171,7 +170,7 @@ def read_png(data: bytes) -> PngHeader | None:
         return None
     width, height, _, colour_type = struct.unpack_from(">IIBB", data, 16)
     animated = False
-    extension = ""
+    refused = ""
     profiles: dict[str, bytes] = {}
     for name, at, end in _png_chunks(data):
         if name == b"IDAT":
@@ -182,14 +181,17 @@ def read_png(data: bytes) -> PngHeader | None:
             profiles.setdefault("exif", data[at + 8 : end - 4])
         elif name in _PNG_TEXTS:
             profiles = _png_profile(name, data[at + 8 : end - 4]) | profiles
+        elif name == b"IHDR" and at > 8:
+            refused = refused or "a second IHDR"
         elif name not in _PNG_CRITICAL and name.isalpha() and name[:1].isupper():
-            extension = extension or name.decode("ascii")
+            refused = refused or f"the chunk {name.decode('ascii')}"
     exif = profiles.get("exif") or profiles.get("raw exif", b"")
     turned = orientation(exif, profiles.get("xmp", b"")) if profiles else UPRIGHT
-    return PngHeader(height, width, colour_type, animated, turned, extension)
+    return PngHeader(height, width, colour_type, animated, turned, refused)
 
 
 _PNG_CRITICAL = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 _PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 _MAX_PROFILE = 1 << 20
 """A compressed text of a PNG is decompressed up to this many bytes, to search its orientation."""
@@ -207,6 +209,11 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         if name == b"IEND":
             return
         at += size + 12
+
+
+def has_png_end(data: bytes) -> bool:
+    """Returns whether the chunks of a PNG end with an undamaged IEND."""
+    return any(data[at:end] == _PNG_END for name, at, end in _png_chunks(data) if name == b"IEND")
 
 
 def png_without_metadata(data: bytes) -> bytes:

@@ -289,8 +289,8 @@ def _check_png(data: bytes, check: Level) -> None:
         raise ImageError("Unsupported", "TensorFlow does not decode PNGs that begin without IHDR")
     if header.colour_type == headers.GREY_WITH_ALPHA:
         raise ImageError("Unsupported", "TensorFlow decodes grey with alpha to 2 channels")
-    if header.extension:
-        raise ImageError("Unsupported", f"TensorFlow does not decode PNGs with {header.extension}")
+    if header.refused:
+        raise ImageError("Unsupported", f"TensorFlow does not decode PNGs with {header.refused}")
     if check != "header":
         check_png_crcs(data)
 
@@ -308,6 +308,8 @@ def check_png_end(data: bytes) -> None:
     """Raises an `ImageError` for a PNG without its last chunk."""
     if _PNG_END not in data:
         raise ImageError("Truncated", "PNG: the IEND chunk is missing")
+    if not headers.has_png_end(data):
+        raise ImageError("Corrupt", "PNG: its chunks are damaged")
 
 
 def check_gif_end(data: bytes) -> None:
