@@ -279,6 +279,8 @@ def _inspect_with_pillow(
                 _check_bmp(data, height, width)
             if check != "header" and image_format != "GIF":
                 image.load()
+                if image_format == "PNG":
+                    check_png_pixels(image, data)
     return ImageInfo(image_format, height, width)
 
 
@@ -302,6 +304,22 @@ def check_png_crcs(data: bytes) -> None:
       Exception: an error of any type; `image_errors` translates it.
     """
     open_supported(data, "PNG").verify()
+
+
+def check_png_pixels(image: ImageFile, data: bytes) -> None:
+    """Raises an `ImageError` for a PNG whose pixels end early.
+
+    Args:
+      image: the image, decoded; Pillow leaves pixels without data at 0.
+      data: the whole file.
+    """
+    width, height = image.size
+    last = (image.crop((0, max(row, 0), width, row + 1)) for row in (height - 1, height - 2))
+    if all(row.getbbox() for row in last):
+        return
+    header = headers.read_png(data)
+    if header and headers.png_pixel_bytes(data, header.raw_bytes) < header.raw_bytes:
+        raise ImageError("Truncated", "PNG: its pixels end early")
 
 
 def check_png_end(data: bytes) -> None:
