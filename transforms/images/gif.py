@@ -10,7 +10,7 @@ import io
 import operator
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from PIL import Image, ImageChops
 from PIL.GifImagePlugin import GifImageFile
@@ -115,7 +115,8 @@ def check(data: bytes, decode: bool) -> None:
             raise Unsupported("without a color table")
         if not frame.has_pixels:
             raise ValueError("a frame has no pixels")
-        if decode and indices(frame).getextrema()[1] >= frame.colours:
+        # The extrema of an image with one band are two numbers.
+        if decode and cast(tuple[int, int], indices(frame).getextrema())[1] >= frame.colours:
             raise ValueError("a pixel has an index beyond the palette")
     if first is None:
         raise ValueError("it has no frame")
