@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from imageshards.launch import logs
 from imageshards.launch.load import WORKER_SETTINGS, hidden, load_beam
+from imageshards.launch.process import advice
 from imageshards.launch.terminal import complain, show
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.job.failures import JobError
@@ -57,9 +58,10 @@ def run(args: Namespace, begin: float) -> int:
     wait = waits(command, beam_arguments)
     with _completed(beam_arguments, spec) as complete:
         if workers != 1 and options.execution.writer == "shard":
-            from imageshards.transforms.shards.workers import start_server
+            from imageshards.transforms.shards.workers import pool_problem, start_server
 
-            start_server()  # the server process starts while Beam is loaded
+            if not pool_problem():
+                start_server()  # the server process starts while Beam is loaded
         if args.own_process:
             load_beam(lean=is_in_process(complete))
             logs.set_up(verbose=command.verbose)
@@ -144,7 +146,7 @@ def _launch(
     except JobError as error:
         if command.verbose:
             print(error.details, file=sys.stderr)
-        return complain(str(error), 1)
+        return complain(f"{error}{advice(str(error))}", 1)
     except KeyboardInterrupt:
         if not submitted:
             raise

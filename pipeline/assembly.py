@@ -13,7 +13,7 @@ from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.pipeline.validation import check_combinations
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.elements import BuildError, UsageError, quoted
 from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.inputs.fetch import ImageReader
@@ -25,6 +25,7 @@ from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
 from imageshards.transforms.shards.encoder import ImageEncoder
+from imageshards.transforms.shards.failure import Failures
 from imageshards.transforms.shards.layout import Layout
 from imageshards.transforms.storage.web import WebOptions
 
@@ -35,12 +36,14 @@ class BuildSpec:
 
     Attributes:
       options: of the build.
+      job: identifies the job for a runner that retries what fails; empty: it does not retry.
 
     Raises:
       UsageError: a rule is malformed, or options exclude each other.
     """
 
     options: BuildOptions
+    job: str = ""
 
     def __post_init__(self) -> None:
         try:
@@ -188,7 +191,11 @@ class BuildSpec:
         """Reads the bytes of images."""
         inputs = self.options.inputs
         web = WebOptions(
-            inputs.user_agent, inputs.web_timeout, inputs.web_retries, inputs.requests_per_host
+            inputs.user_agent,
+            inputs.web_timeout,
+            inputs.web_retries,
+            inputs.requests_per_host,
+            inputs.allow_private_hosts,
         )
         return ImageReader(inputs.image_key, web)
 
@@ -215,12 +222,17 @@ class BuildSpec:
     @cached_property
     def layout(self) -> Layout:
         """The paths of the data set's files."""
-        return Layout(storage.normalize(self.options.output.output))
+        return Layout(self.options.output.output)
+
+    @property
+    def failures(self) -> Failures:
+        """Where the job's failure is recorded."""
+        return Failures(self.layout, self.job)
 
     @property
     def dataset_name(self) -> str:
         """The name in dataset_info.json."""
-        folder = os.path.basename(self.layout.root.rstrip("/"))
+        folder = os.path.basename(self.layout.root)
         return self.options.output.name or default_name(folder)
 
 
@@ -253,6 +265,6 @@ def _read_class_names(uri: str, with_texts: bool) -> tuple[tuple[str, str], ...]
     seen: set[str] = set()
     for number, name in enumerate(names, 1):
         if name in seen:
-            raise BuildError(f"--class_names {uri}: line {number} repeats {name!r}")
+            raise BuildError(f"--class_names {uri}: line {number} repeats {quoted(name)}")
         seen.add(name)
     return tuple((name, text or name) for name, _, text in rows)

@@ -6,11 +6,13 @@ a failure.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from imageshards.pipeline import metadata
 from imageshards.pipeline.assembly import BuildSpec
+from imageshards.pipeline.marks import read_mark
 from imageshards.pipeline.options.build_options import FORMAT_VERSION
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ShardId
@@ -30,16 +32,25 @@ def claim(plan: Plan, spec: BuildSpec) -> Plan:
     Raises:
       BuildError: the output holds another build, or cannot be written.
     """
+    with spec.failures.ending():
+        return _claim(plan, spec)
+
+
+def _claim(plan: Plan, spec: BuildSpec) -> Plan:
     layout = spec.layout
     mine = to_json(metadata.plan_json(plan, spec))
     try:
-        found = other_build_in(spec, plan.digest)
+        with _of_output():
+            found = other_build_in(spec, plan.digest)
         if found and not (spec.options.output.overwrite or has_no_shard(layout)):
             storage.delete(sorted(plan.unpacked))
             raise BuildError(found)
         if found:
             clear(layout)
         layout.make_folders()
+        spec.failures.clear()
+        if read_mark(layout).get("deleting"):  # by a publish that was interrupted
+            storage.delete([layout.uri("published")])
         storage.sweep(layout.state)
         sweep_unpacked(layout, keep=plan.unpacked)
         if spec.options.execution.writer == "beam":
@@ -66,9 +77,19 @@ def check_output(spec: BuildSpec) -> None:
     root = spec.layout.root
     if problem := storage.folder_problem(root):
         raise BuildError(f"--output {spec.options.output.output}: {problem}")
-    found = other_build_in(spec, None)
+    with _of_output():
+        found = other_build_in(spec, None)
     if found and not (spec.options.output.overwrite or has_no_shard(spec.layout)):
         raise BuildError(found)
+
+
+@contextmanager
+def _of_output() -> Iterator[None]:
+    """Makes a refusal to read name the role that writing to the output requires, too."""
+    try:
+        yield
+    except storage.Refused as refused:
+        raise storage.Refused(refused.as_output) from refused
 
 
 def check_ownership(plan: Plan, spec: BuildSpec) -> None:

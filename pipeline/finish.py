@@ -40,6 +40,13 @@ def finish(
     Raises:
       BuildError: images are lost, too many are rejected, or a split or shard is empty.
     """
+    with spec.failures.ending():
+        _finish(plan, reports, rejects, spec)
+
+
+def _finish(
+    plan: Plan, reports: Iterable[ShardReport], rejects: Iterable[RejectReport], spec: BuildSpec
+) -> None:
     layout = spec.layout
     order = {shard: number for number, shard in enumerate(plan.shards)}
     shards = sorted(reports, key=lambda report: order[report.shard])

@@ -55,9 +55,9 @@ def _with_suffix(uri: str, suffix: str) -> str:
 
 def _near(root: str) -> Iterator[str]:
     """Yields the folder above a folder, and local folders in both, with a slash at their ends."""
-    above = root.rstrip("/").rpartition("/")[0] + "/"
+    above = storage.join(root.rstrip("/").rpartition("/")[0], "")
     yield above
     for folder in (root, above) if storage.is_local(root) else ():
         with suppress(OSError), os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir())
-            yield from (f"{folder}{name}/" for name in names[:_MOST_FOLDERS])
+            yield from (storage.join(folder, name, "") for name in names[:_MOST_FOLDERS])

@@ -14,6 +14,7 @@ from PIL import Image
 
 from imageshards.pipeline.metadata import classes_not_in_train
 from imageshards.reader.parse import to_uint8
+from imageshards.transforms import storage
 from imageshards.transforms.elements import counted
 from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.records.schemas import Schema
@@ -214,7 +215,7 @@ def _sheet(
         record
         for shard in shards
         if shard["records"]
-        for record in read_back.read_shard(f"{layout.root}/{shard['name']}")
+        for record in read_back.read_shard(storage.join(layout.root, shard["name"]))
     )
     records = islice(every, _SAMPLES)
     if schema.holds != "text":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.missing import suggestion
 from imageshards.transforms import storage
-from imageshards.transforms.elements import DUPLICATE_PIXELS, LOST, BuildError, ShardReport
+from imageshards.transforms.elements import DUPLICATE_PIXELS, LOST, BuildError, ShardReport, counted
 from imageshards.transforms.records.containers import is_shard_like, shard_name
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.layout import Layout, first_lines
@@ -107,10 +107,12 @@ def _too_many(plan: Plan, errors: Counter[str], spec: BuildSpec) -> str:
         return ""
     faults = [line for line in errors.most_common() if line[0] != DUPLICATE_PIXELS]
     kinds = ", ".join(f"{count:,} {error}" for error, count in faults)
+    images = counted(plan.images, spec.schema.noun)
+    were = "was" if rejects == 1 else "were"
     advice = suggestion(spec.layout) if errors["Missing"] * 2 > plan.images else ""
     return (
-        f"{rejects:,} of {plan.images:,} {spec.schema.noun}s ({rejects / plan.images:.1%}) were "
-        f"rejected, more than --max_reject_fraction {most:g}: {kinds}"
+        f"{rejects:,} of {images} ({rejects / plan.images:.1%}) {were} rejected, "
+        f"more than --max_reject_fraction {most:g}: {kinds}"
         f"{_example(spec.layout)}{advice and '; '}{advice}"
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,6 +27,39 @@ def counted(number: int, noun: str) -> str:
     """
     plural = "es" if noun.endswith("s") else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"
+
+
+_SHOWN = 80
+"""The most characters of a user's or a server's data that a message quotes."""
+
+
+def shortened(text: str) -> str:
+    """A text for messages, cut to 80 characters."""
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def quoted(value: object) -> str:
+    """A value of a user's data for messages: its representation, cut to 80 characters.
+
+    >>> quoted("owl"), len(quoted(bytes(300_000)))
+    ("'owl'", 80)
+    """
+    # The representation of bytes is up to four times as long as they are.
+    return shortened(repr(value[:_SHOWN] if isinstance(value, str | bytes) else value))
+
+
+def enumerated(names: Iterable[str]) -> str:
+    """Names for messages, separated by commas: the first 20 of them.
+
+    >>> enumerated(["uri", "label"])
+    'uri, label'
+    """
+    every = list(names)
+    shown = ", ".join(map(shortened, every[:_NAMES]))
+    return shown + (f" and {len(every) - _NAMES:,} more" if every[_NAMES:] else "")
+
+
+_NAMES = 20
 
 
 def to_bytes(text: str) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import cut
 from imageshards.transforms.references.order import sort_group
 from imageshards.transforms.references.plan import Plan, Planner, Tally
+from imageshards.transforms.shards.failure import Failures
 
 # "auto" needs sizes. If the listing did not report any, this many images of each bucket and split
 # are measured, 1,000 or more in all: a random sample, because keys are random.
@@ -86,9 +88,11 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
 
     Attributes:
       planner: computes the plan.
+      failures: where an error that a retry cannot mend is recorded; None: nowhere.
     """
 
     planner: Planner
+    failures: Failures | None = None
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -107,13 +111,15 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
         plan = (
             batches.pipeline
             | "Once" >> beam.Impulse()
-            | "Plan" >> beam.Map(_plan, beam.pvalue.AsIter(all_tallies), self.planner)  # one plan
-        )
+            | "Plan"
+            >> beam.Map(_plan, beam.pvalue.AsIter(all_tallies), self.planner, self.failures)
+        )  # one plan
         return Shuffled(sorted_groups.groups, plan)
 
 
-def _plan(_: bytes, tallies: Iterable[Tally], planner: Planner) -> Plan:
-    return planner.plan(Tally.merge(tallies))
+def _plan(_: bytes, tallies: Iterable[Tally], planner: Planner, failures: Failures | None) -> Plan:
+    with failures.ending() if failures else nullcontext():
+        return planner.plan(Tally.merge(tallies))
 
 
 def assign_shards(group: Group, plan: Plan) -> Iterator[tuple[ShardId, tuple[int, RefBatch]]]:

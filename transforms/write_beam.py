@@ -130,7 +130,7 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
             examples
             | "WriteToTFRecord"
             >> WriteToTFRecord(
-                f"{self.layout.root}/{self.shard.split}",
+                storage.join(self.layout.root, self.shard.split),
                 file_name_suffix=container_of(self.shard).suffix,
                 num_shards=self.shard.num_shards,
                 compression_type=CompressionTypes.GZIP

@@ -131,5 +131,6 @@ class Summary:
             were = "was" if self.resumed == 1 else "were"
             done, rate = f"{counted(self.resumed, 'shard')} {were} complete; the rest ", ""
         else:
-            done, rate = "", f", {self.records / max(self.seconds, 1e-9):,.0f} {self.noun}s/s"
+            speed = self.records / max(self.seconds, 1e-9)
+            done, rate = "", f", {speed:,.{0 if speed >= 10 else 1}f} {self.noun}s/s"
         return f"{done}in {self.seconds:.1f} s{rate}; see metadata/report.html"

@@ -110,7 +110,7 @@ class Folder(Files):
         """Yields the files below the folder; links are followed."""
         if storage.is_local(self.uri):
             return _walk(self.uri, len(self.root))
-        return _remote_files(f"{self.root}**", len(self.root))
+        return _remote_files(storage.join(self.root, "**"), len(self.root))
 
 
 class Pattern(Files):

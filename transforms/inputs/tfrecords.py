@@ -12,7 +12,14 @@ from itertools import islice
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import LOST, BuildError, ImageRef, Problem, to_text
+from imageshards.transforms.elements import (
+    LOST,
+    BuildError,
+    ImageRef,
+    Problem,
+    enumerated,
+    to_text,
+)
 from imageshards.transforms.inputs import ranges
 from imageshards.transforms.inputs.kind import (
     FileKind,
@@ -91,6 +98,7 @@ class TFRecordFile(FileKind):
                         f"{self.uri}: a compressed TFRecord file cannot be read at random: "
                         "decompress it first"
                     )
+                ranges.check_readable(self.uri, stamp)
                 file.seek(0)
                 first = next(filter(None, _decoded(_scan(file))), {})
                 columns = self._columns(first, options.record_keys, options.columns)
@@ -128,7 +136,7 @@ class TFRecordFile(FileKind):
         Raises:
           BuildError: the first record does not have a feature that every record must have.
         """
-        found = f"its first record has {', '.join(sorted(first))}"
+        found = f"its first record has {enumerated(sorted(first))}"
         if first and keys.image not in first:
             raise BuildError(
                 f"{self.uri}: no feature {keys.image!r} (--image_key specifies another one); "

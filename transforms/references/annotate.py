@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imageshards.transforms.elements import BuildError, Problem, to_bytes
+from imageshards.transforms.elements import BuildError, Problem, quoted, to_bytes
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.references.batch import RefBatch, binary_column, texts_of
 from imageshards.transforms.references.keys import (
@@ -172,7 +172,7 @@ class Annotator:
             if split in known:
                 continue
             if row not in problems:
-                what = f"split {split!r}" if split else "no split"
+                what = f"split {quoted(split)}" if split else "no split"
                 raise BuildError(
                     f"{refs.uris[row]}: {what}; it must be one of {', '.join(rule.names)} "
                     "(--split_names A,B specifies others)"

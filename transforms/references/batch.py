@@ -354,8 +354,10 @@ class RefBatch:
         if len({part.schema for part in rows}) > 1:
             tables = [pa.Table.from_batches([part]) for part in rows]
             table = pa.concat_tables(tables, promote_options="default")
-            return RefBatch(table.combine_chunks().to_batches()[0])
-        return RefBatch(pa.concat_batches(rows))
+        else:
+            table = pa.Table.from_batches(rows)
+        columns = [column.combine_chunks() for column in table.columns]
+        return RefBatch(pa.RecordBatch.from_arrays(columns, schema=table.schema))
 
     def refs(self) -> Iterator[ImageRef]:
         """Yields the rows one by one, as `ImageRef`."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from imageshards.transforms.elements import DUPLICATE_PIXELS, BuildError, Problem
+from imageshards.transforms.elements import DUPLICATE_PIXELS, BuildError, Problem, quoted
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import BUCKET_BITS, BUCKETS, KEY_BITS
 
@@ -71,7 +71,7 @@ def mark_same_pixels(batch: RefBatch) -> RefBatch:
         if digest and uris[row] != uris[kept := first[digest]]:
             reason = f"the same pixels as {names[kept]}"
             if labels[row] != labels[kept]:
-                reason += f", whose label is {labels[kept]!r} and not {labels[row]!r}"
+                reason += f", whose label is {quoted(labels[kept])} and not {quoted(labels[row])}"
             problems[row] = Problem("dedupe", DUPLICATE_PIXELS, reason)
     return batch.with_problems(problems)
 
@@ -148,7 +148,8 @@ def _without_duplicates(batch: RefBatch, rows: np.ndarray) -> tuple[np.ndarray, 
 def _difference(first: _Row, second: _Row) -> str:
     for name, value in first.facts.items():
         if value != (other := second.facts[name]):
-            return f"named twice, with {name} {value!r} and {other!r}; the first is taken"
+            values = f"{quoted(value)} and {quoted(other)}"
+            return f"named twice, with {name} {values}; the first is taken"
     return ""
 
 
