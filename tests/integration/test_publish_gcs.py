@@ -61,3 +61,55 @@ def test_a_pointer_is_replaced_only_in_the_generation_that_was_read(
     )  # fmt: skip
     assert done.stdout.split() == ["True", "False", "True", "False"], done.stderr
     assert server.get("pointer") == b"3"
+
+
+PUBLISHERS = """
+import random, sys
+from concurrent.futures import ThreadPoolExecutor
+from imageshards.pipeline.publish import publish
+from imageshards.transforms.elements import BuildError
+
+base, seed = sys.argv[1], int(sys.argv[2])
+choice = random.Random(seed)
+
+def attempt(version, pointer, rollback, keep):
+    try:
+        publish(f"{base}/v{version}", pointer=pointer, rollback=rollback, keep_versions=keep)
+    except BuildError as error:
+        print(error)
+
+latest, stable = f"{base}/latest", "gs://bucket/other/stable"
+for version in (1, 2, 3):
+    for pointer in (latest, stable):
+        attempt(version, pointer, False, 0)
+with ThreadPoolExecutor(3) as threads:
+    for _ in range(3):
+        back = choice.randint(1, 3), choice.choice([latest, stable]), True, choice.randint(0, 1)
+        threads.submit(attempt, *back)
+    threads.submit(attempt, 4, latest, False, 1)
+"""
+
+
+def test_publishers_at_the_same_time_leave_no_pointer_to_a_deleted_version(
+    gcs: dict[str, str], server: GcsServer
+):
+    build = {"counts": {"records": 1, "rejects": 0, "bytes": 1}, "classes": [], "splits": {}}
+    server.delay = 0.005
+    try:
+        for seed in range(4):
+            for version in range(1, 5):
+                folder = f"race{seed}/v{version}"
+                server.put(f"{folder}/dataset_info.json", b'{"name": "x"}')
+                content = json.dumps({**build, "version": version}).encode()
+                server.put(f"{folder}/metadata/build.json", content)
+            done = subprocess.run(
+                [sys.executable, "-c", PUBLISHERS, f"gs://bucket/race{seed}", str(seed)],
+                capture_output=True, text=True, timeout=120, env={**os.environ, **gcs},
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            for pointer in (f"race{seed}/latest", "other/stable"):
+                named = json.loads(server.get(pointer))["uri"].removeprefix("gs://bucket/")
+                assert server.get(f"{named}/dataset_info.json"), f"{pointer} names {named}"
+            server.delete("other/stable")
+    finally:
+        server.delay = 0
