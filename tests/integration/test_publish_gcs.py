@@ -5,8 +5,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from gcs_server import GcsServer
+from gcs_server import Fault, GcsServer
 from helpers import imageshards
 
 
@@ -63,53 +64,30 @@ def test_a_pointer_is_replaced_only_in_the_generation_that_was_read(
     assert server.get("pointer") == b"3"
 
 
-PUBLISHERS = """
-import random, sys
-from concurrent.futures import ThreadPoolExecutor
-from imageshards.pipeline.publish import publish
-from imageshards.transforms.elements import BuildError
-
-base, seed = sys.argv[1], int(sys.argv[2])
-choice = random.Random(seed)
-
-def attempt(version, pointer, rollback, keep):
-    try:
-        publish(f"{base}/v{version}", pointer=pointer, rollback=rollback, keep_versions=keep)
-    except BuildError as error:
-        print(error)
-
-latest, stable = f"{base}/latest", "gs://bucket/other/stable"
-for version in (1, 2, 3):
-    for pointer in (latest, stable):
-        attempt(version, pointer, False, 0)
-with ThreadPoolExecutor(3) as threads:
-    for _ in range(3):
-        back = choice.randint(1, 3), choice.choice([latest, stable]), True, choice.randint(0, 1)
-        threads.submit(attempt, *back)
-    threads.submit(attempt, 4, latest, False, 1)
-"""
-
-
-def test_publishers_at_the_same_time_leave_no_pointer_to_a_deleted_version(
-    gcs: dict[str, str], server: GcsServer
-):
+def test_a_version_that_is_being_deleted_cannot_be_named(gcs: dict[str, str], server: GcsServer):
     build = {"counts": {"records": 1, "rejects": 0, "bytes": 1}, "classes": [], "splits": {}}
-    server.delay = 0.005
-    try:
-        for seed in range(4):
-            for version in range(1, 5):
-                folder = f"race{seed}/v{version}"
-                server.put(f"{folder}/dataset_info.json", b'{"name": "x"}')
-                content = json.dumps({**build, "version": version}).encode()
-                server.put(f"{folder}/metadata/build.json", content)
-            done = subprocess.run(
-                [sys.executable, "-c", PUBLISHERS, f"gs://bucket/race{seed}", str(seed)],
-                capture_output=True, text=True, timeout=120, env={**os.environ, **gcs},
-            )  # fmt: skip
-            assert done.returncode == 0, done.stderr
-            for pointer in (f"race{seed}/latest", "other/stable"):
-                named = json.loads(server.get(pointer))["uri"].removeprefix("gs://bucket/")
-                assert server.get(f"{named}/dataset_info.json"), f"{pointer} names {named}"
-            server.delete("other/stable")
-    finally:
-        server.delay = 0
+    for version in range(1, 5):
+        server.put(f"race/v{version}/dataset_info.json", b'{"name": "x"}')
+        content = json.dumps({**build, "version": version}).encode()
+        server.put(f"race/v{version}/metadata/build.json", content)
+
+    def publish(version: int, *options: str) -> str:
+        return imageshards("publish", f"gs://bucket/race/v{version}", *options, **gcs).stderr
+
+    stable = "--pointer=gs://bucket/other/stable"
+    for version in (1, 2, 3):
+        assert publish(version) + publish(version, stable) == ""
+    said = []
+
+    def delete_late(handler: Any, head: bytes, body: bytes) -> None:
+        """Deletes the file after another publisher has tried to go back to the version."""
+        said.append(publish(1, stable, "--rollback"))
+        server.delete("race/v1/dataset_info.json")
+        handler.connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    with server.failing(Fault(delete_late, requests="DELETE .*v1.*dataset_info", times=1)):
+        assert publish(4, "--keep_versions=1") == ""
+    named = json.loads(server.get("other/stable"))["version"]
+    assert "dataset_info.json" in server.contents(f"race/{named}")
+    (line,) = said
+    assert line.startswith("imageshards: gs://bucket/race/v1: another publish deletes this version")
