@@ -17,9 +17,11 @@ $(VENV)/made: pyproject.toml setup.py $(FOLDERS)
 demo: env
 	$(BIN)/python -m imageshards.launch.demo demo
 
+PYTEST_UNITS := $(BIN)/pytest tests --numprocesses logical --maxprocesses 8 --dist worksteal \
+    --ignore tests/integration --ignore tests/airflow
+
 test: env
-	$(BIN)/pytest tests --numprocesses logical --maxprocesses 8 --dist worksteal \
-	    --ignore tests/integration --ignore tests/airflow
+	$(PYTEST_UNITS) -m 'not slow'
 
 # make test-python PYTHON=python3.13: the same tests with another version of Python.
 test-python:
@@ -76,6 +78,7 @@ check: env
 	$(BIN)/hadolint launch/dataflow/Dockerfile
 
 integration: env
+	$(PYTEST_UNITS) -m slow
 	$(BIN)/pytest -rs tests/integration --ignore tests/integration/test_torch.py
 
 # Beam runners for tests and benchmarks; needs Java, Maven and Go.

@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from imageshards.launch.training.tpu import has_tpu
 from imageshards.launch.training.training import Data, Options, Result, divide, log, run_loop
 from imageshards.reader.tensorflow.dataset import ImageDataset
+from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
 
 Tree = Any
@@ -321,4 +322,4 @@ def _checkpoints(options: Options) -> list[str]:
     folder = options.path("checkpoints")
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     kept = sorted(name for name in names if name.startswith("step-") and name.endswith(".npz"))
-    return [f"{folder}/{name}" for name in kept]
+    return [storage.join(folder, name) for name in kept]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 from helpers import IMAGESHARDS, contents, image_bytes, imageshards, names, write_images
-from web_server import WebServer, reply, running
+from web_server import WebServer, reply, running, status
 
 from imageshards.pipeline.options.beam_arguments import ignored_options
 
@@ -178,9 +178,23 @@ def test_a_failed_build_prints_one_line(engine: list[str], tmp_path: Path):
     lines = [line for line in done.stderr.splitlines() if not is_progress(line)]
     assert done.returncode == 1
     assert len(lines) == 1, done.stderr
-    assert "1 of 4 images (25.0%) were rejected" in lines[0]
+    assert "1 of 4 images (25.0%) was rejected" in lines[0]
     assert "1 NotAnImage, such as" in lines[0]
     assert not (out / "dataset_info.json").exists()
+
+
+def test_flink_reads_no_image_again_if_too_many_were_rejected(
+    flink: list[str], web: WebServer, tmp_path: Path
+):
+    web.pages = {"/good.jpg": image_bytes(1), "/busy.jpg": status(500)}
+    (tmp_path / "list.txt").write_text("".join(f"{web.url}{path}\n" for path in web.pages))
+    done = imageshards(
+        "build", "--input", tmp_path / "list.txt", "--output", tmp_path / "out", "--num_shards=1",
+        "--labels=none", "--web_retries=0", "--allow_private_hosts", *flink,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "1 of 2 images (50.0%) were rejected" in done.stderr.splitlines()[-1]
+    assert web.requests == {"/good.jpg": 1, "/busy.jpg": 1}, "the restarted job read them again"
 
 
 def is_progress(line: str) -> bool:
@@ -252,6 +266,7 @@ def halfway(web: WebServer, tmp_path: Path) -> tuple[Gate, list[str], dict[str, 
     listed = tmp_path / "list.txt"
     listed.write_text("".join(f"{web.url}{path}\n" for path in web.pages))
     options = ["build", f"--input={listed}", "--num_shards=2", "--name=x", "--web_timeout=300"]
+    options.append("--allow_private_hosts")
     done = imageshards(*options, "--output", tmp_path / "local")
     assert done.returncode == 0, done.stderr
     gate = web.pages["/c1/7.jpg"] = Gate(image_bytes(7))

@@ -373,6 +373,7 @@ def _options(params: Mapping[str, Any], run: Any, timezone: str, name: str) -> d
     texts = {"{date}": day.isoformat(), "{time}": local.strftime("%Y%m%dT%H%M%S")}
     return {
         "name": name,
+        **_base_uri(params),
         **params["options"],
         "input": [
             _filled(text, {**texts, "{date}": one.isoformat()})
@@ -381,6 +382,15 @@ def _options(params: Mapping[str, Any], run: Any, timezone: str, name: str) -> d
         ],
         "output": _filled(params["output"], texts),
     }
+
+
+def _base_uri(params: Mapping[str, Any]) -> dict[str, str]:
+    """Names images by their date too, if the images of several dates are inputs of one build."""
+    dated = [text.partition("{date}")[0] for text in params["input"] if "{date}" in text]
+    folders = {text.rpartition("/")[0] for text in dated}
+    if not params["since"] or len(folders) != 1 or "" in folders:
+        return {}
+    return {"base_uri": folders.pop()}
 
 
 def _days(text: str, since: str | None, day: date) -> list[date]:
