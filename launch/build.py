@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from imageshards.launch import logs
 from imageshards.launch.load import WORKER_SETTINGS, hidden, load_beam
+from imageshards.launch.process import advice
 from imageshards.launch.terminal import complain, show
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.job.failures import JobError
@@ -50,14 +51,17 @@ def run(args: Namespace, begin: float) -> int:
     options: BuildOptions = options_from(args)
     command = command_options_from(args)
     spec = BuildSpec(options)  # reports wrong combinations before Beam is loaded
+    if command.dry_run:
+        return _forecast(args, options, command)
     beam_arguments = with_runner([*args.beam_arguments, *beam_labels(args.labels)])
     workers = worker_processes(options, command, beam_arguments)
     wait = waits(command, beam_arguments)
     with _completed(beam_arguments, spec) as complete:
         if workers != 1 and options.execution.writer == "shard":
-            from imageshards.transforms.shards.workers import start_server
+            from imageshards.transforms.shards.workers import pool_problem, start_server
 
-            start_server()  # the server process starts while Beam is loaded
+            if not pool_problem():
+                start_server()  # the server process starts while Beam is loaded
         if args.own_process:
             load_beam(lean=is_in_process(complete))
             logs.set_up(verbose=command.verbose)
@@ -68,6 +72,23 @@ def run(args: Namespace, begin: float) -> int:
         # Beam would import IPython to find out whether this is a notebook.
         with hidden(("IPython",) if args.own_process else ()):
             return _launch(options, command, complete, workers, begin if wait else None)
+
+
+def _forecast(args: Namespace, options: BuildOptions, command: CommandOptions) -> int:
+    """Prints what the build would do, whichever runner it would use."""
+    if args.own_process:
+        load_beam(lean=True)
+        logs.set_up(verbose=command.verbose)
+    check_beam_arguments(args.beam_arguments)
+    from imageshards.pipeline.job.forecast import forecast
+
+    with hidden(("IPython",) if args.own_process else ()):
+        try:
+            return show(forecast(options), json=command.json)
+        except JobError as error:
+            if command.verbose:
+                print(error.details, file=sys.stderr)
+            return complain(str(error), 1)
 
 
 @contextmanager
@@ -125,7 +146,7 @@ def _launch(
     except JobError as error:
         if command.verbose:
             print(error.details, file=sys.stderr)
-        return complain(str(error), 1)
+        return complain(f"{error}{advice(str(error))}", 1)
     except KeyboardInterrupt:
         if not submitted:
             raise

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from imageshards.launch import process
 from imageshards.launch.commands import COMMANDS
 from imageshards.launch.terminal import complain
 from imageshards.pipeline.options.parser import Parser, refuse
@@ -24,9 +25,10 @@ _DESCRIPTION = (
 
 def entry() -> NoReturn:
     """Runs the console command and ends the process."""
+    process.use_utf8()
+    process.open_streams()
     code = main(own_process=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    process.flush_streams()
     if "apache_beam.runners.portability.portable_runner" in sys.modules:
         sys.exit(code)  # Beam may have started servers, which end with this process
     # Unloading Beam's modules would take 0.3 s and has no use.
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str] | None = None, *, own_process: bool = False) -
 
 def _report(error: Exception, *, verbose: bool) -> int:
     """Prints an error as one line and returns the exit code; raises it if it is unexpected."""
-    from imageshards.transforms.elements import BuildError, UsageError
+    from imageshards.transforms.elements import BuildError, UsageError, shortened
 
     if isinstance(error, UsageError):
         return complain(str(error), 2)
@@ -73,7 +75,10 @@ def _report(error: Exception, *, verbose: bool) -> int:
 
     if isinstance(error, CorruptRecord):
         return complain(f"{error}; run imageshards verify on the data set", 1)
-    return complain(f"{type(error).__name__}: {error} (--verbose shows the traceback)", 1)
+    message = f"{type(error).__name__}: {error}"
+    if limit := process.advice(message):
+        return complain(f"{shortened(message)}{limit}", 1)
+    return complain(f"{message} (--verbose shows the traceback)", 1)
 
 
 def _parser(arguments: list[str]) -> tuple[Parser, dict[str, Parser]]:
@@ -116,6 +121,8 @@ def _dispatch(arguments: list[str], own_process: bool) -> int:
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
+    if problem := process.folder_problem():
+        refuse(problem)
     command = COMMANDS[args.command]
     args.own_process, args.beam_arguments = own_process, rest
     if rest and not command.takes_beam_arguments:
@@ -124,6 +131,11 @@ def _dispatch(arguments: list[str], own_process: bool) -> int:
         from imageshards.transforms.images.silence import silence_pillow
 
         silence_pillow()
+    from imageshards.transforms import storage
+
+    # `build` and `fingerprint` accept an option several times; its last value counts.
+    project = getattr(args, "billing_project", "")
+    storage.bill(project if isinstance(project, str) else "".join(project[-1:]))
     return command.run(args)
 
 

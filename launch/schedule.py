@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from imageshards.launch.terminal import add_common, count, show
 
@@ -11,7 +11,9 @@ def declare_fingerprint(parser: ArgumentParser) -> None:
     """Adds the arguments of `imageshards fingerprint`."""
     from imageshards.pipeline.options.command_line import add_options
 
-    parser.add_argument("--skip_missing", action="store_true", help="skip inputs without any image")
+    parser.add_argument(
+        "--skip_missing", action="store_true", help="skip inputs without any image or text"
+    )
     add_options(parser)
 
 
@@ -27,14 +29,22 @@ def declare_publish(parser: ArgumentParser) -> None:
         help="delete all published versions but the N latest and this one (default: 0, keep all)",
     )  # fmt: skip
     parser.add_argument(
-        "--fingerprint", default="", metavar="HEX",
-        help="the digest that imageshards fingerprint printed",
+        "--fingerprint", type=_digest, default="", metavar="HEX",
+        help="the digest that imageshards fingerprint printed, 64 hexadecimal digits",
     )  # fmt: skip
     parser.add_argument(
         "--rollback", action="store_true",
         help="change the pointer even if it names a later version",
     )  # fmt: skip
     add_common(parser)
+
+
+def _digest(text: str) -> str:
+    if text and (len(text) != 64 or set(text) - set("0123456789abcdef")):
+        raise ArgumentTypeError(
+            f"expected the 64 hexadecimal digits that imageshards fingerprint prints, not {text!r}"
+        )
+    return text
 
 
 def fingerprint(args: Namespace) -> int:
@@ -56,8 +66,8 @@ def fingerprint(args: Namespace) -> int:
         inputs.input,
         spec.settings,
         include_all=inputs.include_all,
-        exclude=spec.layout.root,
         skip_missing=args.skip_missing,
+        text_unit=spec.text_unit,
     )
     state, version = "empty", ""
     if found.files:
@@ -67,17 +77,17 @@ def fingerprint(args: Namespace) -> int:
         print(json.dumps(result))
     else:
         files = counted(found.files, "file")
-        text = _DESCRIPTIONS[state]
-        print(f"{found.digest}  {files}, {found.bytes / 1e6:,.1f} MB: {text} {version}".rstrip())
+        text = _DESCRIPTIONS[state].format(version=version, noun=spec.schema.noun)
+        print(f"{found.digest}  {files}, {found.bytes / 1e6:,.1f} MB: {state}, {text}")
     return 0
 
 
 _DESCRIPTIONS = {
-    "new": "to be built:",
-    "unchanged": "nothing changed since",
-    "done": "already published:",
-    "changed": "published from other inputs:",
-    "empty": "no image found",
+    "new": "{version} is to be built",
+    "unchanged": "nothing changed since {version}",
+    "done": "{version} is published",
+    "changed": "{version} was published from other inputs",
+    "empty": "no {noun} found",
 }
 
 

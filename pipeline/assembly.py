@@ -13,7 +13,7 @@ from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.pipeline.validation import check_combinations
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.elements import BuildError, UsageError, quoted
 from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.inputs.fetch import ImageReader
@@ -21,9 +21,11 @@ from imageshards.transforms.inputs.kind import ListingOptions, RecordKeys, TextU
 from imageshards.transforms.records.columns import FeatureColumn, channels_of, schema_of
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.annotate import Annotator
+from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
 from imageshards.transforms.shards.encoder import ImageEncoder
+from imageshards.transforms.shards.failure import Failures
 from imageshards.transforms.shards.layout import Layout
 from imageshards.transforms.storage.web import WebOptions
 
@@ -34,12 +36,14 @@ class BuildSpec:
 
     Attributes:
       options: of the build.
+      job: identifies the job for a runner that retries what fails; empty: it does not retry.
 
     Raises:
       UsageError: a rule is malformed, or options exclude each other.
     """
 
     options: BuildOptions
+    job: str = ""
 
     def __post_init__(self) -> None:
         try:
@@ -63,17 +67,17 @@ class BuildSpec:
             labels=LabelRule.parse(labels.labels),
             splits=SplitRule.parse(splits.splits, splits.split_names),
             groups=GroupRule.parse(splits.group_by),
-            base=self.base,
             features=tuple(
                 FeatureColumn.parse(text)
                 for text in self.options.records.features_from
                 if text != AUTO
             ),
+            roots=Roots(base=self.base),
         )
 
     @property
     def base(self) -> str:
-        """The beginning of URIs that is neither hashed nor recorded."""
+        """The folder of `--base_uri`, with a slash at its end; empty: none."""
         base_uri = self.options.inputs.base_uri
         return storage.normalize(base_uri).rstrip("/") + "/" if base_uri else ""
 
@@ -121,6 +125,7 @@ class BuildSpec:
             file_format=self.options.records.file_format,
             noun=self.schema.noun,
             record_bytes=self._pixel_bytes,
+            max_bytes=self.options.images.max_bytes,
         )
 
     @cached_property
@@ -175,7 +180,6 @@ class BuildSpec:
         return ImageEncoder(
             self.schema,
             self.rules,
-            self.base,
             self.reader,
             self.annotator.features,
             unit_range=self.options.records.pixel_range == "0..1",
@@ -187,7 +191,11 @@ class BuildSpec:
         """Reads the bytes of images."""
         inputs = self.options.inputs
         web = WebOptions(
-            inputs.user_agent, inputs.web_timeout, inputs.web_retries, inputs.requests_per_host
+            inputs.user_agent,
+            inputs.web_timeout,
+            inputs.web_retries,
+            inputs.requests_per_host,
+            inputs.allow_private_hosts,
         )
         return ImageReader(inputs.image_key, web)
 
@@ -206,7 +214,6 @@ class BuildSpec:
             columns=self.annotator.columns,
             uri_column=inputs.uri_column,
             include_all=inputs.include_all,
-            output=self.layout.root,
             scratch=self.layout.state,
             record_keys=RecordKeys(inputs.image_key, inputs.label_key, inputs.name_key),
             text_unit=self.text_unit,
@@ -215,12 +222,17 @@ class BuildSpec:
     @cached_property
     def layout(self) -> Layout:
         """The paths of the data set's files."""
-        return Layout(storage.normalize(self.options.output.output))
+        return Layout(self.options.output.output)
+
+    @property
+    def failures(self) -> Failures:
+        """Where the job's failure is recorded."""
+        return Failures(self.layout, self.job)
 
     @property
     def dataset_name(self) -> str:
         """The name in dataset_info.json."""
-        folder = os.path.basename(self.layout.root.rstrip("/"))
+        folder = os.path.basename(self.layout.root)
         return self.options.output.name or default_name(folder)
 
 
@@ -253,6 +265,6 @@ def _read_class_names(uri: str, with_texts: bool) -> tuple[tuple[str, str], ...]
     seen: set[str] = set()
     for number, name in enumerate(names, 1):
         if name in seen:
-            raise BuildError(f"--class_names {uri}: line {number} repeats {name!r}")
+            raise BuildError(f"--class_names {uri}: line {number} repeats {quoted(name)}")
         seen.add(name)
     return tuple((name, text or name) for name, _, text in rows)

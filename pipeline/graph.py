@@ -37,7 +37,9 @@ def build(
       sources: the inputs, if they are already identified.
     """
     inputs = spec.options.inputs.input if sources is None else sources
-    references = root | "Read" >> ReadReferences(inputs, spec.annotator, spec.listing)
+    references = root | "Read" >> ReadReferences(
+        inputs, spec.annotator, spec.listing, spec.failures
+    )
     _ = references | "Dataset" >> WriteDataset(spec, workers)
 
 
@@ -62,7 +64,7 @@ class WriteDataset(beam.PTransform):  # type: ignore[misc]
         if spec.options.images.dedupe == "pixels":
             batches = references.batches | "Dedupe" >> TakePixelsOnce(spec.encoder)
             references = references._replace(batches=batches)
-        groups, planned = references | "Shuffle" >> ShuffleReferences(spec.planner)
+        groups, planned = references | "Shuffle" >> ShuffleReferences(spec.planner, spec.failures)
         # groups: (bucket, split -> sorted references); planned: one plan
         plan = AsSingleton(planned | "Claim" >> beam.Map(claim, spec).with_output_types(Plan))
         if spec.options.execution.writer == "shard":

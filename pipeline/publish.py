@@ -8,30 +8,38 @@ Versions are ordered by their names; numbers in names are compared as numbers, s
 counters work. The pointer is replaced atomically. It names versions of one data set only: those
 built with the same --name, or without --name in folders whose names differ in their numbers alone.
 
-Publishing writes the pointer, then the mark, then deletes old versions. After an interruption the
-version counts as not published, and publishing it again does the rest.
+Publishing reserves the version, writes the pointer, then the mark, then deletes old versions. After
+an interruption the version counts as not published, and publishing it again does the rest.
+`marks.py` has the protocol by which no pointer ever names a deleted version.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
 
 from imageshards.pipeline.assembly import default_name
 from imageshards.pipeline.claim import clear
+from imageshards.pipeline.marks import (
+    TRIES,
+    Mark,
+    Reservation,
+    bury,
+    check_complete,
+    condemn,
+    locked,
+    read_mark,
+)
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, counted
 from imageshards.transforms.shards.layout import Layout, read_json, to_json
 
 POINTER = "latest"
-_TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,8 @@ def publish(
     files in their folders are kept.
 
     If several versions are published at the same time, the latest one wins, on Cloud Storage and on
-    local filesystems that support locks.
+    local filesystems that support locks. A version is not deleted while a pointer names it, or
+    while it is being published with any pointer.
 
     Args:
       folder: a complete data set.
@@ -117,20 +126,26 @@ def publish(
     >>> publish("dataset", keep_versions=7).latest
     'dataset'
     """
-    layout = Layout(storage.normalize(folder).rstrip("/"))
+    layout = Layout(folder)
     base = layout.root.rpartition("/")[0]
     pointer = storage.normalize(pointer) if pointer else storage.join(base, POINTER)
-    with _locked(pointer.rpartition("/")[0]):
+    with locked(pointer.rpartition("/")[0]):
         before = _published(layout) or {}
         document = _describe(layout, fingerprint or before.get("fingerprint", ""))
-        latest = _update(pointer, document, rollback)
-        mark = {
-            "fingerprint": document["fingerprint"],
-            "build": _digest(layout.build),
-            "name": document["name"],
-            "pointers": sorted({*before.get("pointers", ()), _relative(pointer, base)}),
-        }
-        layout.write(layout.uri("published"), to_json(mark))
+        reservation = Reservation(layout, pointer)
+        try:
+            latest = _update(pointer, document, rollback)
+        except BaseException:
+            reservation.release()
+            raise
+        reservation.publish(
+            {
+                "fingerprint": document["fingerprint"],
+                "build": _digest(layout.build),
+                "name": document["name"],
+                "pointers": [_relative(pointer, base)],
+            }
+        )
         deleted: tuple[str, ...] = ()
         if keep_versions:
             deleted = _delete_old(layout, document["name"], latest, pointer, keep_versions)
@@ -139,8 +154,7 @@ def publish(
 
 def _describe(layout: Layout, fingerprint: str) -> dict[str, Any]:
     """Returns the content of a pointer file for a version."""
-    if not storage.exists(layout.dataset_info):
-        raise BuildError(f"{layout.root}: no complete data set there; run its build command first")
+    check_complete(layout)
     build = read_json(layout.build)
     info = read_json(layout.dataset_info)
     if not build or not info:
@@ -172,7 +186,7 @@ def state_of(folder: str, fingerprint: str, name: str) -> tuple[str, str]:
       these inputs. `changed`: it is published and was built from other inputs. `unchanged`: the
       previous version, which is returned, was built from the same inputs.
     """
-    layout = Layout(storage.normalize(folder).rstrip("/"))
+    layout = Layout(folder)
     base, _, version = layout.root.rpartition("/")
     mark = _published(layout)
     if mark is not None:
@@ -188,10 +202,11 @@ def state_of(folder: str, fingerprint: str, name: str) -> tuple[str, str]:
 def versions(base: str) -> list[str]:
     """Returns the names of the published versions in a folder, of any data set, oldest first."""
     if not storage.is_local(base):
-        tail = Layout("").uri("published")
-        marks = [uri for uri, *_ in storage.match(f"{base}/*{tail}")]
-        names = [uri.removeprefix(f"{base}/").removesuffix(tail) for uri in marks]
-        return sorted((name for name in names if "/" not in name), key=_sort_key)
+        pattern = Layout(storage.join(base, "*")).uri("published")
+        beginning, _, end = pattern.rpartition("*")
+        marks = [uri for uri, *_ in storage.match(pattern)]
+        names = [uri.removeprefix(beginning).removesuffix(end) for uri in marks]
+        return sorted(names, key=_sort_key)
     names = []
     with suppress(FileNotFoundError), os.scandir(base) as entries:
         for entry in entries:
@@ -202,22 +217,10 @@ def versions(base: str) -> list[str]:
     return sorted(names, key=_sort_key)
 
 
-@contextmanager
-def _locked(folder: str) -> Iterator[None]:
-    """Holds a lock on a local folder, so that pointers in it are replaced one at a time."""
-    with ExitStack() as held:
-        if storage.is_local(folder):
-            with suppress(OSError):  # no such folder, or a filesystem without locks
-                file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-                held.callback(os.close, file)
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _update(pointer: str, document: dict[str, Any], rollback: bool) -> str:
     """Writes a version to the pointer unless it names a later one; returns the version it names."""
     version = str(document["version"])
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         current, stamp = _read_pointer(pointer)
         if current and storage.exists(Layout(current["uri"]).dataset_info):
             theirs = str(current.get("name"))
@@ -263,7 +266,7 @@ def _family(name: str, version: str) -> str:
 
 def _relative(pointer: str, base: str) -> str:
     """Returns a pointer's path relative to its versions, so that both can be moved together."""
-    return pointer.removeprefix(f"{base}/")
+    return pointer.removeprefix(storage.join(base, ""))
 
 
 def _sort_key(version: str) -> list[tuple[int, str]]:
@@ -278,50 +281,45 @@ def _sort_key(version: str) -> list[tuple[int, str]]:
 
 def _published(layout: Layout) -> dict[str, Any] | None:
     """Returns the mark of a version; None if its present build is not published."""
-    mark = read_json(layout.uri("published"))
-    if not mark or not storage.exists(layout.dataset_info):
-        return None
-    return mark if mark.get("build") == _digest(layout.build) else None
+    mark = read_mark(layout)
+    return mark if _has_published(layout, mark) and not mark.get("deleting") else None
+
+
+def _has_published(layout: Layout, mark: Mark) -> bool:
+    """Returns whether a mark is that of a version's present build, which is complete."""
+    complete = bool(mark) and storage.exists(layout.dataset_info)
+    return complete and mark.get("build") == _digest(layout.build)
 
 
 def _delete_old(mine: Layout, name: str, latest: str, pointer: str, keep: int) -> tuple[str, ...]:
     """Deletes old versions that were published with this pointer and that no pointer names."""
     base, _, version = mine.root.rpartition("/")
     family = _family(name, version)
-    old, obsolete = [], []
+    old, obsolete, deleted = [], [], []
     for before in versions(base):
         layout = Layout(storage.join(base, before))
-        mark = read_json(layout.uri("published")) or {}
+        mark = read_mark(layout)
         if (
             _sort_key(before) >= _sort_key(latest)
             or _family(mark.get("name", ""), before) != family
             or _relative(pointer, base) not in mark.get("pointers", ())
         ):
             continue
-        if _published(layout):
-            old.append((layout, mark))
+        if _has_published(layout, mark):
+            old.append(layout)
         elif mark.get("deleting") and not storage.exists(layout.dataset_info):
             obsolete.append(layout)  # with a dataset_info.json, it has been built again
-    for layout, mark in old[: max(len(old) - keep + 1, 0)]:
-        if layout != mine and not _is_named(layout, mark["pointers"]):
-            layout.write(layout.uri("published"), to_json({**mark, "deleting": True}))
-            obsolete.append(layout)
-    for layout in obsolete:
+    for layout in [*old[: max(len(old) - keep + 1, 0)], *obsolete]:
+        if layout == mine or not (token := condemn(layout)):
+            continue
         clear(layout)
         # The mark is deleted last, so that an interrupted deletion is resumed.
-        storage.delete([layout.uri("published")])
-        if storage.is_local(base):
+        if bury(layout, token) and storage.is_local(base):
             for folder in (layout.index_folder, layout.state, layout.metadata, layout.root):
                 with suppress(OSError):  # not empty
                     os.rmdir(folder)
-    return tuple(sorted((layout.root.rpartition("/")[2] for layout in obsolete), key=_sort_key))
-
-
-def _is_named(layout: Layout, pointers: list[str]) -> bool:
-    """Returns whether one of the version's pointers names it now."""
-    base = layout.root.rpartition("/")[0]
-    uris = [uri if "/" in uri else storage.join(base, uri) for uri in pointers]
-    return any((read_json(uri) or {}).get("uri") == layout.root for uri in uris)
+        deleted.append(layout.root.rpartition("/")[2])
+    return tuple(sorted(deleted, key=_sort_key))
 
 
 def _digest(uri: str) -> str:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from imageshards.pipeline import graph
 from imageshards.pipeline.assembly import BuildSpec
+from imageshards.pipeline.job import access
 from imageshards.pipeline.job.failures import JobEnded, JobError, job_error
 from imageshards.pipeline.job.preflight import prepare
 from imageshards.pipeline.job.progress import Progress
 from imageshards.pipeline.job.submission import Submission, submission_of
 from imageshards.pipeline.job.summary import Summary
+from imageshards.pipeline.options.beam_arguments import is_dataflow, is_local_runner
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
@@ -55,8 +59,10 @@ def run(
       JobError: the build started and failed.
     """
     begin = time.perf_counter() if begin is None else begin
-    spec, sources = prepare(options)
+    spec, sources = prepare(options, reads_local_files=not is_dataflow(beam_arguments))
     beam_options = _CachedOptions(list(beam_arguments))
+    spec = replace(spec, job=_job(beam_arguments, beam_options))
+    finished = _finished_shards(spec.layout)
     job = None
     try:
         if announce:
@@ -81,7 +87,7 @@ def run(
         build,
         output=spec.layout.root,
         noun=spec.schema.noun,
-        resumed=_count_resumed(spec.layout),
+        resumed=len(finished.items() & _finished_shards(spec.layout).items()),
         seconds=time.perf_counter() - begin,
     )
 
@@ -98,8 +104,9 @@ def submit(options: BuildOptions, beam_arguments: Sequence[str]) -> Submission:
       BuildError: the build cannot start.
       JobError: the service did not accept the job.
     """
-    spec, sources = prepare(options)
+    spec, sources = prepare(options, reads_local_files=not is_dataflow(beam_arguments))
     beam_options = _CachedOptions(list(beam_arguments))
+    spec = replace(spec, job=_job(beam_arguments, beam_options))
     try:
         job = submission_of(_start(spec, sources, beam_options, 1), beam_options, spec.layout.root)
     except UsageError:
@@ -122,10 +129,18 @@ class _CachedOptions(PipelineOptions):  # type: ignore[misc]
         return views[cls]
 
 
+def _job(beam_arguments: Sequence[str], options: PipelineOptions) -> str:
+    """Returns the identity of the job; empty for local runners, which do not retry what fails."""
+    # All jobs of a template would have the same one.
+    is_template = options.view_as(GoogleCloudOptions).template_location
+    return "" if is_template or is_local_runner(beam_arguments) else uuid.uuid4().hex
+
+
 def _start(
     spec: BuildSpec, sources: Sequence[InputKind], options: PipelineOptions, workers: int | None
 ) -> Any:
     """Builds the graph and runs it; returns at its end, or when a service has accepted the job."""
+    access.carry(spec.options.inputs.billing_project, options)
     try:
         pipeline = beam.Pipeline(options=options)
     except ValueError as error:
@@ -147,13 +162,10 @@ def _wait(result: PipelineResult) -> None:
         raise
 
 
-def _count_resumed(layout: Layout) -> int:
-    """Counts the shards of earlier runs: they are older than plan.json, which each run writes."""
-    stamps = {entry.name: entry.changed for entry in storage.entries_in(layout.state)}
-    plan = stamps.get(layout.plan.rpartition("/")[2], 0)
-    return sum(
-        name.endswith(".json")
-        and parse_shard_name(name.removesuffix(".json")) is not None
-        and stamp < plan
-        for name, stamp in stamps.items()
-    )
+def _finished_shards(layout: Layout) -> dict[str, int]:
+    """Returns the names of the states of finished shards, and when each was written."""
+    return {
+        entry.name: entry.changed
+        for entry in storage.entries_in(layout.state)
+        if entry.name.endswith(".json") and parse_shard_name(entry.name.removesuffix(".json"))
+    }

@@ -52,18 +52,19 @@ def schema_of(source: str | Schema) -> Schema:
         return source
     if source in SCHEMAS:
         return SCHEMAS[source]
-    root = storage.normalize(source)
+    root = storage.folder_uri(source)
     if storage.exists(storage.join(root, "metadata", "build.json")):
         return open_dataset(source).schema
+    features = storage.join(root, "features.json")
     try:
-        with storage.open_read(storage.join(root, "features.json")) as file:
+        with storage.open_read(features) as file:
             return schema_from_features(json.load(file))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BuildError(
             f"{source}: neither a data set nor a schema; there are {', '.join(SCHEMAS)}"
         ) from error
     except ValueError as error:
-        raise BuildError(f"{root}/features.json is damaged: {error}") from error
+        raise BuildError(f"{features} is damaged: {error}") from error
 
 
 def parse_spec(schema: str | Schema) -> dict[str, Any]:

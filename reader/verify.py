@@ -15,7 +15,7 @@ from typing import BinaryIO, Literal, cast
 from imageshards.reader import parse
 from imageshards.reader.dataset import Dataset, Shard, open_dataset
 from imageshards.transforms import storage
-from imageshards.transforms.elements import ShardId, UsageError, counted
+from imageshards.transforms.elements import ShardId, UsageError, counted, quoted
 from imageshards.transforms.images import validate
 from imageshards.transforms.records import example
 from imageshards.transforms.records.container import CorruptRecord, parse_index
@@ -196,7 +196,8 @@ def _layout_problems(dataset: Dataset) -> Iterator[str]:
     known = {os.path.basename(shard.uri) for shard in dataset.shards}
     for name in storage.names_in(layout.root):
         if is_shard_like(name) and name not in known:
-            yield f"{layout.root}/{name}: not of this data set, but readers' patterns match it"
+            uri = storage.join(layout.root, name)
+            yield f"{uri}: not of this data set, but readers' patterns match it"
     lengths: dict[str, list[int]] = {}
     for shard in dataset.shards:
         lengths.setdefault(shard.id.split, []).append(shard.records)
@@ -345,8 +346,8 @@ def _problem_of(dataset: Dataset, inspect: Inspect, record: Record) -> Problem |
         if text_key := schema.key_of("synset") or schema.key_of("class_text"):
             text = record.first(text_key, b"").decode("utf-8", "replace")
             if text != dataset.classes[label]:
-                name = dataset.classes[label]
-                return Problem(f"its class is called {text!r}, but class {label} is {name!r}")
+                name = quoted(dataset.classes[label])
+                return Problem(f"its class is called {quoted(text)}, but class {label} is {name}")
     return None
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import unquote
+
+import pytest
+
+from imageshards.transforms.storage.web import _pools
 
 Page = Callable[[BaseHTTPRequestHandler], None]
 
@@ -128,6 +134,36 @@ def after(failures: int, failure: Page, body: bytes) -> Page:
             failure(handler)
 
     return page
+
+
+class Internet:
+    """Host names with public addresses, which lead to a local web server.
+
+    Attributes:
+      answers: host -> the addresses that its name server returns, in turn; the last answer stays.
+      connected: the addresses that were connected to, in order.
+    """
+
+    def __init__(self, server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answers: dict[str, list[list[str]]] = {}
+        self.connected: list[str] = []
+        _pools.cache_clear()  # connections that an earlier test has left open
+        resolve, connect = socket.getaddrinfo, socket.socket.connect
+        local = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+
+        def answer(host: str, port: int, *rest: Any, **named: Any) -> list[Any]:
+            answers = self.answers.get(host)
+            if not answers:
+                return resolve(host, port, *rest, **named)
+            found = answers.pop(0) if len(answers) > 1 else answers[0]
+            return [line for address in found for line in resolve(address, port, *rest, **named)]
+
+        def route(sock: socket.socket, address: Any) -> None:
+            self.connected.append(address[0])
+            connect(sock, local)
+
+        monkeypatch.setattr(socket, "getaddrinfo", answer)
+        monkeypatch.setattr(socket.socket, "connect", route, raising=False)
 
 
 @contextmanager

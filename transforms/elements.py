@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,6 +27,39 @@ def counted(number: int, noun: str) -> str:
     """
     plural = "es" if noun.endswith("s") else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"
+
+
+_SHOWN = 80
+"""The most characters of a user's or a server's data that a message quotes."""
+
+
+def shortened(text: str) -> str:
+    """A text for messages, cut to 80 characters."""
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def quoted(value: object) -> str:
+    """A value of a user's data for messages: its representation, cut to 80 characters.
+
+    >>> quoted("owl"), len(quoted(bytes(300_000)))
+    ("'owl'", 80)
+    """
+    # The representation of bytes is up to four times as long as they are.
+    return shortened(repr(value[:_SHOWN] if isinstance(value, str | bytes) else value))
+
+
+def enumerated(names: Iterable[str]) -> str:
+    """Names for messages, separated by commas: the first 20 of them.
+
+    >>> enumerated(["uri", "label"])
+    'uri, label'
+    """
+    every = list(names)
+    shown = ", ".join(map(shortened, every[:_NAMES]))
+    return shown + (f" and {len(every) - _NAMES:,} more" if every[_NAMES:] else "")
+
+
+_NAMES = 20
 
 
 def to_bytes(text: str) -> bytes:
@@ -73,8 +106,16 @@ class Problem:
 
 @dataclass(frozen=True)
 class Reject:
-    """An image that is not in the data set: one line of rejects.jsonl."""
+    """An image that is not in the data set: one line of rejects.jsonl.
 
+    Attributes:
+      name: name of the image.
+      uri: URI of the image.
+      split: the split that it would be in.
+      problem: why it is not in the data set.
+    """
+
+    name: str
     uri: str
     split: str
     problem: Problem
@@ -115,6 +156,10 @@ class ImageRef:
       problem: why the reference cannot become a record, or None.
       range: the bytes of another file that hold the image, or None if the image is a file.
       features: `FeatureColumn.source` -> value, for columns that become features, or None.
+      root: characters of the URI before the name.
+
+    >>> ImageRef("/photos/cat/1.jpg", root=8).name
+    'cat/1.jpg'
     """
 
     uri: str
@@ -124,6 +169,12 @@ class ImageRef:
     problem: Problem | None = None
     range: ByteRange | None = None
     features: Mapping[str, Any] | None = None
+    root: int = 0
+
+    @property
+    def name(self) -> str:
+        """The image's name in the data set: the URI below the input that contains it."""
+        return self.uri[self.root :]
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 
-from imageshards.transforms.inputs.kind import InputKind, ListingOptions, WorkUnit, list_references
+from imageshards.transforms.inputs.kind import (
+    InputKind,
+    ListingOptions,
+    WorkUnit,
+    list_references,
+    roots_of,
+)
 from imageshards.transforms.inputs.sources import identify
 from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import partition
 from imageshards.transforms.references.plan import Tally
+from imageshards.transforms.shards.failure import Failures
+from imageshards.transforms.shards.layout import Layout
 
 FLUSH_ROWS = 1 << 16
 """References that a worker collects before it emits them: about 500 for each bucket."""
@@ -54,8 +62,9 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
     Attributes:
       inputs: folders, glob patterns, manifests, archives, TFRecord files and images, as texts or as
         `identify` returns them. The constructor identifies texts, and drops repeated inputs.
-      annotator: adds labels, splits and keys.
+      annotator: adds labels, splits and keys. The constructor adds the roots of the inputs.
       options: how to list; `columns` is replaced by the columns of the annotator.
+      failures: where an error that a retry cannot mend is recorded; None: nowhere.
 
     Raises:
       BuildError: an input does not exist.
@@ -73,6 +82,7 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
     inputs: Sequence[str | InputKind]
     annotator: Annotator
     options: ListingOptions = field(default_factory=ListingOptions)
+    failures: Failures | None = None
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -82,6 +92,8 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
             source = identify(item, self.options.text_unit) if isinstance(item, str) else item
             sources.setdefault(source.uri, source)
         self.inputs = list(sources.values())
+        roots = roots_of(sources.values(), self.annotator.roots.base)
+        self.annotator = replace(self.annotator, roots=roots)
 
     def expand(self, root: beam.pvalue.PBegin) -> References:
         """Adds the transform to the root of a pipeline."""
@@ -92,7 +104,7 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
         )
         if len(self.inputs) > 1:
             units |= "Distribute" >> beam.Reshuffle()
-        listed = units | "List" >> beam.ParDo(_List(self.annotator, self.options)).with_outputs(
+        listed = units | "List" >> beam.ParDo(_List(self)).with_outputs(
             "tallies", main="batches"
         )  # (bucket, references); tallies: one for each unit
         return References(listed.batches, listed.tallies)
@@ -107,13 +119,24 @@ def _units(_: bytes, inputs: Sequence[InputKind], options: ListingOptions) -> It
         yield from source.units(options)
 
 
+_Output: TypeAlias = tuple[int, RefBatch] | beam.pvalue.TaggedOutput
+
+
 class _List(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, annotator: Annotator, options: ListingOptions) -> None:
-        self._annotator = annotator
-        self._options = options
+    def __init__(self, read: ReadReferences) -> None:
+        self._annotator = read.annotator
+        self._options = read.options
+        self._failures = read.failures or Failures(Layout(""))
         self._images_listed = Metrics.counter("imageshards", "images_listed")
 
-    def process(self, unit: WorkUnit) -> Iterator[tuple[int, RefBatch] | beam.pvalue.TaggedOutput]:
+    def start_bundle(self) -> None:
+        self._failures.check()
+
+    def process(self, unit: WorkUnit) -> Iterator[_Output]:
+        with self._failures.recording():
+            yield from self._list(unit)
+
+    def _list(self, unit: WorkUnit) -> Iterator[_Output]:
         passed_over = blank_lines = listed = below_base = 0
         label_sources = set()
         unpacked = set()

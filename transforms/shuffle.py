@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import cut
 from imageshards.transforms.references.order import sort_group
 from imageshards.transforms.references.plan import Plan, Planner, Tally
+from imageshards.transforms.shards.failure import Failures
 
 # "auto" needs sizes. If the listing did not report any, this many images of each bucket and split
 # are measured, 1,000 or more in all: a random sample, because keys are random.
@@ -59,8 +61,9 @@ class Shuffled(NamedTuple):
 
 
 class _SortGroup(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, measure: bool) -> None:
-        self._measure = measure
+    def __init__(self, planner: Planner) -> None:
+        self._measure = planner.num_shards.default is None
+        self._max_bytes = planner.max_bytes
 
     def process(
         self, element: tuple[int, Iterable[RefBatch]]
@@ -69,12 +72,14 @@ class _SortGroup(beam.DoFn):  # type: ignore[misc]
         groups, duplicates = sort_group(batches)
         sizes = {split: self._sizes(refs) for split, refs in groups.items()}
         yield bucket, groups
-        yield beam.pvalue.TaggedOutput("tallies", Tally.of(bucket, groups, duplicates, sizes))
+        tally = Tally.of(bucket, groups, duplicates, sizes, self._max_bytes)
+        yield beam.pvalue.TaggedOutput("tallies", tally)
 
     def _sizes(self, refs: RefBatch) -> Sequence[int] | np.ndarray:
         if not self._measure or (refs.sizes >= 0).any():
             return refs.sizes
-        return [storage.size(uri) for uri in refs[:_SIZED_PER_BUCKET].uris]
+        acceptable = np.flatnonzero(refs.acceptable(self._max_bytes))[:_SIZED_PER_BUCKET]
+        return [storage.size(uri) for uri in refs.take(acceptable).uris]
 
 
 @dataclass
@@ -83,9 +88,11 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
 
     Attributes:
       planner: computes the plan.
+      failures: where an error that a retry cannot mend is recorded; None: nowhere.
     """
 
     planner: Planner
+    failures: Failures | None = None
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -98,22 +105,21 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
         sorted_groups = (
             batches  # (bucket, references)
             | "GroupByBucket" >> beam.GroupByKey()  # (bucket, [references, ...])
-            | "Sort"
-            >> beam.ParDo(_SortGroup(self.planner.num_shards.default is None)).with_outputs(
-                "tallies", main="groups"
-            )
+            | "Sort" >> beam.ParDo(_SortGroup(self.planner)).with_outputs("tallies", main="groups")
         )
         all_tallies = (tallies, sorted_groups.tallies) | "Tallies" >> beam.Flatten()
         plan = (
             batches.pipeline
             | "Once" >> beam.Impulse()
-            | "Plan" >> beam.Map(_plan, beam.pvalue.AsIter(all_tallies), self.planner)  # one plan
-        )
+            | "Plan"
+            >> beam.Map(_plan, beam.pvalue.AsIter(all_tallies), self.planner, self.failures)
+        )  # one plan
         return Shuffled(sorted_groups.groups, plan)
 
 
-def _plan(_: bytes, tallies: Iterable[Tally], planner: Planner) -> Plan:
-    return planner.plan(Tally.merge(tallies))
+def _plan(_: bytes, tallies: Iterable[Tally], planner: Planner, failures: Failures | None) -> Plan:
+    with failures.ending() if failures else nullcontext():
+        return planner.plan(Tally.merge(tallies))
 
 
 def assign_shards(group: Group, plan: Plan) -> Iterator[tuple[ShardId, tuple[int, RefBatch]]]:

@@ -9,29 +9,80 @@ from imageshards.pipeline.claim import check_output
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.transforms import storage
-from imageshards.transforms.elements import UsageError
-from imageshards.transforms.inputs.kind import InputKind, RecordSample
+from imageshards.transforms.elements import UsageError, enumerated
+from imageshards.transforms.inputs.kind import (
+    InputKind,
+    ListingOptions,
+    RecordSample,
+    WorkUnit,
+    list_references,
+)
+from imageshards.transforms.inputs.manifests import Manifest
 from imageshards.transforms.inputs.sources import identify
 from imageshards.transforms.records.columns import columns_of
 from imageshards.transforms.records.schemas import SCHEMAS
+from imageshards.transforms.storage import StoreError
 
 
-def prepare(options: BuildOptions) -> tuple[BuildSpec, list[InputKind]]:
+def prepare(
+    options: BuildOptions, *, reads_local_files: bool = True
+) -> tuple[BuildSpec, list[InputKind]]:
     """Makes the build and identifies its inputs; runs all checks that do not require a job.
+
+    Args:
+      options: of the build.
+      reads_local_files: whether the workers can read the files of this machine.
 
     Raises:
       UsageError: options are wrong, or do not fit the inputs.
       BuildError: the output or the class names cannot be used.
     """
     spec = BuildSpec(options)
+    storage.bill(options.inputs.billing_project)
     sources = [identify(text, spec.text_unit) for text in options.inputs.input]
+    check_apart(spec, sources)
     spec = _with_other_features(spec, sources)
     check_output(spec)
     _ = spec.planner  # reads the class names
     for source in sources:
         if not spec.text_unit and storage.is_local(source.uri):
             source.check(spec.listing)
+        elif isinstance(source, Manifest) and not reads_local_files:
+            _check_no_local_files(source, spec.listing)
     return spec, sources
+
+
+def check_apart(spec: BuildSpec, sources: Sequence[InputKind]) -> None:
+    """Checks that no input lists the files of the output.
+
+    Raises:
+      UsageError: one does, so that the data set would be written among its own inputs.
+    """
+    for source in sources:
+        if source.holds(spec.layout.root):
+            raise UsageError(
+                f"--output {spec.options.output.output} is inside --input {source.text}: specify "
+                "an output folder that no input contains"
+            )
+
+
+def _check_no_local_files(source: Manifest, options: ListingOptions) -> None:
+    """Checks the first rows of a manifest.
+
+    Raises:
+      UsageError: a row names a file of this machine.
+    """
+    try:
+        first = next(list_references(WorkUnit(source), options), None)
+    except StoreError:  # perhaps only the workers have access
+        return
+    for uri in first.refs.uris if first else ():
+        if storage.is_local(uri):
+            raise UsageError(
+                f"--input {source.text}: names the file {uri}, but the workers of the service "
+                "cannot read files of this machine; write URIs such as gs://BUCKET/1.jpg, or paths "
+                "relative to the manifest's folder"
+            )
 
 
 def _with_other_features(spec: BuildSpec, sources: Sequence[InputKind]) -> BuildSpec:
@@ -75,5 +126,5 @@ def _check_columns(spec: BuildSpec, samples: Sequence[RecordSample]) -> None:
         if found and column not in found:
             raise UsageError(
                 f"--features_from: no feature {column!r} in {samples[0].uri}; its first records "
-                f"have {', '.join(sorted(found))}"
+                f"have {enumerated(sorted(found))}"
             )

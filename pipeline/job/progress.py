@@ -35,14 +35,14 @@ class State:
     all_images: int = 0
 
 
-def observe(layout: Layout, since_ns: int) -> State | None:
+def observe(layout: Layout, before: int) -> State | None:
     """Returns the progress of a build; None while it lists its inputs.
 
     Args:
       layout: the paths of the data set.
-      since_ns: start of the run, ns since the epoch; an older plan is of an earlier run.
+      before: the stamp of an earlier run's plan.json, or 0; this run writes the file again.
     """
-    if storage.is_local(layout.root) and storage.stat(layout.plan)[1] < since_ns:
+    if storage.is_local(layout.root) and storage.stat(layout.plan)[1] == before:
         return None
     try:
         with storage.open_read(layout.plan) as file:
@@ -87,7 +87,7 @@ class Progress:
         self._enabled = enabled
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._began_ns = time.time_ns()
+        self._before = storage.stat(layout.plan)[1] if storage.is_local(layout.root) else 0
         self._begin: tuple[float, int] | None = None
 
     def __enter__(self) -> Progress:
@@ -110,8 +110,7 @@ class Progress:
 
     def _look(self) -> State | None:
         try:
-            # The clock of a file system may be slightly behind that of the process.
-            state = observe(self._layout, self._began_ns - 20_000_000)
+            state = observe(self._layout, self._before)
         except Exception:  # showing progress must not fail a build
             return None
         if state and self._begin is None:
@@ -137,11 +136,12 @@ class Progress:
             return "listing"
         text = (
             f"{state.shards:,} of {counted(state.all_shards, 'shard')}, "
-            f"{state.images:,} of {state.all_images:,} {self._noun}s"
+            f"{state.images:,} of {counted(state.all_images, self._noun)}"
         )
         if rate := self._rate(state):
             left = (state.all_images - state.images) / rate
-            text += f", {rate:,.0f} {self._noun}s/s, {_duration(left)} left"
+            digits = 0 if rate >= 10 else 1
+            text += f", {rate:,.{digits}f} {self._noun}s/s, {_duration(left)} left"
         return text
 
     def _bar(self) -> None:

@@ -79,6 +79,27 @@ def bucket(gcs: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Buc
     return filled
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("list.txt", "photos/class00/0000.jpg\n/photos/1.jpg\n"),
+        ("list.csv", "uri,label\nfile:///photos/1.jpg,a\n"),
+        ("list.jsonl", '{"uri": "~/photos/1.jpg"}\n'),
+    ],
+)
+def test_a_manifest_that_names_files_of_this_machine_is_not_submitted(
+    bucket: Bucket, name: str, content: str
+):
+    bucket.put(f"local/{name}", content.encode())
+    build = ["build", f"--input=gs://bucket/local/{name}", "--output=gs://bucket/none", *SUBMIT]
+    # Submitting would fail with another error.
+    done = imageshards(*build, "--dataflow_endpoint=http://localhost:1", **bucket.environment)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"--input gs://bucket/local/{name}: names the file /" in line
+    assert "photos/1.jpg, but the workers of the service cannot read files of this machine" in line
+
+
 @pytest.fixture(scope="module")
 def image(request: pytest.FixtureRequest) -> dockerfile.Image:
     """What the Dockerfile installs."""

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from gcs_server import GcsServer
 from helpers import IMAGESHARDS, contents, image_bytes, imageshards, names, write_images
 from web_server import WebServer, reply, running
 
@@ -51,15 +52,16 @@ def prism() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def flink(tmp_path_factory: pytest.TempPathFactory, gcs: dict[str, str]) -> Iterator[list[str]]:
     """The options of a build on Flink. The cluster ends when its stdin does."""
     made(".engines/flink.made", "java", "mvn")
     folder = tmp_path_factory.mktemp("flink")
     script = ROOT / "launch/flink/cluster.py"
     options = ["--folder", folder, "--rest_port=0", "--job_port=0", "--restarts=1"]
     cluster = subprocess.Popen(
-        [sys.executable, script, "run", *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+        [sys.executable, script, "run", *options],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **gcs},
+    )  # fmt: skip
     assert cluster.stdin
     assert cluster.stdout
     try:
@@ -178,9 +180,27 @@ def test_a_failed_build_prints_one_line(engine: list[str], tmp_path: Path):
     lines = [line for line in done.stderr.splitlines() if not is_progress(line)]
     assert done.returncode == 1
     assert len(lines) == 1, done.stderr
-    assert "1 of 4 images (25.0%) were rejected" in lines[0]
+    assert "1 of 4 images (25.0%) was rejected" in lines[0]
     assert "1 NotAnImage, such as" in lines[0]
     assert not (out / "dataset_info.json").exists()
+
+
+def test_a_bad_manifest_is_read_no_more_often_on_flink_than_locally(
+    flink: list[str], gcs: dict[str, str], server: GcsServer, tmp_path: Path
+):
+    # Only the workers find the error, which is beyond the first rows.
+    server.put("list.jsonl", b'{"uri": "a.jpg"}\n' * 20_000 + b"no JSON")
+    reads = []
+    for number, runner in enumerate(([], flink)):
+        server.requests.clear()
+        done = imageshards(
+            "build", "--input=gs://bucket/list.jsonl", "--output", tmp_path / f"{number}",
+            "--labels=none", *runner, **gcs,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert "list.jsonl:20001: not JSON" in done.stderr.splitlines()[-1]
+        reads.append(server.requests["GET media"])
+    assert reads[0] == reads[1] > 0, "the restarted job read it again"
 
 
 def is_progress(line: str) -> bool:
@@ -252,6 +272,7 @@ def halfway(web: WebServer, tmp_path: Path) -> tuple[Gate, list[str], dict[str, 
     listed = tmp_path / "list.txt"
     listed.write_text("".join(f"{web.url}{path}\n" for path in web.pages))
     options = ["build", f"--input={listed}", "--num_shards=2", "--name=x", "--web_timeout=300"]
+    options.append("--allow_private_hosts")
     done = imageshards(*options, "--output", tmp_path / "local")
     assert done.returncode == 0, done.stderr
     gate = web.pages["/c1/7.jpg"] = Gate(image_bytes(7))

@@ -87,9 +87,15 @@ def test_a_patterns_fingerprint_contains_exactly_the_files_that_are_read(images:
 
 def test_inputs_count_by_what_they_hold(images: Path):
     split = [images / "class00", images / "class01"]
-    assert digest(*split) == digest(*reversed(split)) == digest(images)
-    assert digest(*split, split[0]) == digest(images)  # named twice
-    assert digest(*split, images / "not/there", skip_missing=True) == digest(images)
+    whole = digest(*split)
+    assert whole == digest(*reversed(split)) == digest(*split, split[0])  # named twice
+    assert whole == digest(*split, images / "not/there", skip_missing=True)
+
+
+def test_a_fingerprint_changes_with_the_names_of_the_images(images: Path):
+    split = [images / "class00", images / "class01"]
+    assert digest(*split) != digest(images)
+    assert digest(images) == digest(f"{images}/*/*.jpg")
 
 
 def test_missing_inputs_are_skipped_only_on_request(images: Path, tmp_path: Path):
@@ -120,6 +126,52 @@ def test_the_command_prints_state_and_digest(images: Path, tmp_path: Path, comma
     assert command("fingerprint", *options)[0] == 2
     gone = ["--input", tmp_path / "gone", "--output", tmp_path / "out/1", "--skip_missing"]
     assert "no image found" in command("fingerprint", *gone)[1]
+    code, out, _ = command("fingerprint", *options, "--skip_missing")
+    assert out.startswith(f"{found['digest']}  6 files, ")
+    assert out.endswith(" MB: new, 1 is to be built\n")
     code, _, err = command("fingerprint", *options, "--direct_num_wrokers=2")
     assert (code, err.count("\n")) == (2, 1)
     assert "--direct_num_wrokers" in err
+
+
+@pytest.mark.parametrize("place", ["{}", "{}/*.txt", "{}/a.txt", "{}/**"])
+def test_texts_are_fingerprinted_as_they_are_built(tmp_path: Path, command: Command, place: str):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (texts / name).write_text("one line\n")
+    (texts / "c.jpg").write_bytes(image_bytes(1))
+    options = ["--input", place.format(texts), "--output", tmp_path / "out/1", "--features=text"]
+    options += ["--labels=none", "--json"]
+
+    def state(*more: str) -> dict[str, object]:
+        code, out, err = command("fingerprint", *options, *more)
+        assert (code, err) == (0, "")
+        return json.loads(out)
+
+    files = 1 if place.endswith("a.txt") else 2
+    assert (state()["state"], state()["files"]) == ("new", files)
+    assert state("--skip_missing") == state()
+    assert command("build", *options)[0] == 0
+    built = json.loads((tmp_path / "out/1/metadata/build.json").read_text())["counts"]
+    assert built["records"] == files
+    before = state()["digest"]
+    (texts / "a.txt").write_text("another line\n")
+    assert state()["digest"] != before
+
+
+def test_a_folder_without_texts_is_empty(images: Path, tmp_path: Path, command: Command):
+    options = ["--input", images, "--output", tmp_path / "out/1", "--features=text"]
+    code, _, err = command("fingerprint", *options)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "no text found" in err
+    code, out, _ = command("fingerprint", *options, "--skip_missing")
+    assert code == 0
+    assert out.endswith(": empty, no text found\n")
+
+
+@pytest.mark.parametrize("digest", ["HEX", "f" * 63, "F" * 64, "f" * 32, "None"])
+def test_what_is_no_fingerprint_is_not_published(tmp_path: Path, command: Command, digest: str):
+    code, _, err = command("publish", tmp_path, f"--fingerprint={digest}")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "expected the 64 hexadecimal digits" in err

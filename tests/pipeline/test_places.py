@@ -20,7 +20,7 @@ from web_server import WebServer, after, endless, redirect, status
 from imageshards.pipeline import finish
 from imageshards.pipeline.job.failures import JobError
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.storage import web
 
 SPLITS = "train=0.7,test=0.3"
@@ -99,7 +99,8 @@ def test_the_same_images_from_every_kind_of_input_give_equal_shards(
 
     # Where the URIs below the base are equal, so are the shards.
     equal = {archive.name: (archive, {"base_uri": str(archive)}) for archive in archives}
-    equal["web"] = (tmp_path / "urls.txt", {"base_uri": f"{server.url}/d"})
+    web_options = {"base_uri": f"{server.url}/d", "allow_private_hosts": True}
+    equal["web"] = (tmp_path / "urls.txt", web_options)
     equal["records"] = (Path(f"{tmp_path}/folder/*-of-*"), {"name_key": "image/filename"})
     for name, (source, options) in equal.items():
         summary = build(source, output=tmp_path / f"out-{name}", **same, **options)
@@ -119,7 +120,7 @@ def test_the_same_images_from_every_kind_of_input_give_equal_shards(
         hashlib.sha256(record.first("image/encoded")).hexdigest()
         for record in records(tmp_path / "folder", "train")
     }
-    assert f"{tmp_path}/tars.tar/class03.tar/0007.jpg" in names(tmp_path / "out-tars")
+    assert "class03.tar/0007.jpg" in names(tmp_path / "out-tars")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -267,7 +268,7 @@ def test_urls_and_files_are_read_and_failures_are_rejects(
     (tmp_path / "m.jsonl").write_text("".join(json.dumps({"uri": uri}) + "\n" for uri in rows))
     summary = build(
         tmp_path / "m.jsonl", num_shards="1", max_reject_fraction=0.9, user_agent="me/1",
-        labels="dirname", web_retries=1,
+        labels="dirname", web_retries=1, allow_private_hosts=True,
     )  # fmt: skip
     assert (summary.records, summary.rejects) == (7, 5)
     found = {line["uri"]: line["error"] for line in rejects(tmp_path / "out")}
@@ -280,12 +281,27 @@ def test_urls_and_files_are_read_and_failures_are_rejects(
     assert {r.first("image/class/text") for r in records(tmp_path / "out")} == {b"x", b"class00"}
 
 
+def test_images_of_private_hosts_are_rejects_and_are_read_once_they_are_allowed(
+    build: Build, photos: Path, tmp_path: Path, server: WebServer
+):
+    good = sorted(photos.rglob("*.jpg"))[:3]
+    server.pages["/a.jpg"] = image_bytes(7)
+    rows = [*map(str, good), f"{server.url}/a.jpg"]
+    (tmp_path / "m.txt").write_text("".join(f"{uri}\n" for uri in rows))
+    options = {"num_shards": "1", "labels": "none"}
+    with pytest.raises(JobError, match=r"1 PrivateHost, such as .*--allow_private_hosts"):
+        build(tmp_path / "m.txt", **options)
+    assert server.requests.total() == 0
+    summary = build(tmp_path / "m.txt", allow_private_hosts=True, **options)
+    assert (summary.records, summary.rejects) == (4, 0)
+
+
 def test_auto_guesses_the_shards_of_urls_and_notes_it(
     build: Build, tmp_path: Path, server: WebServer
 ):
     server.pages = {f"/{n}.jpg": image_bytes(n) for n in range(4)}
     (tmp_path / "m.txt").write_text("".join(f"{server.url}{path}\n" for path in server.pages))
-    summary = build(tmp_path / "m.txt", labels="none")
+    summary = build(tmp_path / "m.txt", labels="none", allow_private_hosts=True)
     assert "1 shard for 0.4 MB of images, assuming 100 kB each" in summary.notes[0]
     assert server.requests.total() == 4
 
@@ -309,8 +325,9 @@ def test_records_of_the_output_itself_are_not_overwritten(
 ):
     build(photos, num_shards="4")
     before = contents(tmp_path / "out")
-    with pytest.raises(JobError, match="is in --output itself"):
-        build(f"{tmp_path}/out/train-*", num_shards="2", overwrite=True)
+    for text in (f"{tmp_path}/out/train-*", f"{tmp_path}/out/train-00000-of-00004.tfrecord"):
+        with pytest.raises(UsageError, match=r"^--output .*/out is inside --input .*/out/train-"):
+            build(text, num_shards="2", overwrite=True)
     assert contents(tmp_path / "out") == before
 
 
@@ -330,7 +347,7 @@ def test_a_resumed_build_reads_only_failed_urls_again(
         server.pages[f"/c/{number}.jpg"] = after(2, status(503), page) if number % 2 else page
         urls.append(f"{server.url}/c/{number}.jpg\n")
     (tmp_path / "urls.txt").write_text("".join(urls))
-    options = {"num_shards": "2", "web_retries": 1}
+    options = {"num_shards": "2", "web_retries": 1, "allow_private_hosts": True}
     with pytest.raises(JobError, match="4 of 8 images"):
         build(tmp_path / "urls.txt", **options)
     summary = build(tmp_path / "urls.txt", **options)
@@ -348,7 +365,7 @@ def test_max_bytes_bounds_what_is_read(
     (tmp_path / "urls.txt").write_text(f"{server.url}/good.jpg\n{server.url}/endless.jpg\n")
     build(
         tmp_path / "urls.txt", num_shards="1", labels="none", max_bytes=5000,
-        max_reject_fraction=0.5,
+        max_reject_fraction=0.5, allow_private_hosts=True,
     )  # fmt: skip
     assert rejects(tmp_path / "out")[0]["reason"] == "more than 5,000 bytes"
 

@@ -22,6 +22,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from imageshards.transforms.images import gif, headers, jpeg, memory
+from imageshards.transforms.images.filetypes import describe, without_content
 from imageshards.transforms.images.resize import MAX_SIDE
 
 Check = Literal["full", "header"]
@@ -167,7 +168,7 @@ def has_decoder(name: str) -> bool:
 
 def not_an_image(data: bytes) -> ImageError:
     """Returns the error for a file of no known image format."""
-    return ImageError("NotAnImage", f"no image format begins with {data[:8]!r}")
+    return ImageError("NotAnImage", f"{describe(data)}, not an image")
 
 
 def check_pixel_count(height: int, width: int, max_pixels: int) -> None:
@@ -255,7 +256,8 @@ def image_errors(image_format: str) -> Iterator[None]:
         raise ImageError("TooLarge", f"{image_format}: {error or 'out of memory'}") from error
     except Exception as error:
         # Corrupt files make decoders raise struct.error, KeyError, zlib.error, AssertionError, ...
-        reason = _ADDRESS.sub("", " ".join(str(error).split())) or type(error).__name__
+        reason = _ADDRESS.sub("", " ".join(str(error).split()))
+        reason = without_content(reason) or type(error).__name__
         kind = "Truncated" if "truncated" in reason.lower() else "Corrupt"
         if reason.startswith(_UNSUPPORTED_REASONS):
             kind = "Unsupported"

@@ -6,12 +6,10 @@ Only the columns that are needed are read. An error message contains the line or
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import itertools
 import json
 import os
-import posixpath
 import re
 import zlib
 from array import array
@@ -22,7 +20,14 @@ from hashlib import blake2b
 from typing import IO, Any, NamedTuple
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, Problem, counted
+from imageshards.transforms.elements import (
+    BuildError,
+    Problem,
+    counted,
+    enumerated,
+    quoted,
+    shortened,
+)
 from imageshards.transforms.inputs import listed
 from imageshards.transforms.inputs.kind import (
     FileState,
@@ -33,11 +38,14 @@ from imageshards.transforms.inputs.kind import (
     register,
 )
 from imageshards.transforms.inputs.listed import Listed
+from imageshards.transforms.inputs.unpack import gunzip
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.references.batch import RefBatch
 
 _SUFFIX = re.compile(r"\.(csv|tsv|jsonl|ndjson|txt)(\.gz)?$|\.(parquet)$", re.IGNORECASE)
 _PIECE_BYTES = 1 << 20
+_LONGEST_URI = 1 << 13
+"""More characters than a path, an object's name or a signed URL has."""
 
 
 class _Rows(NamedTuple):
@@ -57,7 +65,10 @@ _Manifest = tuple[list[str], Iterator[_Rows]]  # header, rows
 
 @register
 class Manifest(InputKind):
-    """A table with a column of URIs. Relative URIs are relative to the manifest's folder."""
+    """A table with a column of URIs. Relative URIs are relative to the manifest's folder.
+
+    URIs below this folder are named by their path below it, all others by the whole URI.
+    """
 
     noun = "a manifest"
 
@@ -102,6 +113,8 @@ class Manifest(InputKind):
         if not all(texts[uri_column]):
             row = texts[uri_column].index(None)
             raise BuildError(f"{rows.where(row)}: no value in the column {uri_column!r}")
+        if max(map(len, texts[uri_column])) > _LONGEST_URI:  # type: ignore[arg-type]
+            raise _too_long(texts[uri_column], uri_column, rows.where)  # type: ignore[arg-type]
         uris, roots = _absolute(texts[uri_column], self.uri.rpartition("/")[0])  # type: ignore[arg-type]
         refs = RefBatch.listed(uris, roots).with_texts({name: texts[name] for name in names})
         values: dict[FeatureColumn, list[Any]] = {}
@@ -122,7 +135,8 @@ class Manifest(InputKind):
                 if len(header) == 1 and ";" in header[0]:
                     named = "; it seems to be separated by semicolons: use commas"
                 raise BuildError(
-                    f"{self.uri}: no column {column!r}{named}; its columns are: {', '.join(header)}"
+                    f"{self.uri}: no column {column!r}{named}; its columns are: "
+                    f"{enumerated(header)}"
                 )
         for name in options.columns.optional:
             near = [other for other in header if other != name and other.strip().lower() == name]
@@ -163,27 +177,31 @@ def _absolute(texts: list[str], folder: str) -> tuple[list[str], array[int]]:
     else:
         uris = [t if t[0] == "/" or "://" in t else prefix + t for t in texts]
     below = len(prefix)
-    roots = array(
-        "I",
-        [
-            below if uri.startswith(prefix) else 1 if uri[0] == "/" else uri.index("//") + 2
-            for uri in uris
-        ],
-    )
+    roots = array("I", [below if uri.startswith(prefix) else 0 for uri in uris])
     return uris, roots
 
 
 def _normal(text: str, prefix: str) -> str:
     if "\0" in text:
-        raise BuildError(f"{prefix}: the URI {text!r} holds a NUL")
+        raise BuildError(f"{prefix}: the URI {quoted(text)} holds a NUL")
     if text[0] in "/~" or not storage.is_local(text):
         return storage.normalize(text)
     if storage.is_local(prefix):
         return os.path.normpath(prefix + text)
-    scheme, _, path = prefix.partition("://")
-    return f"{scheme}://{posixpath.normpath(path + text)}"
+    # Names of objects are no paths: `a//b` and `a/../b` are other objects than `a/b` and `b`. Only
+    # a `./` at the beginning, as `find .` prints it, is taken for the folder.
+    return prefix + _THIS_FOLDER.sub("", text)
 
 
+def _too_long(uris: list[str], column: str, where: Callable[[int], str]) -> BuildError:
+    row = next(row for row, uri in enumerate(uris) if len(uri) > _LONGEST_URI)
+    return BuildError(
+        f"{where(row)}: the column {column!r} does not have URIs, but {quoted(uris[row])} of "
+        f"{len(uris[row]):,} characters (--uri_column specifies another one)"
+    )
+
+
+_THIS_FOLDER = re.compile(r"^(\./)+")
 _NOTHING = type(None)
 
 
@@ -197,7 +215,7 @@ def _texts(values: Sequence[Any], column: str, where: Callable[[int], str]) -> l
         "".join(filter(None, texts)).encode()
     except UnicodeEncodeError as error:  # half a surrogate pair, escaped in JSON
         row = next(i for i, text in enumerate(texts) if text and error.object[error.start] in text)
-        raise BuildError(f"{where(row)}: {column} is not Unicode: {texts[row]!r}") from error
+        raise BuildError(f"{where(row)}: {column} is not Unicode: {quoted(texts[row])}") from error
     return texts
 
 
@@ -208,7 +226,7 @@ def _text(value: Any, column: str, where: Callable[[int], str], row: int) -> str
         return None
     if isinstance(value, (str, bool, int, float)):
         return str(value)
-    raise BuildError(f"{where(row)}: {column} must be a text or a number, not {value!r}")
+    raise BuildError(f"{where(row)}: {column} must be a text or a number, not {quoted(value)}")
 
 
 def _open_binary(source: Manifest) -> IO[bytes]:
@@ -216,9 +234,7 @@ def _open_binary(source: Manifest) -> IO[bytes]:
         file = storage.open_read(source.uri)
     except OSError as error:
         raise source.unreadable(error) from error
-    if source.uri.lower().endswith(".gz"):
-        return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
-    return file
+    return gunzip(file) if source.uri.lower().endswith(".gz") else file
 
 
 @contextmanager
@@ -230,7 +246,7 @@ def _open_text(source: Manifest) -> Iterator[Iterator[str]]:
         except UnicodeDecodeError as error:
             raise BuildError(f"{_not_utf8(source)}; save the manifest as UTF-8") from error
         except (OSError, EOFError, zlib.error) as error:
-            raise BuildError(f"{source.uri}: cannot be read: {error}") from error
+            raise BuildError(f"{source.uri}: cannot be read: {shortened(str(error))}") from error
 
 
 def _not_utf8(source: Manifest) -> str:
@@ -295,7 +311,7 @@ def _read_csv(source: Manifest, delimiter: str, needed: list[str]) -> Iterator[_
     except (pyarrow.ArrowException, OSError, EOFError, zlib.error) as error:
         for _ in _csv_lines(source, delimiter):
             pass  # raises an error that names the line
-        raise BuildError(f"{source.uri}: cannot be read: {error}") from error
+        raise BuildError(f"{source.uri}: cannot be read: {shortened(str(error))}") from error
 
 
 class _QuoteCounter(io.RawIOBase):
@@ -390,7 +406,7 @@ def _open_parquet(source: Manifest, columns: list[str]) -> _Manifest:
     try:
         table = parquet.ParquetFile(file)
     except (pyarrow.ArrowException, OSError) as error:
-        raise BuildError(f"{source.uri}: not a Parquet file: {error}") from error
+        raise BuildError(f"{source.uri}: not a Parquet file: {shortened(str(error))}") from error
     header = list(table.schema_arrow.names)
     needed = [name for name in dict.fromkeys(columns) if name in header]
 
@@ -405,6 +421,8 @@ def _open_parquet(source: Manifest, columns: list[str]) -> _Manifest:
                 yield _Rows(values, partial(row_of, before))
                 before += batch.num_rows
         except (pyarrow.ArrowException, OSError) as error:
-            raise BuildError(f"{source.uri}: after row {before - 1}: {error}") from error
+            raise BuildError(
+                f"{source.uri}: after row {before - 1}: {shortened(str(error))}"
+            ) from error
 
     return header, chunks()

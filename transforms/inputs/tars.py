@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Generator, Iterator
 from typing import Any, Self
 
-from imageshards.transforms.elements import LOST
+from imageshards.transforms.elements import LOST, quoted
 from imageshards.transforms.inputs.members import (
     Member,
     NotAnArchive,
@@ -220,4 +220,6 @@ def _resolve(view: View, links: dict[str, str]) -> Iterator[Member]:
             info = found[target]
             yield Member(name, view.start + info.offset_data, info.size, info.size)
         else:
-            yield rejected(name, "Missing", f"a link to {target!r}, which is not in the archive")
+            yield rejected(
+                name, "Missing", f"a link to {quoted(target)}, which is not in the archive"
+            )

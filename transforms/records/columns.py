@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from imageshards.transforms.elements import counted
+from imageshards.transforms.elements import counted, quoted
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.records.schemas import COLUMN, SCHEMAS, Feature, Kind, Schema
 
@@ -103,9 +103,9 @@ class FeatureColumn:
                 values.append(self._value(value))
             except (ValueError, TypeError, OverflowError):
                 values.append(None)
-                shown = repr(value)
-                shown = shown if len(shown) <= 60 else shown[:57] + "..."
-                wrong[row] = f"the column {self.column!r} is {shown}, which is no {self.type}"
+                wrong[row] = (
+                    f"the column {self.column!r} is {quoted(value)}, which is no {self.type}"
+                )
             else:
                 if values[-1] is None:
                     wrong[row] = f"no value in the column {self.column!r}"
@@ -129,7 +129,7 @@ class FeatureColumn:
         try:
             parsed = [parse(value) for value in values]
         except (ValueError, TypeError, OverflowError) as error:
-            message = f"{self.column!r} is not of type {self.type}: {str(values)[:60]}"
+            message = f"{self.column!r} is not of type {self.type}: {quoted(values)}"
             raise ValueError(message) from error
         return parsed if self.is_list else parsed[0]
 

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms.elements import BuildError, quoted
 
 BACKGROUND = "background"
 _NUMBER = re.compile(r"\d+(\.0+)?", re.ASCII)  # also 3.0, which tables write if values are missing
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _MAX_NUMBER = (1 << 20) - 1
 
 
@@ -44,7 +45,8 @@ def number_classes(
       offset: 1 reserves label 0 for the background class.
 
     Raises:
-      BuildError: a text is not one of the given names, or cannot be a line of a file of names.
+      BuildError: a text is not one of the given names, or cannot be a line of a file of names; or
+        the texts are measurements.
 
     >>> number_classes(["owl", "cat"], frozenset(["folder"])).numbers
     {'cat': 0, 'owl': 1}
@@ -62,7 +64,7 @@ def number_classes(
             values = {text: int(float(text)) for text in texts}
             numbers = {text: value for text, value in values.items() if value < len(names)}
         if unknown := [text for text in texts if text not in numbers]:
-            shown = ", ".join(map(repr, unknown[:5])) + (", ..." if unknown[5:] else "")
+            shown = ", ".join(map(quoted, unknown[:5])) + (", ..." if unknown[5:] else "")
             raise BuildError(
                 f"--class_names does not hold {len(unknown):,} of the labels found: {shown}"
             )
@@ -78,13 +80,15 @@ def number_classes(
         if unused := len(names) - len(set(numbers.values())):
             note += f" ({unused:,} of 0 to {largest:,} have no image)"
     else:
+        if from_column and all(map(_DECIMAL.fullmatch, texts)):
+            _check_whole(texts, sources)
         names = tuple(texts)
         numbers = {name: number for number, name in enumerate(names)}
         if from_column and any(map(_NUMBER.fullmatch, texts)):
             other = next(text for text in texts if not _NUMBER.fullmatch(text))
-            note += f", as names: {other!r} is not a number from 0"
+            note += f", as names: {quoted(other)} is not a number from 0"
     if len(names) == 1 and given is None:
-        note += f": {names[0]!r} (--labels can also be none, regex:RE or column:NAME)"
+        note += f": {quoted(names[0])} (--labels can also be none, regex:RE or column:NAME)"
     if offset:
         if BACKGROUND in names:
             raise BuildError(
@@ -94,11 +98,24 @@ def number_classes(
     return Classes(names, {text: numbers[text] + offset for text in texts}, note)
 
 
+def _check_whole(texts: Sequence[str], sources: frozenset[str]) -> None:
+    """Raises a BuildError if numbers are not whole: they are values, and no classes."""
+    if other := next((text for text in texts if not float(text).is_integer()), None):
+        column = min(sources).removeprefix("column ")
+        raise BuildError(
+            f"the labels in column {column!r} are numbers that are not whole, such as "
+            f"{quoted(other)}: write --labels none --features_from {column}:float to keep them as "
+            "values, or name the classes in --class_names"
+        )
+
+
 def _check_name(name: str) -> None:
     try:
         name.encode()
     except UnicodeEncodeError as error:
-        raise BuildError(f"class name {name!r} is not UTF-8: rename it") from error
+        raise BuildError(f"class name {quoted(name)} is not UTF-8: rename it") from error
     # A file of class names has one name per line, and its readers strip the lines.
     if name.strip() != name or "\n" in name or "\r" in name:
-        raise BuildError(f"class name {name!r} has a line break, or spaces at its ends: rename it")
+        raise BuildError(
+            f"class name {quoted(name)} has a line break, or spaces at its ends: rename it"
+        )

@@ -21,9 +21,10 @@ from imageshards.transforms.references.plan import digest_of, problems_text
 from imageshards.transforms.shards.layout import Layout, read_json, to_json
 
 # Errors of remote files that may not occur again. Local files have stamps, which show a change.
-_TRANSIENT = frozenset(
-    {"HttpError", "Timeout", "Forbidden", "TooManyRedirects", "Missing", "Unreadable", "Changed"}
-)
+_TRANSIENT = frozenset((
+    "HttpError", "Timeout", "Forbidden", "PrivateHost", "TooManyRedirects", "Missing", "Unreadable",
+    "Changed",
+))  # fmt: skip
 _ZLIB = f"zlib={zlib.ZLIB_RUNTIME_VERSION}"
 """Another version may write other bytes."""
 
@@ -135,7 +136,8 @@ def finished_shard(
     }
     report = ShardReport(**found | changed | {"shard": shard})
     rejects = RejectReport(**state["rejects"]) if state["rejects"] else None
-    if storage.size(layout.shard(shard)) != (report.bytes if report.records else -1):
+    size = storage.size(layout.shard(shard))
+    if size != report.bytes and (report.records or size != -1):  # an empty shard may have no file
         return None
     needed = [layout.index(shard)]
     needed += [layout.digests(shard)] if digests else []

@@ -8,8 +8,10 @@ photographs of 108 kB in 0.6 s instead of 1.0 s (header check, two cores).
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
+import resource
 import signal
 import threading
 from collections import deque
@@ -27,9 +29,12 @@ from imageshards.transforms.references.batch import use_system_allocator
 from imageshards.transforms.shards.read_ahead import ReadAhead
 from imageshards.transforms.shards.state import ShardResult
 from imageshards.transforms.shards.write import ShardJob, write_shard
-from imageshards.transforms.storage import web
+from imageshards.transforms.storage import gcs_auth, web
 
+_LOG = logging.getLogger(__name__)
 REMOTE_READS_IN_FLIGHT = 32
+_POOL_FILES = 64
+"""Open files that a pool of processes requires, besides those of the images."""
 IMAGES_PER_WORKER = 1000
 """Images for each process; with fewer, starting another process takes longer than it saves."""
 
@@ -51,7 +56,24 @@ def choose_workers(wanted: int | None, images: int, shards: int) -> int:
     1
     """
     processes = min(cores(), images // IMAGES_PER_WORKER) if wanted is None else wanted
-    return max(1, min(processes, shards))
+    processes = max(1, min(processes, shards))
+    if processes > 1 and (problem := pool_problem()):
+        _LOG.warning("one process writes all shards: %s", problem)
+        return 1
+    return processes
+
+
+@cache
+def pool_problem() -> str:
+    """Returns why this process cannot start others; empty if it can."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= limit < _POOL_FILES:
+        return f"more require {_POOL_FILES} open files, and the limit is {limit} (ulimit -n)"
+    try:
+        multiprocessing.get_context("fork").Lock()
+    except OSError as error:
+        return f"more require shared memory, and /dev/shm cannot be used: {error.strerror}"
+    return ""
 
 
 def run_job(job: ShardJob, threads: Threads) -> ShardResult:
@@ -116,7 +138,10 @@ class WorkerPool:
         self._processes = processes
         ends, self._alive = _context().Pipe(duplex=False)
         self._executor = ProcessPoolExecutor(
-            processes, _context(), initializer=_begin, initargs=(processes, ends)
+            processes,
+            _context(),
+            initializer=_begin,
+            initargs=(processes, ends, gcs_auth.billing_project()),
         )
         self._pending: deque[Future[ShardResult]] = deque()
 
@@ -173,9 +198,10 @@ def _context() -> multiprocessing.context.ForkServerContext:
 _threads: Threads
 
 
-def _begin(processes: int, pool: Connection) -> None:
+def _begin(processes: int, pool: Connection, billing_project: str) -> None:
     """Initializes a worker process; `processes` is the size of its pool."""
     global _threads
+    storage.bill(billing_project)
     _threads = Threads(max(1, cores() // processes))
     web.divide_requests(processes)
     silence_pillow()

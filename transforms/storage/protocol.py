@@ -25,7 +25,8 @@ class ReadError(Exception):
 
     Attributes:
       kind: the error type that rejects are counted by: Missing, Unreadable, NotAFile, TooLarge or
-        Changed; from web servers also Forbidden, Timeout, TooManyRedirects or HttpError.
+        Changed; from web servers also Forbidden, PrivateHost, Timeout, TooManyRedirects or
+        HttpError.
     """
 
     def __init__(self, kind: str, reason: str) -> None:
@@ -39,6 +40,22 @@ class NoFilesystem(BuildError):
 
 class StoreError(BuildError):
     """A store failed: no permission, no connection, no space."""
+
+
+class Refused(StoreError):
+    """A store refused a request.
+
+    Attributes:
+      as_output: the message if the file belongs to an output, which requires more permissions.
+    """
+
+    def __init__(self, message: str, as_output: str = "") -> None:
+        super().__init__(message)
+        self.as_output = as_output or message
+
+
+class LostUpload(StoreError):
+    """The service lost a part of a file that was being written: it must be written again."""
 
 
 class Entry(NamedTuple):

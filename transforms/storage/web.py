@@ -17,6 +17,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urljoin, urlsplit
 
+from imageshards.transforms.elements import quoted, shortened
+from imageshards.transforms.storage.addresses import is_public, resolve
 from imageshards.transforms.storage.protocol import UNKNOWN, NoFilesystem, ReadError, Store
 from imageshards.transforms.storage.retry import connection_error
 
@@ -44,12 +46,14 @@ class WebOptions:
         without the wait for other requests to the host.
       retries: further attempts after a transient error.
       per_host: concurrent requests to one host, from this machine.
+      allow_private_hosts: whether to connect to addresses that are not public.
     """
 
     user_agent: str = "imageshards"
     timeout: float = 60.0
     retries: int = 3
     per_host: int = 16
+    allow_private_hosts: bool = False
 
 
 class _Transient(Exception):
@@ -108,10 +112,12 @@ def _follow(url: str, budget: _Budget, limit: int) -> bytes:
                 return _body(response, limit)
             target = urljoin(seen[-1], response.headers["Location"])
         if not target[:8].lower().startswith(("http://", "https://")):
-            raise ReadError("HttpError", f"status {response.status}: redirected to {target!r}")
+            raise ReadError(
+                "HttpError", f"status {response.status}: redirected to {quoted(target)}"
+            )
         if target in seen or len(seen) > _MAX_REDIRECTS:
             what = "in a circle" if target in seen else f"more than {_MAX_REDIRECTS} times"
-            raise ReadError("TooManyRedirects", f"redirected {what}: {target}")
+            raise ReadError("TooManyRedirects", f"redirected {what}: {quoted(target)}")
         seen.append(target)
 
 
@@ -132,7 +138,7 @@ def _get(url: str, budget: _Budget) -> Iterator[BaseHTTPResponse]:
     response = None
     try:
         _thread.deadline = budget.deadline
-        response = _pools().request(
+        response = _pools(budget.options.allow_private_hosts).request(
             "GET", url, headers=headers, redirect=False, retries=False, preload_content=False,
             decode_content=False, timeout=timeout,
         )  # fmt: skip
@@ -151,7 +157,7 @@ def _get(url: str, budget: _Budget) -> Iterator[BaseHTTPResponse]:
     except (exceptions.HTTPError, HTTPException, OSError) as error:
         raise _Transient("HttpError", connection_error(error)) from error
     except ValueError as error:  # malformed numbers and addresses in a response
-        raise ReadError("HttpError", f"not HTTP: {error}") from error
+        raise ReadError("HttpError", f"not HTTP: {shortened(str(error))}") from error
     finally:
         if response:
             # After a complete body, the connection is back in its pool, and stays open.
@@ -161,7 +167,7 @@ def _get(url: str, budget: _Budget) -> Iterator[BaseHTTPResponse]:
 def _body(response: BaseHTTPResponse, limit: int) -> bytes:
     status = response.status
     if status != 200:
-        reason = f"status {status} {response.reason or ''}".rstrip()
+        reason = f"status {status} {shortened(response.reason or '')}".rstrip()
         if status in _TRANSIENT:
             raise _Transient("HttpError", reason, _retry_after(response.headers.get("Retry-After")))
         raise ReadError(_KINDS.get(status, "HttpError"), reason)
@@ -265,8 +271,55 @@ class _UntilDeadline(io.RawIOBase):
         super().close()
 
 
+class _ToPublicHosts:
+    """A mixin for urllib3's connections that connects to public addresses only.
+
+    The name is resolved once, and the connection is made to the address that was checked: a name
+    server could answer a second look-up with another address.
+    """
+
+    host: str
+    port: int
+
+    def _new_conn(self) -> Any:
+        from urllib3.exceptions import (
+            ConnectTimeoutError,
+            LocationParseError,
+            NameResolutionError,
+            NewConnectionError,
+        )
+        from urllib3.util.connection import allowed_gai_family
+
+        name = self.host
+        try:
+            found = resolve(name, self.port, allowed_gai_family())
+        except UnicodeError as error:
+            raise LocationParseError(name) from error
+        except OSError as error:
+            raise NameResolutionError(name, self, error) from error  # type: ignore[arg-type]
+        public = [address for address in found if is_public(address)]
+        if not public:
+            is_named = "resolves to" if found[0] != name.strip("[]") else "is"
+            raise ReadError(
+                "PrivateHost",
+                f"{name} {is_named} {found[0]}, which is not a public address "
+                "(--allow_private_hosts permits it)",
+            )
+        for number, address in enumerate(public, 1):
+            self.host = address
+            try:
+                return super()._new_conn()  # type: ignore[misc]
+            except (NewConnectionError, ConnectTimeoutError):
+                if number == len(public):
+                    raise
+            finally:
+                self.host = name
+        raise AssertionError("the last address connects or raises")
+
+
 @cache
-def _pools() -> PoolManager:
+def _pools(allow_private_hosts: bool) -> PoolManager:
+    """Returns the open connections; those to private hosts are apart from all others."""
     from http.client import HTTPResponse
 
     from urllib3 import PoolManager
@@ -286,7 +339,8 @@ def _pools() -> PoolManager:
             self.fp = io.BufferedReader(_UntilDeadline(sock, raw, _thread.deadline), _PIECE_BYTES)
 
     def with_responses(pool: type, connection: type) -> Any:
-        connection = type("Connection", (connection,), {"response_class": Response})
+        bases = (connection,) if allow_private_hosts else (_ToPublicHosts, connection)
+        connection = type("Connection", bases, {"response_class": Response})
         return type("Pool", (pool,), {"ConnectionCls": connection})
 
     pools = PoolManager(num_pools=100, maxsize=32)

@@ -137,7 +137,9 @@ def test_defaults_and_limits_are_those_of_the_code_that_uses_them():
     assert declared["min_size"].limits == (1, MAX_SIDE)
     assert declared["image_key"].default == IMAGE_KEY
     assert declared["resize"].form_pattern == RULE.pattern
-    names = ("user_agent", "web_timeout", "web_retries", "requests_per_host")
+    names = (
+        "user_agent", "web_timeout", "web_retries", "requests_per_host", "allow_private_hosts",
+    )  # fmt: skip
     defaults = [declared[name].default for name in names]
     assert defaults == [field.default for field in fields(WebOptions)]
 

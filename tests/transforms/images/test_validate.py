@@ -102,7 +102,7 @@ def test_corrupt_images_are_rejected_or_decode_to_their_size(kind: str):
     ("data", "kind", "reason"),
     [
         (b"", "Empty", "empty"),
-        (b"<html><body>404", "NotAnImage", "begins with"),
+        (b"<html><body>404", "NotAnImage", "an HTML page, not an image"),
         (b"RIFF\x10\0\0\0WEBPVP8 ", "Unsupported", "WebP"),
         (b"II*\0\x08\0\0\0", "Unsupported", "TIFF"),
         (b"\0\0\0\x18ftypheic", "Unsupported", "HEIC"),

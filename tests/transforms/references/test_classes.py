@@ -43,3 +43,12 @@ def test_no_class_may_be_named_background_with_label_offset():
 def test_a_number_too_large_for_a_class_is_an_error():
     with pytest.raises(BuildError, match="label 1048576 is too large"):
         number_classes(["1048576"], COLUMN)
+
+
+@pytest.mark.parametrize("texts", [["1.37", "2"], ["1e-3", "0.5"], ["-0.5"], [".5", "7."]])
+def test_numbers_that_are_not_whole_are_values_and_not_classes(texts: list[str]):
+    with pytest.raises(BuildError, match="--labels none --features_from price:float"):
+        number_classes(texts, frozenset(["column price"]))
+    assert number_classes(texts, FOLDER).names == tuple(sorted(texts))
+    assert number_classes(texts, frozenset(["column price"]), given=texts).names == tuple(texts)
+    assert "x" in number_classes([*texts, "x"], frozenset(["column price"])).names

@@ -1,0 +1,89 @@
+"""A runner's retries of a job whose user has to mend something end at once."""
+
+import json
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+import web_server
+from helpers import contents, image_bytes, write_images
+from web_server import status
+
+from imageshards.pipeline import graph
+from imageshards.pipeline.assembly import BuildSpec
+from imageshards.pipeline.options.build_options import BuildOptions
+from imageshards.transforms.storage import ReadError, StoreError
+
+
+def attempt(spec: BuildSpec) -> str:
+    """Runs the graph as a runner does for each attempt at a job; returns its error."""
+    pipeline = beam.Pipeline(runner="FnApiRunner")
+    try:
+        graph.build(pipeline, spec)
+        pipeline.run()
+    except Exception as error:
+        return str(error).partition(" [while")[0]
+    return ""
+
+
+def spec_of(tmp_path: Path, job: str, **options: object) -> BuildSpec:
+    manifest = str(tmp_path / "m.jsonl")
+    options = {"input": (manifest,), "output": str(tmp_path / "out"), "name": "x", **options}
+    return BuildSpec(BuildOptions.of(num_shards="1", **options), job)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> list[str]:
+    return [json.dumps({"uri": str(path)}) for path in write_images(tmp_path / "in", 1, 4)]
+
+
+def test_a_bad_manifest_is_read_once_for_all_attempts_at_a_job(tmp_path: Path, rows: list[str]):
+    manifest = tmp_path / "m.jsonl"
+    manifest.write_text("\n".join([*rows, "no JSON"]))
+    first = attempt(spec_of(tmp_path, "job1"))
+    assert "m.jsonl:5: not JSON" in first
+    # Another attempt at this job would succeed now, if it read the manifest again.
+    manifest.write_text("\n".join(rows))
+    assert attempt(spec_of(tmp_path, "job1")) == first
+    assert attempt(spec_of(tmp_path, "job2")) == ""
+    (tmp_path / "other").mkdir()
+    assert attempt(spec_of(tmp_path, "", output=str(tmp_path / "other/out"))) == ""
+    assert contents(tmp_path / "out") == contents(tmp_path / "other/out")
+
+
+def test_images_are_read_once_if_too_many_are_rejected(tmp_path: Path, rows: list[str]):
+    with web_server.running() as server:
+        server.pages = {"/good.jpg": image_bytes(1), "/busy.jpg": status(500)}
+        rows += [json.dumps({"uri": f"{server.url}{path}"}) for path in server.pages]
+        (tmp_path / "m.jsonl").write_text("\n".join(rows))
+        web = {"web_retries": 0, "allow_private_hosts": True, "labels": "none"}
+        first = attempt(spec_of(tmp_path, "job1", **web))
+        assert "1 of 6 images (16.7%) were rejected" in first
+        assert attempt(spec_of(tmp_path, "job1", **web)) == first
+        assert server.requests == {"/good.jpg": 1, "/busy.jpg": 1}
+        server.pages["/busy.jpg"] = image_bytes(2)
+        assert attempt(spec_of(tmp_path, "job2", **web)) == ""
+
+
+def test_labels_that_cannot_be_numbered_fail_all_attempts(tmp_path: Path, rows: list[str]):
+    manifest = tmp_path / "m.jsonl"
+    manifest.write_text("\n".join(row.replace("}", ', "label": 0.5}') for row in rows))
+    first = attempt(spec_of(tmp_path, "job1"))
+    assert "not whole" in first
+    manifest.write_text("\n".join(rows))
+    assert attempt(spec_of(tmp_path, "job1")) == first
+
+
+def test_failures_of_a_store_are_not_recorded(tmp_path: Path):
+    failures = spec_of(tmp_path, "job1").failures
+    for error in (StoreError("no connection"), ReadError("Timeout", "no data"), OSError("full")):
+        with pytest.raises(type(error)), failures.recording():
+            raise error
+    failures.check()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_local_build_that_fails_leaves_no_record(tmp_path: Path, rows: list[str]):
+    (tmp_path / "m.jsonl").write_text("\n".join([*rows, "no JSON"]))
+    assert "not JSON" in attempt(spec_of(tmp_path, ""))
+    assert not (tmp_path / "out").exists()
