@@ -52,5 +52,6 @@ def test_odd_images_become_the_same_data_set_twice(
         if record.first("image/format") == b"GIF":
             assert tf.io.decode_image(data).shape[1:3] == declared, name
     if check == "full":
+        # TensorFlow's libjpeg writes its warnings to stderr.
         done = imageshards("verify", out, "--decoder", "tensorflow")
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.returncode, "imageshards: " in done.stderr) == (0, False)
