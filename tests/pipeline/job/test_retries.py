@@ -65,6 +65,17 @@ def test_images_are_read_once_if_too_many_are_rejected(tmp_path: Path, rows: lis
         assert attempt(spec_of(tmp_path, "job2", **web)) == ""
 
 
+def test_two_images_with_one_name_fail_all_attempts(tmp_path: Path):
+    inputs = tuple(str(tmp_path / name) for name in ("a", "b"))
+    for folder in inputs:
+        write_images(Path(folder), 1, 1)
+    first = attempt(spec_of(tmp_path, "job1", input=inputs))
+    assert "two images have the name 'class00/0000.jpg'" in first
+    (tmp_path / "b/class00/0000.jpg").rename(tmp_path / "b/class00/other.jpg")
+    assert attempt(spec_of(tmp_path, "job1", input=inputs)) == first
+    assert attempt(spec_of(tmp_path, "job2", input=inputs)) == ""
+
+
 def test_labels_that_cannot_be_numbered_fail_all_attempts(tmp_path: Path, rows: list[str]):
     manifest = tmp_path / "m.jsonl"
     manifest.write_text("\n".join(row.replace("}", ', "label": 0.5}') for row in rows))
