@@ -1,14 +1,15 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-BIN := .venv/bin
+VENV := .venv
+BIN := $(VENV)/bin
 FOLDERS := $(shell find api launch pipeline reader transforms -name __init__.py -printf '%h ')
 
-.PHONY: env demo test test-airflow test-airflow-standalone check integration bench engines flink flink-stop template clean
+.PHONY: env demo test test-python lowest test-torch test-airflow test-airflow-standalone check integration bench engines flink flink-stop template clean
 
-env: .venv/made
+env: $(VENV)/made
 
 # A strict editable install links single files: adding or removing one requires a reinstall.
-.venv/made: pyproject.toml setup.py $(FOLDERS)
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+$(VENV)/made: pyproject.toml setup.py $(FOLDERS)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	    --config-settings editable_mode=strict --editable '.[dev]'
 	touch $@
@@ -16,9 +17,40 @@ env: .venv/made
 demo: env
 	$(BIN)/python -m imageshards.launch.demo demo
 
+PYTEST_UNITS := $(BIN)/pytest tests --numprocesses logical --maxprocesses 8 --dist worksteal \
+    --ignore tests/integration --ignore tests/airflow
+
 test: env
-	$(BIN)/pytest tests --numprocesses logical --maxprocesses 8 --dist worksteal \
-	    --ignore tests/integration --ignore tests/airflow
+	$(PYTEST_UNITS) -m 'not slow'
+
+# make test-python PYTHON=python3.13: the same tests with another version of Python.
+test-python:
+	$(MAKE) test PYTHON=$(PYTHON) VENV=.venv-$(notdir $(PYTHON))
+
+# The core with the lowest version of each requirement.
+.lowest/made: pyproject.toml setup.py $(FOLDERS) | env
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .lowest
+	$(BIN)/uv pip install --quiet --python .lowest/bin/python --resolution lowest-direct \
+	    --config-settings editable_mode=strict --editable '.[dev]'
+	touch $@
+
+lowest: .lowest/made
+	.lowest/bin/pytest tests/test_api.py tests/transforms tests/pipeline/test_build.py \
+	    tests/pipeline/test_golden.py tests/integration/test_gcs.py \
+	    --numprocesses logical --maxprocesses 8 --dist worksteal
+
+# PyTorch has a virtual environment of its own, of 5 GB, which also sees the project's packages.
+SITE := import sysconfig; print(sysconfig.get_path("purelib"))
+
+.torch/made: | env
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .torch
+	$(BIN)/uv pip install --quiet --python .torch/bin/python torch
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(SITE)')')" \
+	    > "$$(.torch/bin/python -c '$(SITE)')/project.pth"
+	touch $@
+
+test-torch: .torch/made
+	.torch/bin/python -m pytest tests/integration/test_torch.py
 
 # Airflow has a virtual environment of its own, and runs imageshards in that of the project.
 AIRFLOW := .airflow/venv
@@ -44,7 +76,8 @@ check: env
 	$(BIN)/hadolint launch/dataflow/Dockerfile
 
 integration: env
-	$(BIN)/pytest -rs tests/integration
+	$(PYTEST_UNITS) -m slow
+	$(BIN)/pytest -rs tests/integration --ignore tests/integration/test_torch.py
 
 # Beam runners for tests and benchmarks; needs Java, Maven and Go.
 engines: .engines/flink.made .engines/bin/prism
@@ -78,4 +111,4 @@ template: env
 	    TAG="$(TAG)" DRY_RUN="$(DRY_RUN)" PYTHON=$(BIN)/python launch/dataflow/template.sh
 
 clean:
-	rm -rf .venv .airflow .engines .pytest_cache build demo benchmarks/.venv *.egg-info
+	rm -rf .venv .venv-* .lowest .torch .airflow .engines .pytest_cache build demo benchmarks/.venv *.egg-info

@@ -51,6 +51,8 @@ def run(args: Namespace, begin: float) -> int:
     options: BuildOptions = options_from(args)
     command = command_options_from(args)
     spec = BuildSpec(options)  # reports wrong combinations before Beam is loaded
+    if command.dry_run:
+        return _forecast(args, options, command)
     beam_arguments = with_runner([*args.beam_arguments, *beam_labels(args.labels)])
     workers = worker_processes(options, command, beam_arguments)
     wait = waits(command, beam_arguments)
@@ -70,6 +72,23 @@ def run(args: Namespace, begin: float) -> int:
         # Beam would import IPython to find out whether this is a notebook.
         with hidden(("IPython",) if args.own_process else ()):
             return _launch(options, command, complete, workers, begin if wait else None)
+
+
+def _forecast(args: Namespace, options: BuildOptions, command: CommandOptions) -> int:
+    """Prints what the build would do, whichever runner it would use."""
+    if args.own_process:
+        load_beam(lean=True)
+        logs.set_up(verbose=command.verbose)
+    check_beam_arguments(args.beam_arguments)
+    from imageshards.pipeline.job.forecast import forecast
+
+    with hidden(("IPython",) if args.own_process else ()):
+        try:
+            return show(forecast(options), json=command.json)
+        except JobError as error:
+            if command.verbose:
+                print(error.details, file=sys.stderr)
+            return complain(str(error), 1)
 
 
 @contextmanager

@@ -131,6 +131,11 @@ def _dispatch(arguments: list[str], own_process: bool) -> int:
         from imageshards.transforms.images.silence import silence_pillow
 
         silence_pillow()
+    from imageshards.transforms import storage
+
+    # `build` and `fingerprint` accept an option several times; its last value counts.
+    project = getattr(args, "billing_project", "")
+    storage.bill(project if isinstance(project, str) else "".join(project[-1:]))
     return command.run(args)
 
 

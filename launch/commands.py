@@ -55,13 +55,17 @@ def _declare_verify(parser: ArgumentParser) -> None:
         "--sample", type=count, default=0, metavar="N",
         help="check N records, spread evenly over all shards (default: 0, all records)",
     )  # fmt: skip
+    parser.add_argument(
+        "--decoder", choices=("build", "tensorflow"), default="build",
+        help="decode images as the build did, or with TensorFlow (default: build)",
+    )  # fmt: skip
     add_common(parser)
 
 
 def _verify(args: Namespace) -> int:
     from imageshards.reader.verify import verify
 
-    verdict = verify(args.output, sample=args.sample)
+    verdict = verify(args.output, sample=args.sample, decoder=args.decoder)
     for problem in verdict.problems:
         complain(problem, 1)
     show(verdict, json=args.json)

@@ -30,7 +30,7 @@ def declare_publish(parser: ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--fingerprint", type=_digest, default="", metavar="HEX",
-        help="the digest that imageshards fingerprint printed, 32 hexadecimal digits",
+        help="the digest that imageshards fingerprint printed, 64 hexadecimal digits",
     )  # fmt: skip
     parser.add_argument(
         "--rollback", action="store_true",
@@ -40,9 +40,9 @@ def declare_publish(parser: ArgumentParser) -> None:
 
 
 def _digest(text: str) -> str:
-    if text and (len(text) != 32 or set(text) - set("0123456789abcdef")):
+    if text and (len(text) != 64 or set(text) - set("0123456789abcdef")):
         raise ArgumentTypeError(
-            f"expected the 32 hexadecimal digits that imageshards fingerprint prints, not {text!r}"
+            f"expected the 64 hexadecimal digits that imageshards fingerprint prints, not {text!r}"
         )
     return text
 
@@ -66,7 +66,6 @@ def fingerprint(args: Namespace) -> int:
         inputs.input,
         spec.settings,
         include_all=inputs.include_all,
-        exclude=spec.layout.root,
         skip_missing=args.skip_missing,
         text_unit=spec.text_unit,
     )

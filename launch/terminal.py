@@ -41,7 +41,12 @@ def count(text: str) -> int:
 
 
 def add_common(parser: ArgumentParser, *, json: bool = True) -> None:
-    """Adds `--verbose` and, if there is a result to print, `--json`."""
+    """Adds `--billing_project`, `--verbose` and, if there is a result to print, `--json`."""
+    parser.add_argument(
+        "--billing_project", default="", metavar="PROJECT",
+        help="Google Cloud project that pays for the requests, as buckets with Requester Pays "
+        "require",
+    )  # fmt: skip
     parser.add_argument("--verbose", action="store_true", help="show tracebacks")
     if json:
         parser.add_argument("--json", action="store_true", help="print the result as JSON")

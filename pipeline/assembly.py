@@ -21,6 +21,7 @@ from imageshards.transforms.inputs.kind import ListingOptions, RecordKeys, TextU
 from imageshards.transforms.records.columns import FeatureColumn, channels_of, schema_of
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.annotate import Annotator
+from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
 from imageshards.transforms.shards.encoder import ImageEncoder
@@ -66,17 +67,17 @@ class BuildSpec:
             labels=LabelRule.parse(labels.labels),
             splits=SplitRule.parse(splits.splits, splits.split_names),
             groups=GroupRule.parse(splits.group_by),
-            base=self.base,
             features=tuple(
                 FeatureColumn.parse(text)
                 for text in self.options.records.features_from
                 if text != AUTO
             ),
+            roots=Roots(base=self.base),
         )
 
     @property
     def base(self) -> str:
-        """The beginning of URIs that is neither hashed nor recorded."""
+        """The folder of `--base_uri`, with a slash at its end; empty: none."""
         base_uri = self.options.inputs.base_uri
         return storage.normalize(base_uri).rstrip("/") + "/" if base_uri else ""
 
@@ -124,6 +125,7 @@ class BuildSpec:
             file_format=self.options.records.file_format,
             noun=self.schema.noun,
             record_bytes=self._pixel_bytes,
+            max_bytes=self.options.images.max_bytes,
         )
 
     @cached_property
@@ -178,7 +180,6 @@ class BuildSpec:
         return ImageEncoder(
             self.schema,
             self.rules,
-            self.base,
             self.reader,
             self.annotator.features,
             unit_range=self.options.records.pixel_range == "0..1",
@@ -213,7 +214,6 @@ class BuildSpec:
             columns=self.annotator.columns,
             uri_column=inputs.uri_column,
             include_all=inputs.include_all,
-            output=self.layout.root,
             scratch=self.layout.state,
             record_keys=RecordKeys(inputs.image_key, inputs.label_key, inputs.name_key),
             text_unit=self.text_unit,
@@ -222,7 +222,7 @@ class BuildSpec:
     @cached_property
     def layout(self) -> Layout:
         """The paths of the data set's files."""
-        return Layout(storage.normalize(self.options.output.output))
+        return Layout(self.options.output.output)
 
     @property
     def failures(self) -> Failures:
@@ -232,7 +232,7 @@ class BuildSpec:
     @property
     def dataset_name(self) -> str:
         """The name in dataset_info.json."""
-        folder = os.path.basename(self.layout.root.rstrip("/"))
+        folder = os.path.basename(self.layout.root)
         return self.options.output.name or default_name(folder)
 
 

@@ -6,12 +6,14 @@ a failure.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from imageshards.pipeline import metadata
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.marks import read_mark
+from imageshards.pipeline.options.build_options import FORMAT_VERSION
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ShardId
 from imageshards.transforms.inputs.unpack import PREFIX as UNPACKED_PREFIX
@@ -38,8 +40,9 @@ def _claim(plan: Plan, spec: BuildSpec) -> Plan:
     layout = spec.layout
     mine = to_json(metadata.plan_json(plan, spec))
     try:
-        found = other_build_in(spec, plan.digest)
-        if found and not spec.options.output.overwrite:
+        with _of_output():
+            found = other_build_in(spec, plan.digest)
+        if found and not (spec.options.output.overwrite or has_no_shard(layout)):
             storage.delete(sorted(plan.unpacked))
             raise BuildError(found)
         if found:
@@ -74,9 +77,19 @@ def check_output(spec: BuildSpec) -> None:
     root = spec.layout.root
     if problem := storage.folder_problem(root):
         raise BuildError(f"--output {spec.options.output.output}: {problem}")
-    found = other_build_in(spec, None)
-    if found and not spec.options.output.overwrite:
+    with _of_output():
+        found = other_build_in(spec, None)
+    if found and not (spec.options.output.overwrite or has_no_shard(spec.layout)):
         raise BuildError(found)
+
+
+@contextmanager
+def _of_output() -> Iterator[None]:
+    """Makes a refusal to read name the role that writing to the output requires, too."""
+    try:
+        yield
+    except storage.Refused as refused:
+        raise storage.Refused(refused.as_output) from refused
 
 
 def check_ownership(plan: Plan, spec: BuildSpec) -> None:
@@ -90,6 +103,12 @@ def check_ownership(plan: Plan, spec: BuildSpec) -> None:
         raise BuildError(
             f"{spec.layout.root}: another build has claimed this output; run one at a time"
         )
+
+
+def has_no_shard(layout: Layout) -> bool:
+    """Returns whether a folder has no shard, complete or being written, that could be lost."""
+    unfinished = any(name.endswith(storage.TEMP_SUFFIX) for name in storage.names_in(layout.state))
+    return not (unfinished or dataset_files_in(layout))
 
 
 def other_build_in(spec: BuildSpec, digest: str | None) -> str:
@@ -106,7 +125,10 @@ def other_build_in(spec: BuildSpec, digest: str | None) -> str:
         changed = ""
         if plan.get("settings") != spec.settings:
             changed = spec.options.differences(options if isinstance(options, dict) else {})
-            changed = f"other options: {changed}" if changed else "another version of imageshards"
+            changed = f"with other options: {changed}" if changed else ""
+            # Up to version 0.1.0, plan.json had no format.
+            if not changed or ("settings" in plan and plan.get("format") != FORMAT_VERSION):
+                changed = f"of another version of imageshards {changed}".rstrip()
             # plan.json does not record --input.
             built = (read_json(layout.build) or {}).get("options")
             before = built.get("input") if isinstance(built, dict) else None
@@ -114,11 +136,11 @@ def other_build_in(spec: BuildSpec, digest: str | None) -> str:
             if isinstance(before, list) and before != now:
                 changed += f"; --input was {','.join(map(str, before))}, now {','.join(now)}"
         elif digest not in (None, plan.get("digest")):
-            changed = "other inputs"
+            changed = "with other inputs"
         if not changed:
             return ""
         build = "a build" if storage.exists(layout.dataset_info) else "an incomplete build"
-        return f"{layout.root} holds {build} with {changed} {_WHAT_TO_DO}"
+        return f"{layout.root} holds {build} {changed} {_WHAT_TO_DO}"
     names = dataset_files_in(layout)
     if names:
         more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""

@@ -13,10 +13,15 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from imageshards.transforms import storage
-from imageshards.transforms.inputs.kind import ListingOptions, TextUnit, nothing_found
+from imageshards.transforms.inputs.kind import (
+    ListingOptions,
+    TextUnit,
+    nothing_found,
+    roots_of,
+)
 from imageshards.transforms.inputs.sources import identify
 
-_MODULUS = 1 << 128
+_MODULUS = 1 << 256
 
 
 @dataclass(frozen=True)
@@ -24,9 +29,9 @@ class Fingerprint:
     """The result of `fingerprint`.
 
     Attributes:
-      digest: 32 hexadecimal digits, which differ when a file is added, removed or changed, or when
-        `settings` differ. The order of the inputs, and how files are divided into inputs, do not
-        matter.
+      digest: 64 hexadecimal digits, which differ when a file is added, removed or changed, or when
+        `settings` differ, or when the inputs give the images other names. The order of the inputs
+        does not matter.
       files: images, archives, TFRecord files, manifests and text files.
       bytes: of the files whose size is known.
       inputs: the inputs that hold any file.
@@ -43,7 +48,6 @@ def fingerprint(
     settings: str = "",
     *,
     include_all: bool = False,
-    exclude: str = "",
     skip_missing: bool = False,
     text_unit: TextUnit | None = None,
 ) -> Fingerprint:
@@ -53,7 +57,6 @@ def fingerprint(
       inputs: the values of `--input`.
       settings: a text that is digested too, such as `BuildOptions.settings`.
       include_all: whether to count files without the suffix of an image.
-      exclude: a folder that is not listed, such as the output.
       skip_missing: skip inputs that do not exist or hold no image, instead of raising.
       text_unit: the part of a text file that becomes one record; None: inputs are images.
 
@@ -63,26 +66,27 @@ def fingerprint(
     >>> fingerprint(["photos"]).files
     40
     """
-    options = ListingOptions(include_all=include_all, output=exclude, text_unit=text_unit)
+    options = ListingOptions(include_all=include_all, text_unit=text_unit)
     # A sum does not depend on the order of the listing, and needs no memory for the files.
     total = files = size = 0
     found = []
-    for text in dict.fromkeys(inputs):
-        if skip_missing and _is_missing(text):
-            continue
+    texts = [text for text in dict.fromkeys(inputs) if not (skip_missing and _is_missing(text))]
+    sources = [identify(text, text_unit) for text in texts]
+    roots = roots_of(sources)
+    for source in sources:
         before = files
-        source = identify(text, text_unit)
+        root = roots.outermost(source.root)
         for uri, length, stamp in source.fingerprint(options):
-            line = f"{uri}\0{length}\0{stamp}".encode("utf-8", "surrogateescape")
-            total += int.from_bytes(blake2b(line, digest_size=16).digest())
+            line = f"{uri}\0{root}\0{length}\0{stamp}".encode("utf-8", "surrogateescape")
+            total += int.from_bytes(blake2b(line, digest_size=32).digest())
             files += 1
             size += max(length, 0)
         if files > before:
-            found.append(text)
+            found.append(source.text)
         elif not skip_missing:
             raise nothing_found(source, options)
-    whole = f"{settings}\0{files}\0{total % _MODULUS:032x}".encode()
-    return Fingerprint(blake2b(whole, digest_size=16).hexdigest(), files, size, tuple(found))
+    whole = f"{settings}\0{files}\0{total % _MODULUS:064x}".encode()
+    return Fingerprint(blake2b(whole, digest_size=32).hexdigest(), files, size, tuple(found))
 
 
 def _is_missing(text: str) -> bool:

@@ -17,6 +17,7 @@ from imageshards.pipeline.report import write_report
 from imageshards.pipeline.verdict import check_counts, check_files, check_rejects
 from imageshards.transforms import storage
 from imageshards.transforms.elements import RejectReport, ShardReport
+from imageshards.transforms.records.containers import container_of
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.layout import DatasetFacts, Layout, to_json
 
@@ -56,6 +57,8 @@ def _finish(
     check_counts(plan, shards, errors)
     _write_rejects(layout, parts)
     check_rejects(plan, shards, errors, spec)
+    if spec.options.execution.writer == "shard":
+        _write_empty_shards(layout, shards)
     leaks = 0
     if len(plan.splits) > 1:
         leaks = write_leaks(layout, shards, spec.schema)
@@ -68,6 +71,14 @@ def _finish(
     check_files(layout, shards)
     sweep_unpacked(layout)
     layout.write(layout.dataset_info, to_json(metadata.dataset_info_json(plan, shards, spec)))
+
+
+def _write_empty_shards(layout: Layout, shards: Sequence[ShardReport]) -> None:
+    """Writes the shards of "auto" all of whose images were rejected; writers write none of them."""
+    for report in shards:
+        if not report.records:
+            with storage.open_sink(layout.shard(report.shard), layout.state) as sink:
+                container_of(report.shard).writer(sink).close()
 
 
 def _write_rejects(layout: Layout, parts: Sequence[RejectReport]) -> None:

@@ -20,6 +20,7 @@ from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.options.build_options import FORMAT_VERSION
 from imageshards.transforms.elements import ShardId, ShardReport
 from imageshards.transforms.records.containers import container_of, shard_name
+from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.stats import ShardStats
 
@@ -36,6 +37,7 @@ def version() -> str:
 def plan_json(plan: Plan, spec: BuildSpec) -> dict[str, Any]:
     """Returns the content of plan.json, which identifies the build that a folder belongs to."""
     return {
+        "format": FORMAT_VERSION,
         "digest": plan.digest,
         "settings": spec.settings,
         "options": spec.options.recorded,
@@ -64,6 +66,11 @@ def build_json(
     """
     total = ShardStats(shards)
     totals = total.values()
+    splits = {
+        name: _split_json(split.images, [s for s in shards if s.shard.split == name])
+        for name, split in plan.splits.items()
+    }
+    unseen = classes_not_in_train(splits, plan.classes)
     return {
         "imageshards": version(),
         "format": FORMAT_VERSION,
@@ -77,6 +84,7 @@ def build_json(
             "converted": totals["converted"],
             "duplicates": plan.duplicates,
             "leaks": leaks,
+            "classes_not_in_train": len({name for names in unseen.values() for name in names}),
             "passed_over": plan.passed_over,
             "bytes": total.bytes,
         },
@@ -84,12 +92,28 @@ def build_json(
         "conversions": totals["conversions"],
         "notes": list(plan.notes),
         "classes": list(plan.classes),
-        "splits": {
-            name: _split_json(split.images, [s for s in shards if s.shard.split == name])
-            for name, split in plan.splits.items()
-        },
+        "splits": splits,
         "shards": [shard_row(s.shard, s.records, s.bytes, s.crc32c) for s in shards],
     }
+
+
+def classes_not_in_train(
+    splits: Mapping[str, Mapping[str, Any]], classes: Sequence[str]
+) -> dict[str, list[str]]:
+    """Returns split -> names of its classes of which the training split has no record.
+
+    Args:
+      splits: `splits` of build.json.
+      classes: the class names in label order.
+    """
+    training = next((splits[name] for name in ("train", "training") if name in splits), None)
+    if training is None:
+        return {}
+    found = {
+        name: [classes[int(label)] for label in split["labels"] if label not in training["labels"]]
+        for name, split in splits.items()
+    }
+    return {name: names for name, names in found.items() if names}
 
 
 def _versions(plan: Plan) -> dict[str, str]:
@@ -126,6 +150,7 @@ def dataset_info_json(plan: Plan, shards: Sequence[ShardReport], spec: BuildSpec
         "version": "1.0.0",
         "description": f"{counts}, shuffled with seed {seed} by imageshards {version()}.",
         "fileFormat": container.tfds_format,
+        **_supervised_keys(spec.schema),
         "splits": [
             {
                 "name": name,
@@ -136,3 +161,11 @@ def dataset_info_json(plan: Plan, shards: Sequence[ShardReport], spec: BuildSpec
             for name in plan.splits
         ],
     }
+
+
+def _supervised_keys(schema: Schema) -> dict[str, Any]:
+    """Returns the keys that `as_dataset(as_supervised=True)` returns: the content and the label."""
+    keys = [schema.key_of(schema.holds), schema.label_key]
+    if not all(keys):
+        return {}
+    return {"supervisedKeys": {"tuple": {"items": [{"featureKey": key} for key in keys]}}}

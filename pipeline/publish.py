@@ -126,7 +126,7 @@ def publish(
     >>> publish("dataset", keep_versions=7).latest
     'dataset'
     """
-    layout = Layout(storage.normalize(folder).rstrip("/"))
+    layout = Layout(folder)
     base = layout.root.rpartition("/")[0]
     pointer = storage.normalize(pointer) if pointer else storage.join(base, POINTER)
     with locked(pointer.rpartition("/")[0]):
@@ -186,7 +186,7 @@ def state_of(folder: str, fingerprint: str, name: str) -> tuple[str, str]:
       these inputs. `changed`: it is published and was built from other inputs. `unchanged`: the
       previous version, which is returned, was built from the same inputs.
     """
-    layout = Layout(storage.normalize(folder).rstrip("/"))
+    layout = Layout(folder)
     base, _, version = layout.root.rpartition("/")
     mark = _published(layout)
     if mark is not None:
@@ -202,10 +202,11 @@ def state_of(folder: str, fingerprint: str, name: str) -> tuple[str, str]:
 def versions(base: str) -> list[str]:
     """Returns the names of the published versions in a folder, of any data set, oldest first."""
     if not storage.is_local(base):
-        tail = Layout("").uri("published")
-        marks = [uri for uri, *_ in storage.match(f"{base}/*{tail}")]
-        names = [uri.removeprefix(f"{base}/").removesuffix(tail) for uri in marks]
-        return sorted((name for name in names if "/" not in name), key=_sort_key)
+        pattern = Layout(storage.join(base, "*")).uri("published")
+        beginning, _, end = pattern.rpartition("*")
+        marks = [uri for uri, *_ in storage.match(pattern)]
+        names = [uri.removeprefix(beginning).removesuffix(end) for uri in marks]
+        return sorted(names, key=_sort_key)
     names = []
     with suppress(FileNotFoundError), os.scandir(base) as entries:
         for entry in entries:
@@ -265,7 +266,7 @@ def _family(name: str, version: str) -> str:
 
 def _relative(pointer: str, base: str) -> str:
     """Returns a pointer's path relative to its versions, so that both can be moved together."""
-    return pointer.removeprefix(f"{base}/")
+    return pointer.removeprefix(storage.join(base, ""))
 
 
 def _sort_key(version: str) -> list[tuple[int, str]]:

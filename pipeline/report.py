@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from imageshards.pipeline.metadata import classes_not_in_train
 from imageshards.reader.parse import to_uint8
+from imageshards.transforms import storage
 from imageshards.transforms.elements import counted
 from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.records.schemas import Schema
@@ -93,6 +95,8 @@ def _page(
     body = [_head(build)]
     if leaked:
         body.append(_leaks(build, leaked, schema.noun))
+    if unseen := classes_not_in_train(build["splits"], build["classes"]):
+        body.append(_not_in_train(build, unseen))
     for name, split in build["splits"].items():
         body.append(_split(name, split, build, layout, schema))
     if build["conversions"]:
@@ -134,6 +138,9 @@ def _head(build: Mapping[str, Any]) -> str:
     facts.append(("duplicates", f"{counts['duplicates']:,}", False))
     if counts["leaks"]:
         facts.append(("in two splits", f"{counts['leaks']:,}", True))
+    if unseen := classes_not_in_train(build["splits"], build["classes"]):
+        number = len({name for names in unseen.values() for name in names})
+        facts.append(("classes not in train", f"{number:,}", True))
     facts.append(("skipped files", f"{counts['passed_over']:,}", False))
     cards = "".join(
         f'<div class="fact{" bad" * bad}"><b>{value}</b><span class=soft>{name}</span></div>'
@@ -208,7 +215,7 @@ def _sheet(
         record
         for shard in shards
         if shard["records"]
-        for record in read_back.read_shard(f"{layout.root}/{shard['name']}")
+        for record in read_back.read_shard(storage.join(layout.root, shard["name"]))
     )
     records = islice(every, _SAMPLES)
     if schema.holds != "text":
@@ -341,6 +348,20 @@ def _leaks(build: Mapping[str, Any], leaked: Sequence[Mapping[str, Any]], noun: 
         f"<section><h2>Leaks</h2><p class=soft>{build['counts']['leaks']:,} {noun}s are in more "
         "than one split. Each is a line of <code>metadata/leaks.jsonl</code>."
         f"{remedy}</p><ul>{items}</ul></section>"
+    )
+
+
+def _not_in_train(build: Mapping[str, Any], unseen: Mapping[str, Sequence[str]]) -> str:
+    parts = []
+    for split, names in unseen.items():
+        labels = build["splits"][split]["labels"].items()
+        counts = {build["classes"][int(label)]: count for label, count in labels}
+        ordered = by_count({name: counts[name] for name in names})[:_CLASSES_SHOWN]
+        parts.append(f"<h3>{escape(split)}: {counted(len(names), 'class')}</h3>")
+        parts.append(_rows(ordered, bad=True))
+    return (
+        "<section><h2>Not in train</h2><p class=soft>Records of classes of which train has none. A "
+        f"model cannot learn them.</p>{''.join(parts)}</section>"
     )
 
 

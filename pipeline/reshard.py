@@ -89,7 +89,7 @@ def reshard(folder: str, output: str, num_shards: str) -> Resharded:
     counts = _counts(dataset, num_shards)
     if not output:
         raise UsageError("the output folder is empty: name a folder for the new data set")
-    layout = Layout(storage.normalize(output))
+    layout = Layout(output)
     if layout.root == dataset.layout.root:
         raise UsageError(f"{layout.root} is the data set to reshard: name another output folder")
     shards = {name: (len(dataset.lengths[name]), count) for name, count in counts.items()}

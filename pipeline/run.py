@@ -16,6 +16,7 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from imageshards.pipeline import graph
 from imageshards.pipeline.assembly import BuildSpec
+from imageshards.pipeline.job import access
 from imageshards.pipeline.job.failures import JobEnded, JobError, job_error
 from imageshards.pipeline.job.preflight import prepare
 from imageshards.pipeline.job.progress import Progress
@@ -139,6 +140,7 @@ def _start(
     spec: BuildSpec, sources: Sequence[InputKind], options: PipelineOptions, workers: int | None
 ) -> Any:
     """Builds the graph and runs it; returns at its end, or when a service has accepted the job."""
+    access.carry(spec.options.inputs.billing_project, options)
     try:
         pipeline = beam.Pipeline(options=options)
     except ValueError as error:

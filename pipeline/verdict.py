@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from imageshards.pipeline.assembly import BuildSpec
+from imageshards.pipeline.missing import suggestion
 from imageshards.transforms import storage
-from imageshards.transforms.elements import DUPLICATE_PIXELS, LOST, BuildError, ShardReport
+from imageshards.transforms.elements import DUPLICATE_PIXELS, LOST, BuildError, ShardReport, counted
+from imageshards.transforms.records.containers import is_shard_like, shard_name
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.layout import Layout, first_lines
 
@@ -53,7 +55,7 @@ def check_rejects(
         _truncated(errors, spec)
         or _too_many(plan, errors, spec)
         or _empty_split(plan, shards, spec)
-        or _empty_shards(shards, spec)
+        or _empty_shards(plan, shards, spec)
     )
     if problem:
         # An earlier run with a larger --max_reject_fraction may have written it.
@@ -65,9 +67,15 @@ def check_files(layout: Layout, shards: Sequence[ShardReport]) -> None:
     """Checks that the shards are the reported files: a worker of a lost bundle may still write.
 
     Raises:
-      BuildError: a shard is missing, or has another size or CRC32C.
+      BuildError: a shard is missing, or has another size or CRC32C; or there is another one.
     """
     entries = {entry.name: entry for entry in storage.entries_in(layout.root)}
+    names = {shard_name(report.shard) for report in shards}
+    if others := [name for name in entries if is_shard_like(name) and name not in names]:
+        raise BuildError(
+            f"{storage.join(layout.root, others[0])}: another build wrote here at the same time: "
+            "run one at a time, and set --overwrite"
+        )
     for report in shards:
         uri = layout.shard(report.shard)
         entry = entries.get(uri.rpartition("/")[2])
@@ -99,10 +107,13 @@ def _too_many(plan: Plan, errors: Counter[str], spec: BuildSpec) -> str:
         return ""
     faults = [line for line in errors.most_common() if line[0] != DUPLICATE_PIXELS]
     kinds = ", ".join(f"{count:,} {error}" for error, count in faults)
+    images = counted(plan.images, spec.schema.noun)
+    were = "was" if rejects == 1 else "were"
+    advice = suggestion(spec.layout) if errors["Missing"] * 2 > plan.images else ""
     return (
-        f"{rejects:,} of {plan.images:,} {spec.schema.noun}s ({rejects / plan.images:.1%}) were "
-        f"rejected, more than --max_reject_fraction {most:g}: {kinds}"
-        f"{_example(spec.layout)}"
+        f"{rejects:,} of {images} ({rejects / plan.images:.1%}) {were} rejected, "
+        f"more than --max_reject_fraction {most:g}: {kinds}"
+        f"{_example(spec.layout)}{advice and '; '}{advice}"
     )
 
 
@@ -121,11 +132,14 @@ def _empty_split(plan: Plan, shards: Sequence[ShardReport], spec: BuildSpec) -> 
     return ""
 
 
-def _empty_shards(shards: Sequence[ShardReport], spec: BuildSpec) -> str:
-    empty = [report.shard for report in shards if not report.records]
-    if not empty or spec.options.execution.writer == "beam":
+def _empty_shards(plan: Plan, shards: Sequence[ShardReport], spec: BuildSpec) -> str:
+    if spec.options.execution.writer == "beam":
         return ""
-    return (
-        f"{len(empty):,} of {empty[0].num_shards:,} shards of {empty[0].split!r} have no "
-        f"{spec.schema.noun} left after rejects: set a smaller --num_shards"
-    )
+    empty = Counter(report.shard.split for report in shards if not report.records)
+    for split, count in empty.items():
+        if spec.shard_counts.of(split) is not None:  # with "auto", an empty shard is written
+            return (
+                f"{count:,} of {plan.splits[split].num_shards:,} shards of {split!r} have no "
+                f"{spec.schema.noun} left after rejects: set a smaller --num_shards"
+            )
+    return ""

@@ -97,7 +97,7 @@ def open_dataset(folder: str) -> Dataset:
     """
     if not folder:
         raise BuildError("no data set is given: name its folder")
-    layout = Layout(storage.normalize(folder))
+    layout = Layout(folder)
     if storage.is_local(layout.root) and not os.path.isdir(layout.root):
         what = "is a file" if os.path.lexists(layout.root) else "does not exist"
         raise BuildError(f"{layout.root} {what}: name the folder of a data set")

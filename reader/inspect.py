@@ -35,7 +35,7 @@ def inspect(place: str, records: int = 3) -> str:
     /.../dataset
       dataset: 40 records in 3 shards, ...
     """
-    uri = storage.normalize(place) if place else ""
+    uri = storage.folder_uri(place) if place else ""
     if os.path.isfile(uri) or is_record_file(uri):
         lines = _shard_lines(uri, records)
     else:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,18 +52,19 @@ def schema_of(source: str | Schema) -> Schema:
         return source
     if source in SCHEMAS:
         return SCHEMAS[source]
-    root = storage.normalize(source)
+    root = storage.folder_uri(source)
     if storage.exists(storage.join(root, "metadata", "build.json")):
         return open_dataset(source).schema
+    features = storage.join(root, "features.json")
     try:
-        with storage.open_read(storage.join(root, "features.json")) as file:
+        with storage.open_read(features) as file:
             return schema_from_features(json.load(file))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BuildError(
             f"{source}: neither a data set nor a schema; there are {', '.join(SCHEMAS)}"
         ) from error
     except ValueError as error:
-        raise BuildError(f"{root}/features.json is damaged: {error}") from error
+        raise BuildError(f"{features} is damaged: {error}") from error
 
 
 def parse_spec(schema: str | Schema) -> dict[str, Any]:
@@ -197,16 +198,17 @@ def decode_image(data: bytes, channels: int = 3) -> npt.NDArray[np.uint8]:
     Returns:
       uint8 [height, width, channels].
     """
-    import simplejpeg
     from PIL import Image
 
+    from imageshards.transforms.images import headers, jpeg
+
     if data.startswith(b"\xff\xd8"):
-        gray = channels == 1 or (
-            channels == 0 and simplejpeg.decode_jpeg_header(data)[2].lower() == "gray"
-        )
+        header = headers.read_jpeg(data) if channels == 0 else None
+        gray = channels == 1 or (header is not None and header.components == 1)
         # TensorFlow uses the fast DCT; on photographs it differs from the accurate one.
-        pixels = simplejpeg.decode_jpeg(data, "GRAY" if gray else "RGB", fastdct=True)
-        return cast("npt.NDArray[np.uint8]", pixels)
+        return jpeg.decode(data, strict=False, colorspace="GRAY" if gray else "RGB", fastdct=True)
+    if data.startswith(b"\x89PNG"):
+        data = headers.png_without_metadata(data)
     with Image.open(io.BytesIO(data)) as image:
         # Pillow clips 16-bit grayscale to 8 bits, where TensorFlow scales it.
         deep = image.mode.startswith("I;16")

@@ -118,7 +118,7 @@ class Sheet:
                 for picture in pictures
             )
             body.append(f"<h2>{escape(self._title(name))}</h2><div class=sheet>{figures}</div>")
-        name = os.path.basename(self.place.rstrip("/"))
+        name = os.path.basename(self.place)
         return (
             "<!doctype html>\n<html lang=en><meta charset=utf-8>"
             '<meta name=viewport content="width=device-width, initial-scale=1">'
@@ -187,7 +187,7 @@ def make_sheet(place: str, images: int) -> Sheet | None:
             records = open_records(place, name, label_key="")
         counts[name] = len(records)
         splits[name] = [_picture(element, records.classes) for element in records[:images]]
-    return Sheet(storage.normalize(place), splits, counts)
+    return Sheet(storage.folder_uri(place), splits, counts)
 
 
 def _picture(element: Any, classes: list[str]) -> Picture:

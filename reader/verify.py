@@ -6,15 +6,16 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import BinaryIO, cast
+from functools import partial
+from typing import BinaryIO, Literal, cast
 
 from imageshards.reader import parse
 from imageshards.reader.dataset import Dataset, Shard, open_dataset
 from imageshards.transforms import storage
-from imageshards.transforms.elements import ShardId, counted, quoted
+from imageshards.transforms.elements import ShardId, UsageError, counted, quoted
 from imageshards.transforms.images import validate
 from imageshards.transforms.records import example
 from imageshards.transforms.records.container import CorruptRecord, parse_index
@@ -26,6 +27,29 @@ from imageshards.transforms.shards.read_back import Record
 
 _PROBLEMS_SHOWN = 20
 _IN_FLIGHT = 32
+
+Decoder = Literal["build", "tensorflow"]
+DECODERS: tuple[Decoder, ...] = ("build", "tensorflow")
+
+
+Inspect = Callable[[bytes], validate.ImageInfo]
+"""Decodes an image file, and returns its format and size; raises an `ImageError`."""
+
+
+class Problem(str):
+    """A line about damage, such as a missing file or a wrong checksum."""
+
+    def within(self, place: str) -> Problem:
+        """Returns the problem with the place where it was found."""
+        return type(self)(f"{place}: {self}")
+
+
+class Unsuitable(Problem):
+    """A line about a record that is undamaged, but whose image does not decode."""
+
+
+Check = Callable[[Record], Problem | None]
+"""Returns what is wrong with a record, or None."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +66,9 @@ class Verdict:
       rejects: the number of images that the build rejected.
       report: the path of report.html.
       sample: the number of records that `verify` was to check; 0 for all.
+      damaged: the number of problems that are damage; missing files are not counted.
+      unsuitable: the number of undamaged records whose images do not decode.
+      level: how images were decoded: "full", or "lenient" if the build had `--check header`.
     """
 
     output: str
@@ -53,20 +80,33 @@ class Verdict:
     rejects: int
     report: str
     sample: int = 0
+    damaged: int = 0
+    unsuitable: int = 0
+    level: validate.Level = "full"
 
     def to_json(self) -> str:
         """Returns one line of JSON."""
         return json.dumps({**asdict(self), "seconds": round(self.seconds, 3)})
 
+    def _advice(self) -> Iterator[str]:
+        again = "run the build command again to rewrite them"
+        if self.damaged:
+            yield f"delete the damaged files and {again}"
+        elif len(self.problems) > self.unsuitable:
+            yield again
+        if self.unsuitable:
+            images = "the images that do not decode are what the build wrote"
+            if self.level == "full":
+                yield f"{images}: build the data set again, in a new folder, to check them again"
+            else:
+                yield f"{images} with --check header: build with --check full to reject them"
+
     def __str__(self) -> str:
         if self.problems:
             found = counted(len(self.problems), "problem")
-            delete = "delete the damaged files and "
-            if all(problem.endswith(": missing") for problem in self.problems):
-                delete = ""
             return (
                 f"{self.output}: {found}; {counted(self.records, 'sound record')} "
-                f"({delete}run the build command again to rewrite them)"
+                f"({'; '.join(self._advice())})"
             )
         checked = "a sample" if self.sample else "all of them"
         return (
@@ -76,7 +116,7 @@ class Verdict:
         )
 
 
-def verify(folder: str, sample: int = 0) -> Verdict:
+def verify(folder: str, sample: int = 0, decoder: Decoder = "build") -> Verdict:
     """Reads a data set and compares it with its metadata.
 
     Args:
@@ -84,16 +124,22 @@ def verify(folder: str, sample: int = 0) -> Verdict:
       sample: the number of records to check, spread evenly over all shards; 0 for all. The sizes of
         shards and all metadata files are always compared. Shards without random access are always
         read to their end.
+      decoder: "build" decodes images as the build did, except that JPEGs of a build with
+        `--check header` may have damage that TensorFlow's decoder accepts; "tensorflow" decodes
+        them with TensorFlow.
 
     Raises:
       BuildError: there is no complete data set.
+      UsageError: TensorFlow is not installed.
 
     >>> verify("dataset").problems
     ()
     """
     begin = time.perf_counter()
     dataset = open_dataset(folder)
-    problems = list(_layout_problems(dataset))
+    level = _level_of(dataset)
+    check = partial(_problem_of, dataset, _inspect_with(decoder, level))
+    problems = list(map(Problem, _layout_problems(dataset)))
     records = size = 0
     chosen = _chosen(dataset, sample)
     with ThreadPoolExecutor(os.cpu_count()) as executor:
@@ -102,27 +148,47 @@ def verify(folder: str, sample: int = 0) -> Verdict:
             try:
                 numbers = chosen[shard.id]
                 if sample and container_of(shard.id).has_index:
-                    found = _sample_problems(dataset, shard, numbers, executor)
+                    found = _sample_problems(dataset, shard, numbers, check, executor)
                 else:
-                    found = _shard_problems(dataset, shard, numbers, executor)
+                    found = _shard_problems(dataset, shard, numbers, check, executor)
                 for item in found:
                     if item is None:
                         count += 1
                     else:
-                        problems.append(f"{shard.uri}: {item}")
+                        problems.append(item.within(shard.uri))
             except FileNotFoundError:
-                problems.append(f"{shard.uri}: missing")
+                problems.append(Problem(f"{shard.uri}: missing"))
                 continue
             records += count
             size += shard.bytes
-    if len(problems) > _PROBLEMS_SHOWN:
-        more = len(problems) - _PROBLEMS_SHOWN
-        problems = [*problems[:_PROBLEMS_SHOWN], f"and {more:,} more problems"]
+    unsuitable = sum(isinstance(problem, Unsuitable) for problem in problems)
+    missing = sum(problem.endswith(": missing") for problem in problems)
+    lines = list(map(str, problems[:_PROBLEMS_SHOWN]))
+    if (more := len(problems) - _PROBLEMS_SHOWN) > 0:
+        lines.append(f"and {more:,} more problems")
     return Verdict(
         dataset.layout.root, len(dataset.shards), records, size,
-        time.perf_counter() - begin, tuple(problems),
+        time.perf_counter() - begin, tuple(lines),
         dataset.counts["rejects"], dataset.layout.report, sample,
+        len(problems) - unsuitable - missing, unsuitable, level,
     )  # fmt: skip
+
+
+def _level_of(dataset: Dataset) -> validate.Level:
+    """Returns the validation level at which the images of a data set decode."""
+    return "lenient" if dataset.build["options"].get("check") == "header" else "full"
+
+
+def _inspect_with(decoder: Decoder, level: validate.Level) -> Inspect:
+    if decoder == "build":
+        return partial(validate.inspect, check=level)
+    try:
+        from imageshards.reader.tensorflow.images import inspect
+    except ImportError as error:
+        raise UsageError(
+            "--decoder tensorflow: TensorFlow is not installed; run: pip install tensorflow"
+        ) from error
+    return inspect
 
 
 def _layout_problems(dataset: Dataset) -> Iterator[str]:
@@ -130,7 +196,8 @@ def _layout_problems(dataset: Dataset) -> Iterator[str]:
     known = {os.path.basename(shard.uri) for shard in dataset.shards}
     for name in storage.names_in(layout.root):
         if is_shard_like(name) and name not in known:
-            yield f"{layout.root}/{name}: not of this data set, but readers' patterns match it"
+            uri = storage.join(layout.root, name)
+            yield f"{uri}: not of this data set, but readers' patterns match it"
     lengths: dict[str, list[int]] = {}
     for shard in dataset.shards:
         lengths.setdefault(shard.id.split, []).append(shard.records)
@@ -158,19 +225,23 @@ def _layout_problems(dataset: Dataset) -> Iterator[str]:
 
 
 def _shard_problems(
-    dataset: Dataset, shard: Shard, numbers: Sequence[int], executor: ThreadPoolExecutor
-) -> Iterator[str | None]:
-    """Reads a shard; yields None for each sound record among `numbers`, a text for a problem."""
+    dataset: Dataset,
+    shard: Shard,
+    numbers: Sequence[int],
+    check: Check,
+    executor: ThreadPoolExecutor,
+) -> Iterator[Problem | None]:
+    """Reads a shard; yields None for each sound record among `numbers`, else a problem."""
     chosen = numbers if isinstance(numbers, range) else set(numbers)
     container = container_of(shard.id)
     index: list[tuple[int, int]] = []
-    waiting: deque[tuple[int, Future[str | None]]] = deque()
+    waiting: deque[tuple[int, Future[Problem | None]]] = deque()
 
-    def settle(limit: int) -> Iterator[str | None]:
+    def settle(limit: int) -> Iterator[Problem | None]:
         while len(waiting) > limit:
             number, future = waiting.popleft()
             problem = future.result()
-            yield f"record {number}: {problem}" if problem else None
+            yield problem.within(f"record {number}") if problem else None
 
     with storage.open_read(shard.uri) as raw:
         file = read_back.CountingFile(cast(BinaryIO, raw))
@@ -178,17 +249,17 @@ def _shard_problems(
             for offset, size, data in container.read(cast(BinaryIO, file)):
                 index.append((offset, size))
                 if (number := len(index) - 1) in chosen:
-                    waiting.append((number, executor.submit(_check, dataset, data)))
+                    waiting.append((number, executor.submit(_check, check, data)))
                 yield from settle(_IN_FLIGHT)
         except CorruptRecord as error:
             yield from settle(0)
-            yield f"{error}; the records after it were not read"
+            yield Problem(f"{error}; the records after it were not read")
             return
         yield from settle(0)
     if len(index) != shard.records:
-        yield f"{counted(len(index), 'record')}, but {shard.records:,} in build.json"
+        yield Problem(f"{counted(len(index), 'record')}, but {shard.records:,} in build.json")
     if file.size != shard.bytes or file.crc32c != shard.crc32c:
-        yield "its size or CRC32C is not the one in build.json"
+        yield Problem("its size or CRC32C is not the one in build.json")
     if container.has_index and _read_index(dataset, shard) != index:
         yield _index_problem(dataset, shard)
 
@@ -211,26 +282,30 @@ def _chosen(dataset: Dataset, sample: int) -> dict[ShardId, Sequence[int]]:
 
 
 def _sample_problems(
-    dataset: Dataset, shard: Shard, numbers: Sequence[int], executor: ThreadPoolExecutor
-) -> Iterator[str | None]:
+    dataset: Dataset,
+    shard: Shard,
+    numbers: Sequence[int],
+    check: Check,
+    executor: ThreadPoolExecutor,
+) -> Iterator[Problem | None]:
     """Does the same as `_shard_problems`, but reads only `numbers`, which the index locates."""
     if (size := storage.size(shard.uri)) < 0:
         raise FileNotFoundError(shard.uri)
     if size != shard.bytes:
-        yield "its size is not the one in build.json"
+        yield Problem("its size is not the one in build.json")
     index = _read_index(dataset, shard) or []
     if len(index) != shard.records:
         yield _index_problem(dataset, shard)
         return
 
-    def check(number: int) -> str | None:
+    def check_one(number: int) -> Problem | None:
         try:
-            problem = _problem_of(dataset, read_back.read_record(shard.uri, *index[number]))
+            problem = check(read_back.read_record(shard.uri, *index[number]))
         except (CorruptRecord, example.CorruptExample) as error:
-            problem = str(error)
-        return f"record {number}: {problem}" if problem else None
+            problem = Problem(error)
+        return problem.within(f"record {number}") if problem else None
 
-    yield from executor.map(check, numbers)
+    yield from executor.map(check_one, numbers)
 
 
 def _read_index(dataset: Dataset, shard: Shard) -> list[tuple[int, int]] | None:
@@ -242,60 +317,60 @@ def _read_index(dataset: Dataset, shard: Shard) -> list[tuple[int, int]] | None:
         return None
 
 
-def _index_problem(dataset: Dataset, shard: Shard) -> str:
+def _index_problem(dataset: Dataset, shard: Shard) -> Problem:
     uri = dataset.layout.index(shard.id)
-    return f"its index {uri}{' does not match' if storage.exists(uri) else ': missing'}"
+    return Problem(f"its index {uri}{' does not match' if storage.exists(uri) else ': missing'}")
 
 
-def _check(dataset: Dataset, data: bytes) -> str | None:
+def _check(check: Check, data: bytes) -> Problem | None:
     """Returns what is wrong with a serialized record, or None."""
     try:
-        return _problem_of(dataset, Record(0, 0, example.decode(data)))
+        return check(Record(0, 0, example.decode(data)))
     except example.CorruptExample as error:
-        return str(error)
+        return Problem(error)
 
 
-def _problem_of(dataset: Dataset, record: Record) -> str | None:
+def _problem_of(dataset: Dataset, inspect: Inspect, record: Record) -> Problem | None:
     schema = dataset.schema
     missing = [f.key for f in schema.features if f.key not in record.values]
     if missing:
-        return f"does not have {', '.join(missing)}"
-    if problem := _content_problem(record, schema):
+        return Problem(f"does not have {', '.join(missing)}")
+    if problem := _content_problem(record, schema, inspect):
         return problem
     label_key = schema.key_of("label")
     if label_key:
         label = record.first(label_key, -1)
         if not 0 <= label < len(dataset.classes):
-            return f"label {label} of {counted(len(dataset.classes), 'class')}"
+            return Problem(f"label {label} of {counted(len(dataset.classes), 'class')}")
         # With synsets, the class text may be longer than the name.
         if text_key := schema.key_of("synset") or schema.key_of("class_text"):
             text = record.first(text_key, b"").decode("utf-8", "replace")
             if text != dataset.classes[label]:
                 name = quoted(dataset.classes[label])
-                return f"its class is called {quoted(text)}, but class {label} is {name}"
+                return Problem(f"its class is called {quoted(text)}, but class {label} is {name}")
     return None
 
 
-def _content_problem(record: Record, schema: Schema) -> str | None:
+def _content_problem(record: Record, schema: Schema, inspect: Inspect) -> Problem | None:
     """Returns what is wrong with the image, the pixels or the text of a record, or None."""
     data = record.first(schema.key_of(schema.holds), b"")
     if schema.holds == "text":
         try:
             data.decode()
         except UnicodeDecodeError as error:
-            return f"its text is not UTF-8 at byte {error.start}"
+            return Problem(f"its text is not UTF-8 at byte {error.start}")
         return None
     if schema.holds == "pixels":
         try:
             parse.decode_record(record.values, schema)
         except example.CorruptExample as error:
-            return f"its pixels: {error}"
+            return Problem(f"its pixels: {error}")
         return None
     try:
-        info = validate.inspect(data, "full")
+        info = inspect(data)
         declared = read_back.info_of(record, schema)
     except validate.ImageError as error:
-        return f"does not decode: {error}"
+        return Unsuitable(f"does not decode: {error}")
     if declared != info:
-        return f"declares {declared}, but its image is {info}"
+        return Problem(f"declares {declared}, but its image is {info}")
     return None

@@ -1,25 +1,31 @@
 """A local Cloud Storage server for tests: gcp-storage-emulator, corrected, with injected faults.
 
 It adds concurrent requests, lists with pages and offsets, generations, preconditions, HEAD
-requests, uploads of which a part is received, the headers that clients require, and names with
-`#` and `?`.
+requests, uploads of which a part is received, objects with `Content-Encoding: gzip`, the headers
+that clients require, and names with `#` and `?`.
 """
 
 from __future__ import annotations
 
 import bisect
+import fcntl
+import gzip
 import json
 import re
 import socket
 import struct
+import termios
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import partial, partialmethod
+from html import escape
+from http import HTTPStatus
 from http.server import ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
@@ -36,6 +42,9 @@ _OBJECT = re.compile(
 )
 _LIST = re.compile(r"/storage/v1/b/([^/]+)/o/?")
 _PAGE = 1000
+_CHUNK = 1 << 16
+_LONGEST_WITH_LENGTH = 8 << 20
+"""The responses of longer objects with `Content-Encoding: gzip` have no Content-Length."""
 
 Send = Callable[["_Handler", bytes, bytes], None]
 """(handler, head, body): sends the response, or what the fault replaces it by."""
@@ -51,6 +60,7 @@ class Fault:
       after: number of matching requests that succeed first.
       times: number of matching requests that fail then.
       before: the request is not executed; otherwise only its response is lost.
+      receive: the body of a request -> the bytes that the server receives of it; not with `before`.
       met: number of matching requests so far.
     """
 
@@ -59,6 +69,7 @@ class Fault:
     after: int = 0
     times: int = 1 << 60
     before: bool = True
+    receive: Callable[[bytes], bytes] | None = None
     met: int = 0
 
 
@@ -66,14 +77,81 @@ def status(code: int, message: str = "", **headers: str) -> Send:
     """Responds with a status."""
 
     def send(handler: _Handler, head: bytes, body: bytes) -> None:
-        error = {"error": {"code": code, "message": message or f"status {code}"}}
-        text = json.dumps(error).encode()
-        lines = [f"HTTP/1.1 {code} {message or 'Fault'}", f"Content-Length: {len(text)}"]
+        says = message or HTTPStatus(code).phrase
+        text = json.dumps({"error": {"code": code, "message": says}}).encode()
+        lines = [f"HTTP/1.1 {code} {says}", f"Content-Length: {len(text)}"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         text = b"" if handler.command == "HEAD" else text
         handler.connection.sendall("\r\n".join([*lines, "", ""]).encode() + text)
 
     return send
+
+
+def refused(code: int, message: str, reason: str = "forbidden") -> Send:
+    """Refuses a request as the real service does: in XML or in JSON, depending on the API.
+
+    Args:
+      code: the status.
+      message: the service's words. In XML they are details of a message of a few words.
+      reason: the code of the error in JSON.
+    """
+
+    def send(handler: _Handler, head: bytes, body: bytes) -> None:
+        if handler.path.startswith(("/storage/", "/upload/", "/download/")):
+            error = {"message": message, "domain": "global", "reason": reason}
+            text = json.dumps({"error": {"code": code, "message": message, "errors": [error]}})
+        else:
+            text = (
+                f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{reason}</Code>"
+                f"<Message>Access denied.</Message><Details>{escape(message)}</Details></Error>"
+            )
+        content = b"" if handler.command == "HEAD" else text.encode()
+        answer = f"HTTP/1.1 {code} Refused\r\nContent-Length: {len(content)}\r\n\r\n"
+        handler.connection.sendall(answer.encode() + content)
+
+    return send
+
+
+def denied(permission: str) -> Send:
+    """Refuses a request because a permission is missing."""
+    return refused(
+        403,
+        f"me@example.org does not have {permission} access to the Google Cloud Storage object. "
+        f"Permission '{permission}' denied on resource (or it may not exist).",
+    )
+
+
+def broken_json(handler: _Handler, head: bytes, body: bytes) -> None:
+    """Sends half of the body, as if it were all of it."""
+    half = body[: len(body) // 2]
+    head = re.sub(rb"(?i)content-length: \d+", b"Content-Length: %d" % len(half), head)
+    handler.connection.sendall(head + half)
+
+
+def incomplete(received: int = 0) -> Send:
+    """Says that a number of bytes of an upload have been received, whatever has been sent."""
+
+    def send(handler: _Handler, head: bytes, body: bytes) -> None:
+        lines = ["HTTP/1.1 308 Resume Incomplete", "Content-Length: 0"]
+        lines += [f"Range: bytes=0-{received - 1}"] if received else []
+        handler.connection.sendall("\r\n".join([*lines, "", ""]).encode())
+
+    return send
+
+
+def unchanged(handler: _Handler, head: bytes, body: bytes) -> None:
+    """Sends the response, to a request of which the server received something else."""
+    handler.connection.sendall(head + body)
+
+
+def first_bytes(count: int) -> Callable[[bytes], bytes]:
+    """Receives the first bytes of a body."""
+    return lambda body: body[:count]
+
+
+def flipped(body: bytes) -> bytes:
+    """Receives a body of which a bit has changed."""
+    return bytes([body[0] ^ 1]) + body[1:] if body else body
 
 
 def reset(handler: _Handler, head: bytes, body: bytes) -> None:
@@ -93,10 +171,47 @@ def short_body(handler: _Handler, head: bytes, body: bytes) -> None:
 
 def stall(handler: _Handler, head: bytes, body: bytes) -> None:
     """Sends half of the body, and then nothing until the client disconnects."""
-    handler.connection.sendall(head + body[: len(body) // 2])
-    handler.connection.settimeout(120)
-    handler.connection.recv(1)
-    handler.close_connection = True
+    stall_at(len(body) // 2)(handler, head, body)
+
+
+def stall_at(sent: int) -> Send:
+    """Sends a number of bytes of the body, and then nothing until the client disconnects."""
+
+    def send(handler: _Handler, head: bytes, body: bytes) -> None:
+        handler.connection.sendall(head + body[:sent])
+        handler.connection.settimeout(120)
+        handler.connection.recv(1)
+        handler.close_connection = True
+
+    return send
+
+
+def silent(handler: _Handler, head: bytes, body: bytes) -> None:
+    """Sends nothing until the client disconnects."""
+    stall_at(0)(handler, b"", b"")
+
+
+def reset_at(sent: int) -> Send:
+    """Sends a number of bytes of the body, and resets the connection; shorter bodies are whole."""
+
+    def send(handler: _Handler, head: bytes, body: bytes) -> None:
+        handler.connection.sendall(head + body[:sent])
+        if len(body) > sent:
+            # A reset discards what the client has not received.
+            unsent = array("i", [1])
+            while unsent[0]:
+                time.sleep(0.001)
+                fcntl.ioctl(handler.connection, termios.TIOCOUTQ, unsent)
+            reset(handler, b"", b"")
+
+    return send
+
+
+def corrupt(handler: _Handler, head: bytes, body: bytes) -> None:
+    """Changes a bit in the middle of the body."""
+    changed = bytearray(body)
+    changed[len(body) // 2] ^= 1
+    handler.connection.sendall(head + changed)
 
 
 def slow(pieces: int, pause: float) -> Send:
@@ -121,11 +236,16 @@ class GcsServer:
       storage: its buckets and objects.
       faults: current faults; the first that matches a request applies.
       requests: method and kind of request (`GET media`, `GET list`, ...) -> number.
+      log: `METHOD path?query` of every request, in order.
       failed: number of requests that met a fault.
       delay: seconds before each response.
       most_at_a_time: highest number of concurrent requests.
       uploaded: id of a completed resumable upload -> metadata of its object.
       taken_bytes: bytes that the server receives of each request of a resumable upload; 0: all.
+      reads_at_a_time: further reads are refused with the status 429; 0: none are refused.
+      refused: number of reads that were refused so.
+      requester_pays: the project that must pay for each request; empty: the owner pays.
+      token: the one access token that is accepted; empty: none is required.
       short_pages: pages of lists have fewer objects than requested, some have none.
       sorted_of: bucket and number of objects for which `sorted_names` is valid.
       sorted_names: sorted names of a large bucket.
@@ -135,21 +255,29 @@ class GcsServer:
     storage: Storage = field(default_factory=lambda: Storage(use_memory_fs=True))
     faults: list[Fault] = field(default_factory=list)
     requests: Counter[str] = field(default_factory=Counter)
+    log: list[str] = field(default_factory=list)
     failed: int = 0
     delay: float = 0.0
     most_at_a_time: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     now: int = 0
     uploaded: dict[str, dict[str, Any]] = field(default_factory=dict)
+    requester_pays: str = ""
+    token: str = ""
     short_pages: bool = False
     taken_bytes: int = 0
+    reads_at_a_time: int = 0
+    refused: int = 0
+    reading: int = 0
     sorted_of: tuple[str, int] = ("", 0)
     sorted_names: list[str] = field(default_factory=list)
 
-    def put(self, name: str, data: bytes, bucket: str = "bucket") -> None:
-        """Creates an object, without a request."""
+    def put(self, name: str, data: bytes, bucket: str = "bucket", encoding: str = "") -> None:
+        """Creates an object, without a request; `encoding` is its Content-Encoding."""
         with self.lock:
             self.create(name, data, bucket)
+            if encoding:
+                self.storage.objects[bucket][name]["contentEncoding"] = encoding
 
     def create(self, name: str, data: bytes, bucket: str) -> dict[str, Any]:
         """Creates an object and returns its metadata; the caller holds the lock."""
@@ -197,6 +325,14 @@ class GcsServer:
             yield
         finally:
             self.faults = []
+
+    def matching(self, pattern: str) -> int:
+        """Returns the number of requests in the log that match a pattern."""
+        return sum(bool(re.search(pattern, request)) for request in self.log)
+
+    def first(self, pattern: str) -> int:
+        """Returns the position of the first request in the log that matches a pattern."""
+        return next(n for n, request in enumerate(self.log) if re.search(pattern, request))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -247,47 +383,77 @@ class _Handler(emulator.RequestHandler):
         gcs = self.gcs
         parts = urlsplit(self.path)
         query = parse_qs(parts.query)
+        kind = _kind(method, parts.path, query)
+        reading = kind == "GET media"
         with gcs.lock:
-            gcs.requests[_kind(method, parts.path, query)] += 1
+            gcs.requests[kind] += 1
+            gcs.log.append(f"{method} {self.path}")
             gcs.now += 1
             gcs.most_at_a_time = max(gcs.most_at_a_time, gcs.now)
+            gcs.reading += reading
+            too_many = reading and 0 < gcs.reads_at_a_time < gcs.reading
+            gcs.refused += too_many
         try:
-            self._answer(method, parts.path, query)
+            if too_many:
+                status(429, "Too Many Requests")(self, b"", b"")
+            else:
+                self._answer(method, parts.path, query)
         finally:
             with gcs.lock:
                 gcs.now -= 1
+                gcs.reading -= reading
 
     def _answer(self, method: str, path: str, query: dict[str, list[str]]) -> None:
         # An unread body would be parsed as the next request.
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        body = self._received(method, path, body)
         request = f"{method} {self.path}"
         if self.gcs.delay:
             time.sleep(self.gcs.delay)
+        if refusal := self._refusal():
+            refusal(self, b"", b"")
+            return
         if fault := self.gcs.fault_for(request, before=True):
             answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"{}"
             if method == "GET":
                 answer = self._response(method, path, query, body)
             fault.send(self, *answer)
             return
+        fault = self.gcs.fault_for(request, before=False)
+        receive = fault.receive if fault else None
+        if not receive and self.gcs.taken_bytes and method == "PUT":
+            receive = first_bytes(self.gcs.taken_bytes)
+        if receive:
+            body = self._received(body, receive(body))
         head, content = self._response(method, path, query, body)
-        if fault := self.gcs.fault_for(request, before=False):
-            fault.send(self, head, content)
-            return
-        self.connection.sendall(head + content)
+        (fault.send if fault else unchanged)(self, head, content)
 
-    def _received(self, method: str, path: str, body: bytes) -> bytes:
-        """Returns the part of the body of an upload that the server receives."""
+    def _refusal(self) -> Send | None:
+        """Returns how to refuse the request, if neither its token nor its project is the right one.
+
+        The session of an upload needs neither: its URL is a secret.
+        """
+        gcs = self.gcs
+        if "upload_id=" in self.path:
+            return None
+        if gcs.token and self.headers.get("Authorization") != f"Bearer {gcs.token}":
+            return refused(401, "Invalid Credentials", "authError")
+        project = self.headers.get("x-goog-user-project")
+        if gcs.requester_pays and not project:
+            text = "Bucket is requester pays bucket but no user project provided."
+            return refused(400, text, "required")
+        if gcs.requester_pays and project != gcs.requester_pays:
+            return denied("serviceusage.services.use")
+        return None
+
+    def _received(self, body: bytes, received: bytes) -> bytes:
+        """Returns the bytes that the server receives, and makes the headers fit them."""
         begin = re.match(r"bytes (\d+)-", self.headers.get("Content-Range") or "")
-        taken = self.gcs.taken_bytes
-        if not taken or not begin or method != "PUT" or not path.startswith("/upload/"):
-            return body
-        if len(body) > taken:
+        if begin and len(received) < len(body):
             del self.headers["Content-Range"], self.headers["Content-Length"]
-            last = int(begin[1]) + taken - 1
+            last = int(begin[1]) + len(received) - 1
             self.headers["Content-Range"] = f"bytes {begin[1]}-{last}/*"
-            self.headers["Content-Length"] = str(taken)
-        return body[:taken]
+            self.headers["Content-Length"] = str(len(received))
+        return received
 
     def _response(
         self, method: str, path: str, query: dict[str, list[str]], body: bytes
@@ -380,9 +546,19 @@ class _Handler(emulator.RequestHandler):
             "Last-Modified": formatdate(usegmt=True),
             "Content-Type": "application/octet-stream",
             "x-goog-generation": resource["generation"],
-            "x-goog-hash": f"crc32c={resource['crc32c']}",
+            "x-goog-hash": f"crc32c={resource['crc32c']},md5={resource['md5Hash']}",
+            "x-goog-stored-content-encoding": resource.get("contentEncoding", "identity"),
+            "x-goog-stored-content-length": str(total),
         }
         code = 200
+        if resource.get("contentEncoding") == "gzip":
+            if "gzip" not in self.headers.get("Accept-Encoding", ""):
+                self._transcoded(data, headers)
+                return
+            headers["Content-Encoding"] = "gzip"
+            if total > _LONGEST_WITH_LENGTH and "Range" not in self.headers:
+                self._chunked(data, headers)
+                return
         if span := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or ""):
             start, end = int(span[1]), min(total, int(span[2] or total) + 1)
             if start >= total:
@@ -391,6 +567,24 @@ class _Handler(emulator.RequestHandler):
             code, data = 206, data[start:end]
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{total}"
         self._say(code, data, **headers)
+
+    def _transcoded(self, data: bytes, headers: dict[str, str]) -> None:
+        """Responds with the decompressed object: without length, and without regard of a range."""
+        del headers["ETag"]
+        headers["x-guploader-response-body-transformations"] = "gunzipped"
+        headers["Warning"] = "214 UploadServer gunzipped"
+        self._chunked(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data, headers)
+
+    def _chunked(self, data: bytes, headers: dict[str, str]) -> None:
+        self.send_response(200)
+        for name, value in {**headers, "Transfer-Encoding": "chunked"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            for start in range(0, len(data), _CHUNK):
+                chunk = data[start : start + _CHUNK]
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+            self.wfile.write(b"0\r\n\r\n")
 
     def _list(self, bucket: str, first: Callable[..., str]) -> None:
         if bucket not in self.storage.buckets:
@@ -429,7 +623,8 @@ class _Handler(emulator.RequestHandler):
                 prefixes.append(entry)
             else:
                 wanted = ("name", "size", "generation", "updated", "bucket", "md5Hash", "crc32c")
-                items.append({key: there[name][key] for key in wanted})
+                found = there[name]
+                items.append({key: found[key] for key in wanted if key in found})
         self._say(200, {"items": items, "prefixes": prefixes})
 
     def _say(self, code: int, body: dict[str, Any] | bytes, **headers: str) -> None:
@@ -459,6 +654,8 @@ def running(*names: str) -> Iterator[GcsServer]:
     """Runs a server with the bucket `bucket` and buckets of these names."""
     gcs = GcsServer()
     gcs.storage._write_config_to_file = lambda: None  # it is in memory
+    # The emulator takes names for paths: a//b would be a/b.
+    gcs.storage._object_path = lambda bucket, name: f"{bucket}/{name.encode().hex()}"
     for name in ("bucket", *names):
         buckets.create_bucket(name, gcs.storage)
     httpd = _Server(("127.0.0.1", 0), partial(_Handler, gcs))

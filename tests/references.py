@@ -8,6 +8,7 @@ import pyarrow as pa
 from imageshards.transforms.elements import Problem
 from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.batch import RefBatch, binary_column
+from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.order import partition, sort_group
 from imageshards.transforms.references.plan import Tally
 from imageshards.transforms.references.rules import GroupRule, LabelRule, SplitRule
@@ -17,7 +18,11 @@ def annotator(
     labels: str = "dirname", splits: str = "train=1", groups: str = "uri", base: str = ""
 ) -> Annotator:
     return Annotator(
-        0, LabelRule.parse(labels), SplitRule.parse(splits), GroupRule.parse(groups), base
+        0,
+        LabelRule.parse(labels),
+        SplitRule.parse(splits),
+        GroupRule.parse(groups),
+        roots=Roots(base=base),
     )
 
 

@@ -26,6 +26,7 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pyarrow
+import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 from apache_beam.runners.worker import sdk_worker
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
@@ -198,6 +199,7 @@ def run_alone(task: Callable[[], list[str]]) -> list[str]:
     return list(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.slow
 def test_importing_public_modules_changes_nothing():
     assert run_alone(import_public_modules) == []
 
@@ -210,6 +212,7 @@ def test_the_comparison_finds_every_change():
     assert run_alone(make_changes) == []
 
 
+@pytest.mark.slow
 def test_local_workers_have_the_settings_of_workers():
     assert run_alone(run_workers) == []
 

@@ -173,8 +173,8 @@ import apache_beam.runners.dataflow.internal.apiclient
 
 def test_a_local_build_needs_no_client_of_the_cloud():
     loaded = modules_after("from imageshards.launch.load import load_beam\nload_beam(lean=True)")
-    assert "imageshards.transforms.storage.gcs" in loaded
-    assert not {"obstore", "google.auth", "google.cloud.storage"} & loaded
+    assert "imageshards.transforms.storage.gcs_json" in loaded
+    assert not {"google.auth", "google.cloud.storage"} & loaded
     assert not {"apache_beam.io.gcp.bigquery", "apitools", "pymongo", "requests"} & loaded
 
 

@@ -106,8 +106,16 @@ class Problem:
 
 @dataclass(frozen=True)
 class Reject:
-    """An image that is not in the data set: one line of rejects.jsonl."""
+    """An image that is not in the data set: one line of rejects.jsonl.
 
+    Attributes:
+      name: name of the image.
+      uri: URI of the image.
+      split: the split that it would be in.
+      problem: why it is not in the data set.
+    """
+
+    name: str
     uri: str
     split: str
     problem: Problem
@@ -148,6 +156,10 @@ class ImageRef:
       problem: why the reference cannot become a record, or None.
       range: the bytes of another file that hold the image, or None if the image is a file.
       features: `FeatureColumn.source` -> value, for columns that become features, or None.
+      root: characters of the URI before the name.
+
+    >>> ImageRef("/photos/cat/1.jpg", root=8).name
+    'cat/1.jpg'
     """
 
     uri: str
@@ -157,6 +169,12 @@ class ImageRef:
     problem: Problem | None = None
     range: ByteRange | None = None
     features: Mapping[str, Any] | None = None
+    root: int = 0
+
+    @property
+    def name(self) -> str:
+        """The image's name in the data set: the URI below the input that contains it."""
+        return self.uri[self.root :]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,13 @@ from typing import NamedTuple, TypeAlias
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 
-from imageshards.transforms.inputs.kind import InputKind, ListingOptions, WorkUnit, list_references
+from imageshards.transforms.inputs.kind import (
+    InputKind,
+    ListingOptions,
+    WorkUnit,
+    list_references,
+    roots_of,
+)
 from imageshards.transforms.inputs.sources import identify
 from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.batch import RefBatch
@@ -56,7 +62,7 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
     Attributes:
       inputs: folders, glob patterns, manifests, archives, TFRecord files and images, as texts or as
         `identify` returns them. The constructor identifies texts, and drops repeated inputs.
-      annotator: adds labels, splits and keys.
+      annotator: adds labels, splits and keys. The constructor adds the roots of the inputs.
       options: how to list; `columns` is replaced by the columns of the annotator.
       failures: where an error that a retry cannot mend is recorded; None: nowhere.
 
@@ -86,6 +92,8 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
             source = identify(item, self.options.text_unit) if isinstance(item, str) else item
             sources.setdefault(source.uri, source)
         self.inputs = list(sources.values())
+        roots = roots_of(sources.values(), self.annotator.roots.base)
+        self.annotator = replace(self.annotator, roots=roots)
 
     def expand(self, root: beam.pvalue.PBegin) -> References:
         """Adds the transform to the root of a pipeline."""

@@ -61,8 +61,9 @@ class Shuffled(NamedTuple):
 
 
 class _SortGroup(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, measure: bool) -> None:
-        self._measure = measure
+    def __init__(self, planner: Planner) -> None:
+        self._measure = planner.num_shards.default is None
+        self._max_bytes = planner.max_bytes
 
     def process(
         self, element: tuple[int, Iterable[RefBatch]]
@@ -71,12 +72,14 @@ class _SortGroup(beam.DoFn):  # type: ignore[misc]
         groups, duplicates = sort_group(batches)
         sizes = {split: self._sizes(refs) for split, refs in groups.items()}
         yield bucket, groups
-        yield beam.pvalue.TaggedOutput("tallies", Tally.of(bucket, groups, duplicates, sizes))
+        tally = Tally.of(bucket, groups, duplicates, sizes, self._max_bytes)
+        yield beam.pvalue.TaggedOutput("tallies", tally)
 
     def _sizes(self, refs: RefBatch) -> Sequence[int] | np.ndarray:
         if not self._measure or (refs.sizes >= 0).any():
             return refs.sizes
-        return [storage.size(uri) for uri in refs[:_SIZED_PER_BUCKET].uris]
+        acceptable = np.flatnonzero(refs.acceptable(self._max_bytes))[:_SIZED_PER_BUCKET]
+        return [storage.size(uri) for uri in refs.take(acceptable).uris]
 
 
 @dataclass
@@ -102,10 +105,7 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
         sorted_groups = (
             batches  # (bucket, references)
             | "GroupByBucket" >> beam.GroupByKey()  # (bucket, [references, ...])
-            | "Sort"
-            >> beam.ParDo(_SortGroup(self.planner.num_shards.default is None)).with_outputs(
-                "tallies", main="groups"
-            )
+            | "Sort" >> beam.ParDo(_SortGroup(self.planner)).with_outputs("tallies", main="groups")
         )
         all_tallies = (tallies, sorted_groups.tallies) | "Tallies" >> beam.Flatten()
         plan = (

@@ -92,7 +92,7 @@ class _Encode(beam.DoFn):  # type: ignore[misc]
         try:
             encoded = self._encoder.encode(ref, plan.class_of)
         except Rejected as rejected:
-            reject = Reject(ref.uri, split, rejected.problem)
+            reject = Reject(ref.name, ref.uri, split, rejected.problem)
             yield beam.pvalue.TaggedOutput("rejects", (split, reject))
             return
         data = b"".join(encoded.parts)
@@ -130,7 +130,7 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
             examples
             | "WriteToTFRecord"
             >> WriteToTFRecord(
-                f"{self.layout.root}/{self.shard.split}",
+                storage.join(self.layout.root, self.shard.split),
                 file_name_suffix=container_of(self.shard).suffix,
                 num_shards=self.shard.num_shards,
                 compression_type=CompressionTypes.GZIP
@@ -177,7 +177,9 @@ class WriteRejects(beam.DoFn):  # type: ignore[misc]
     def process(self, element: tuple[str, Iterable[Reject]]) -> Iterator[RejectReport]:
         """Sorts the rejects, since the runner chooses their order."""
         split, rejects = element
-        ordered = sorted(rejects, key=lambda reject: (reject.uri, reject.problem.reason))
+        ordered = sorted(
+            rejects, key=lambda reject: (reject.name, reject.uri, reject.problem.reason)
+        )
         report = write_rejects(self._layout, split, split, ordered)
         if report:
             yield report

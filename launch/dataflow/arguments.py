@@ -68,12 +68,12 @@ def completed(arguments: Sequence[str], spec: BuildSpec) -> Iterator[list[str]]:
             )
     if given.setup_file and not os.path.isfile(given.setup_file):
         raise UsageError(f"--setup_file {given.setup_file}: no such file")
-    temp = given.temp_location.rstrip("/")
+    temp = storage.folder_uri(given.temp_location)
     added = [f"--labels={NAME}-version={re.sub('[^a-z0-9]', '-', version().lower())}"]
     if temp.count("/") == 2:  # Beam accepts a bucket as a folder only with a slash
-        added.append(f"--temp_location={temp}/")
+        added.append(f"--temp_location={storage.join(temp, '')}")
     if not given.staging_location:
-        added.append(f"--staging_location={temp}/staging")
+        added.append(f"--staging_location={storage.join(temp, 'staging')}")
     if not given.job_name:
         added.append(f"--job_name={_job_name(spec.dataset_name)}")
     if not given.number_of_worker_harness_threads:

@@ -66,7 +66,7 @@ def command(training: Training, arguments: Sequence[str] | None) -> int:
         return code
 
     try:
-        options = _parse(training, arguments)
+        options = parse(training, arguments)
         for module in training.modules:
             if importlib.util.find_spec(module) is None:
                 raise UsageError(f"{module} is not installed: pip install '{training.package}'")
@@ -139,7 +139,12 @@ _OPTIONS: tuple[tuple[str, Callable[[str], object], str | None, str], ...] = (
 _CHOICES: dict[str, Sequence[object]] = {"channels": (1, 3), "augment": ("shift", "crop", "none")}
 
 
-def _parse(training: Training, arguments: Sequence[str]) -> Options:
+def parse(training: Training, arguments: Sequence[str]) -> Options:
+    """Returns the options of a command line.
+
+    Raises:
+      UsageError: an argument is missing or invalid.
+    """
     parser = Parser(
         prog=f"python -m imageshards.launch.training.{training.name}",
         description=training.description,
@@ -160,7 +165,8 @@ def _parse(training: Training, arguments: Sequence[str]) -> Options:
     if training is KERAS:
         parser.add_argument(
             "--tpu", default="", metavar="NAME",
-            help="name of a TPU, or local (default: the TPU of this machine, if there is one)",
+            help="name of a TPU; local, that of this machine; none, no TPU (default: the TPU of "
+            "TPU_NAME or of this machine, if there is one)",
         )  # fmt: skip
     else:
         parser.add_argument(

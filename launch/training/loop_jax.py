@@ -7,10 +7,12 @@ the sum of the gradients. Each process reads its own records. The model uses gro
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,8 +22,10 @@ import optax
 import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from imageshards.launch.training.tpu import has_tpu
 from imageshards.launch.training.training import Data, Options, Result, divide, log, run_loop
 from imageshards.reader.tensorflow.dataset import ImageDataset
+from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
 
 Tree = Any
@@ -31,11 +35,18 @@ _GROUPS = 8
 _KEPT_CHECKPOINTS = 3
 
 
-def train(options: Options) -> Result | None:
+def train(options: Options, root: Path = Path("/")) -> Result | None:
     """Trains for `options.epochs` epochs, from the newest checkpoint if there is one.
+
+    Args:
+      options: the options of the command.
+      root: the root of the filesystem, in which a TPU is looked for.
 
     Returns:
       The result in the first process, None in all others.
+
+    Raises:
+      UsageError: the machine has a TPU, but JAX uses the CPU.
     """
     if options.width % _GROUPS:
         raise UsageError(f"invalid --width {options.width}: must be a multiple of {_GROUPS}")
@@ -45,6 +56,7 @@ def train(options: Options) -> Result | None:
     tf.config.set_visible_devices([], "GPU")
     hosts, host = jax.process_count(), jax.process_index()
     devices = jax.devices()
+    _check_platform(devices[0].platform, root)
     divide(options.batch_size, len(devices), "devices")
     host_batch = divide(options.batch_size, hosts, "hosts")
     data = Data(options, "bfloat16" if devices[0].platform == "tpu" else "float32")
@@ -62,6 +74,20 @@ def train(options: Options) -> Result | None:
         trainer, options, data, batches.steps_per_epoch, trainer.step, first_host=host == 0
     )
     return result if host == 0 else None
+
+
+def _check_platform(platform: str, root: Path) -> None:
+    # JAX uses the CPU, with a warning at most, if it cannot use the TPU.
+    if platform != "cpu" or jax.config.jax_platforms == "cpu" or not has_tpu(root):
+        return
+    if importlib.util.find_spec("libtpu"):
+        advice = "end the process that uses it"
+    else:
+        advice = "pip install 'jax[tpu]'"
+    raise UsageError(
+        f"JAX cannot use the TPU of this machine: {advice}, or set JAX_PLATFORMS=cpu to train on "
+        "the CPU"
+    )
 
 
 class _Trainer:
@@ -227,6 +253,14 @@ def resnet(weights: Tree, images: jax.Array) -> jax.Array:
         normal = ((grouped - mean) * jax.lax.rsqrt(variance + 1e-5)).reshape(x.shape)
         return jax.nn.relu(normal * norm["scale"] + norm["offset"]).astype(x.dtype)
 
+    # Only the inputs of blocks are kept for the gradients, and the rest is computed twice.
+    @partial(jax.checkpoint, static_argnums=2)
+    def residual(x: jax.Array, block: Tree, strides: int) -> jax.Array:
+        inner = activate(x, block["norms"][0])
+        straight = convolve(inner, block["straight"], strides) if "straight" in block else x
+        inner = activate(convolve(inner, block["kernels"][0], strides), block["norms"][1])
+        return straight + convolve(inner, block["kernels"][1])
+
     x = 2 * images - 1
     # The stem reduces the sides of large images to a quarter.
     large = images.shape[1] >= 128
@@ -236,11 +270,7 @@ def resnet(weights: Tree, images: jax.Array) -> jax.Array:
         x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, by_two, "SAME")
     for stage, blocks in enumerate(weights["stages"]):
         for place, block in enumerate(blocks):
-            strides = 2 if stage and not place else 1
-            inner = activate(x, block["norms"][0])
-            straight = x if place else convolve(inner, block["straight"], strides)
-            inner = activate(convolve(inner, block["kernels"][0], strides), block["norms"][1])
-            x = straight + convolve(inner, block["kernels"][1])
+            x = residual(x, block, 2 if stage and not place else 1)
     x = activate(x, weights["norm"]).mean((1, 2)).astype(jnp.float32)
     return x @ weights["dense"]["kernel"] + weights["dense"]["offset"]
 
@@ -292,4 +322,4 @@ def _checkpoints(options: Options) -> list[str]:
     folder = options.path("checkpoints")
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     kept = sorted(name for name in names if name.startswith("step-") and name.endswith(".npz"))
-    return [f"{folder}/{name}" for name in kept]
+    return [storage.join(folder, name) for name in kept]

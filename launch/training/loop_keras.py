@@ -8,14 +8,16 @@ next record.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from imageshards.launch.training.tpu import has_tpu
 from imageshards.launch.training.training import Data, Options, Result, divide, log, run_loop
 from imageshards.reader.tensorflow.dataset import ImageDataset
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms.elements import BuildError, UsageError
 
 
 def train(options: Options) -> Result:
@@ -39,26 +41,42 @@ def train(options: Options) -> Result:
         ) from error
 
 
-def strategy_for(tpu: str) -> tf.distribute.Strategy:
+def strategy_for(tpu: str, root: Path = Path("/")) -> tf.distribute.Strategy:
     """Returns the strategy for the TPU if there is one, else for all GPUs, else for the CPU.
 
     Args:
-      tpu: the name of a TPU, or `local`; empty for the TPU of this machine, if it has one.
+      tpu: the name of a TPU; `local` for that of this machine; `none`; empty for the TPU of the
+        environment variable TPU_NAME or of this machine, if there is one.
+      root: the root of the filesystem, in which a TPU is looked for.
+
+    Raises:
+      UsageError: TensorFlow cannot use the TPU.
     """
-    if not tpu and "TPU_NAME" not in os.environ:
-        # Older TPUs are device files, newer ones are listed by TensorFlow.
-        has_tpu = os.path.exists("/dev/accel0") or bool(tf.config.list_physical_devices("TPU"))
-        tpu = "local" if has_tpu else ""
-    if tpu or "TPU_NAME" in os.environ:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu or None)
-        tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-        return tf.distribute.TPUStrategy(resolver)
+    if not tpu:
+        tpu = os.environ.get("TPU_NAME") or ("local" if has_tpu(root) else "none")
+    if tpu != "none":
+        return _tpu_strategy(tpu)
     if tf.config.list_physical_devices("GPU"):
         return tf.distribute.MirroredStrategy()
     if len(tf.config.list_logical_devices("CPU")) > 1:  # one CPU divided into several, for tests
         return tf.distribute.MirroredStrategy(tf.config.list_logical_devices("CPU"))
     return tf.distribute.get_strategy()
+
+
+def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu)
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        which = "of this machine" if tpu == "local" else tpu
+        reason = (str(error).strip() or "no reason given").splitlines()[0]
+        raise UsageError(
+            f"TensorFlow {tf.__version__} cannot use the TPU {which} ({reason}): train with "
+            "imageshards.launch.training.train_jax, install imageshards[tpu] in an environment "
+            "without tensorflow, or train without a TPU by --tpu none"
+        ) from error
+    return tf.distribute.TPUStrategy(resolver)
 
 
 def resnet(shape: tuple[int, int, int], classes: int, blocks: tuple[int, ...], width: int) -> Any:

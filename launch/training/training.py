@@ -18,6 +18,7 @@ from imageshards import reader
 from imageshards.reader.dataset import open_dataset
 from imageshards.reader.files import find
 from imageshards.reader.splits import share_of
+from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Options:
 
     def path(self, name: str) -> str:
         """Returns the path of a file in model_dir."""
-        return f"{self.model_dir.rstrip('/')}/{name}"
+        return storage.join(self.model_dir, name)
 
 
 @dataclass(frozen=True)

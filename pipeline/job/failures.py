@@ -16,10 +16,11 @@ import traceback
 from collections.abc import Iterator
 
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.storage import NoFilesystem, StoreError
+from imageshards.transforms.storage import LostUpload, NoFilesystem, Refused, StoreError
 
 _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.DOTALL)
-_NAMES = "|".join(error.__name__ for error in (BuildError, NoFilesystem, StoreError))
+_ERRORS = (BuildError, LostUpload, NoFilesystem, Refused, StoreError)
+_NAMES = "|".join(error.__name__ for error in _ERRORS)
 _OURS = re.compile(rf"\bimageshards\.[\w.]*\.(?:{_NAMES}): (.+)")
 # As the local runner and as Flink report it.
 _WORKER_DIED = re.compile(r"Channel closed prematurely|Process died with exit code")

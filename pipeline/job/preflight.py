@@ -38,7 +38,9 @@ def prepare(
       BuildError: the output or the class names cannot be used.
     """
     spec = BuildSpec(options)
+    storage.bill(options.inputs.billing_project)
     sources = [identify(text, spec.text_unit) for text in options.inputs.input]
+    check_apart(spec, sources)
     spec = _with_other_features(spec, sources)
     check_output(spec)
     _ = spec.planner  # reads the class names
@@ -48,6 +50,20 @@ def prepare(
         elif isinstance(source, Manifest) and not reads_local_files:
             _check_no_local_files(source, spec.listing)
     return spec, sources
+
+
+def check_apart(spec: BuildSpec, sources: Sequence[InputKind]) -> None:
+    """Checks that no input lists the files of the output.
+
+    Raises:
+      UsageError: one does, so that the data set would be written among its own inputs.
+    """
+    for source in sources:
+        if source.holds(spec.layout.root):
+            raise UsageError(
+                f"--output {spec.options.output.output} is inside --input {source.text}: specify "
+                "an output folder that no input contains"
+            )
 
 
 def _check_no_local_files(source: Manifest, options: ListingOptions) -> None:

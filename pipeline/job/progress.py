@@ -136,11 +136,12 @@ class Progress:
             return "listing"
         text = (
             f"{state.shards:,} of {counted(state.all_shards, 'shard')}, "
-            f"{state.images:,} of {state.all_images:,} {self._noun}s"
+            f"{state.images:,} of {counted(state.all_images, self._noun)}"
         )
         if rate := self._rate(state):
             left = (state.all_images - state.images) / rate
-            text += f", {rate:,.0f} {self._noun}s/s, {_duration(left)} left"
+            digits = 0 if rate >= 10 else 1
+            text += f", {rate:,.{digits}f} {self._noun}s/s, {_duration(left)} left"
         return text
 
     def _bar(self) -> None:

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from imageshards.pipeline.metadata import classes_not_in_train
 from imageshards.pipeline.report import by_count, human_bytes
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.convert import EXIF_KEPT
+
+_NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,7 @@ class Summary:
       duplicates: references that repeat the URI of another one.
       passed_over: files that were skipped because their names do not have the suffix of an image.
       leaks: images that are in more than one split.
+      classes_not_in_train: split -> names of its classes of which train has no record.
       converted: images whose bytes differ from those of their file.
       conversions: kind of conversion -> images.
       splits: name -> (records, shards).
@@ -45,6 +49,7 @@ class Summary:
     duplicates: int
     passed_over: int
     leaks: int
+    classes_not_in_train: dict[str, list[str]]
     converted: int
     conversions: dict[str, int]
     splits: dict[str, tuple[int, int]]
@@ -65,6 +70,7 @@ class Summary:
             shards=len(build["shards"]),
             resumed=resumed,
             errors=build["rejects"],
+            classes_not_in_train=classes_not_in_train(build["splits"], build["classes"]),
             conversions=build["conversions"],
             splits={
                 name: (split["records"], split["shards"]) for name, split in build["splits"].items()
@@ -107,6 +113,9 @@ class Summary:
                 f"LEAK: {counted(self.leaks, self.noun)} {are} in more than one split "
                 f"(metadata/leaks.jsonl){remedy}"
             )
+        for split, names in self.classes_not_in_train.items():
+            shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if names[_NAMES_SHOWN:] else "")
+            yield f"NOT IN TRAIN: {counted(len(names), 'class')} of {split}: {shown}"
         kinds = dict(self.conversions)
         kept = kinds.pop(EXIF_KEPT, 0)
         if kinds:
@@ -122,5 +131,6 @@ class Summary:
             were = "was" if self.resumed == 1 else "were"
             done, rate = f"{counted(self.resumed, 'shard')} {were} complete; the rest ", ""
         else:
-            done, rate = "", f", {self.records / max(self.seconds, 1e-9):,.0f} {self.noun}s/s"
+            speed = self.records / max(self.seconds, 1e-9)
+            done, rate = "", f", {speed:,.{0 if speed >= 10 else 1}f} {self.noun}s/s"
         return f"{done}in {self.seconds:.1f} s{rate}; see metadata/report.html"

@@ -18,8 +18,11 @@ from imageshards.pipeline.options.groups import (
     Splits,
 )
 
-FORMAT_VERSION = 2
-"""Part of every digest. It increases when the same options produce different bytes than before."""
+FORMAT_VERSION = 3
+"""Part of every digest. It increases when the same options produce different bytes than before.
+
+3: images are named, and so ordered and split, by their path below the input, not by their URI.
+"""
 
 _OF_VERSION_0_1_0 = (
     "num_shards", "seed", "labels", "class_names", "label_offset", "splits", "split_names",

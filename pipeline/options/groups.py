@@ -68,10 +68,10 @@ class Inputs(Group):
     )
     base_uri: str = option(
         "",
-        "Shuffle, split and record URIs relative to this URI, so that a copy of the images "
-        "elsewhere gives the same bytes",
+        "Name the images below this folder by their path below it; names determine the order and "
+        "the hashed splits",
         metavar="URI",
-        default_text="whole URIs",
+        default_text="names are relative to the --input that contains them",
     )
     image_key: str = option(
         "image/encoded",
@@ -99,6 +99,15 @@ class Inputs(Group):
         metavar="TEXT",
         pattern="[ -~]+",
         expected="printable ASCII",
+        affects_shards=False,
+    )
+    billing_project: str = option(
+        "",
+        "Google Cloud project that pays for the requests, as buckets with Requester Pays require",
+        metavar="PROJECT",
+        default_text="the owner of each bucket pays",
+        pattern=r"([a-z0-9][a-z0-9.:-]*)?",
+        expected="the ID of a project",
         affects_shards=False,
     )
     web_timeout: float = option(
@@ -375,6 +384,13 @@ class CommandOptions(Group):
         False,
         "Wait for the end of a job on a service such as Dataflow; otherwise the command prints the "
         "job's id and a link, and returns",
+        affects_shards=False,
+        in_template=False,
+    )
+    dry_run: bool = option(
+        False,
+        "List the inputs on this machine, print the images, classes, shards and rejects that the "
+        "build would have, and write nothing",
         affects_shards=False,
         in_template=False,
     )

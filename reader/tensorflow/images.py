@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from imageshards.transforms.images import validate
+
 _RATIOS = (1, 2, 4)
 """Ratios by which JPEGs are decoded smaller. A ratio of 8 would shift the window by 7 pixels."""
 
@@ -23,6 +25,22 @@ def decode_image(value: tf.Tensor, channels: int) -> tf.Tensor:
     else:
         image = decoded(channels)
     return tf.ensure_shape(image, [None, None, channels or None])
+
+
+def inspect(data: bytes) -> validate.ImageInfo:
+    """Decodes an image file with TensorFlow, and returns its format and size.
+
+    Raises:
+      ImageError: TensorFlow does not decode it, or to 2 channels.
+    """
+    try:
+        height, width, channels = tf.io.decode_image(data, expand_animations=False).shape
+    except tf.errors.OpError as error:
+        reason = str(error.message).partition("}} ")[2].partition(" [Op:")[0] or error.message
+        raise validate.ImageError("Corrupt", f"TensorFlow: {' '.join(reason.split())}") from None
+    if channels == 2:
+        raise validate.ImageError("Unsupported", "TensorFlow decodes it to 2 channels")
+    return validate.ImageInfo(validate.detect_format(data), height, width)
 
 
 def decode_window(

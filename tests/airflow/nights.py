@@ -22,6 +22,7 @@ os.environ.update(
     AIRFLOW_HOME=str(HOME),
     AIRFLOW__CORE__DAGS_FOLDER=str(HOME / "dags"),
     AIRFLOW__CORE__LOAD_EXAMPLES="False",
+    AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT="300",  # for busy machines
     AIRFLOW__LOGGING__COLORED_CONSOLE_LOG="False",
     AIRFLOW_CONN_GOOGLE_CLOUD_DEFAULT="google-cloud-platform://?project=my-project",
     IMAGESHARDS_PYTHON=str(PYTHON),

@@ -2,15 +2,21 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 
 import pytest
-from nights import DAGS
+from nights import DAGS, PYTHON, data, write_dag
 
 PARSE = """
 import json, sys
-for name in ("apache_beam", "tensorflow", "imageshards"):
+for name in ("apache_beam", "tensorflow", "imageshards", *sys.argv[2:]):
     sys.modules[name] = None  # as if they were not installed
 from airflow.dag_processing.dagbag import DagBag
 bag = DagBag(dag_folder=sys.argv[1])
@@ -20,16 +26,32 @@ print(json.dumps({
 """
 
 
-def test_every_dag_imports_without_error_and_warning():
+IMAGE = "us-central1-docker.pkg.dev/p/images/imageshards-command:0.1.0"
+KUBERNETES = "airflow.providers.cncf.kubernetes.operators.pod"
+
+
+def in_pods(folder: Path, **pod: str) -> Path:
+    """Writes a DAG file of which the commands run in pods, as in Cloud Composer."""
+    pod = {"namespace": "composer-user-workloads", **pod}
+    data_set = f"input={str(folder / 'in')!r}, output='{folder}/out/{{date}}'"
+    return write_dag("pods", f"{data_set}, image={IMAGE!r}, pod={pod}", folder / "dags")
+
+
+@pytest.mark.parametrize("place", ["an environment on the worker", "pods"])
+def test_every_dag_imports_without_error_and_warning(place: str, tmp_path: Path):
+    # The provider of pods is not required where there are none.
+    absent, path, dags = [KUBERNETES], DAGS, ["photos", "train"]
+    if place == "pods":
+        absent, path, dags = [], in_pods(tmp_path), ["pods"]
     done = subprocess.run(
-        [sys.executable, "-c", PARSE, str(DAGS)],
+        [sys.executable, "-c", PARSE, str(path), *absent],
         capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONWARNINGS": "default"},
     )  # fmt: skip
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["dags"] == ["photos", "train"]
     assert (found["errors"], found["warnings"]) == ({}, {})
-    assert str(DAGS) not in done.stderr, "a warning names one of the DAG files"
+    assert found["dags"] == dags
+    assert str(path) not in done.stderr, "a warning names one of the DAG files"
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +124,102 @@ def test_a_serialized_dag_has_the_same_tasks_and_params(dags):
         assert {task.task_id: task.retries for task in restored.tasks} == {
             task.task_id: task.retries for task in dag.tasks
         }
+
+
+@pytest.fixture
+def pods(tmp_path: Path):
+    from airflow.dag_processing.dagbag import DagBag
+
+    return DagBag(dag_folder=str(in_pods(tmp_path))).dags["pods"]
+
+
+def test_a_dag_with_an_image_has_the_same_tasks(dags, pods):
+    def graph(dag: Any) -> dict[str, Any]:
+        return {task.task_id: task.downstream_task_ids for task in dag.tasks}
+
+    assert graph(pods) == graph(dags["photos"])
+    assert pods.task_dict["build"].image == IMAGE
+    assert pods.task_dict["build"].retries == 3
+
+
+def test_the_command_of_a_pod_prints_and_returns_the_result(pods, tmp_path: Path):
+    """Runs the pod's shell command here, with the folder of results below tmp_path."""
+    data("images", tmp_path / "in", 0, 6)
+    for folder in ("bin", "xcom"):
+        (tmp_path / folder).mkdir()
+    program = tmp_path / "bin/imageshards"
+    program.write_text(f'#!/bin/sh\nexec {PYTHON} -m imageshards.launch.cli "$@"\n')
+    program.chmod(0o755)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [
+            part.replace("/airflow/xcom", shlex.quote(str(tmp_path / "xcom")))
+            for part in pods.task_dict["build"].cmds
+        ]
+        path = f"{tmp_path}/bin:{os.environ['PATH']}"
+        return subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, check=False,
+            env={**os.environ, "PATH": path},
+        )  # fmt: skip
+
+    done = run("build", f"--input={tmp_path}/in", f"--output={tmp_path}/out", "--num_shards=2")
+    assert done.returncode == 0, done.stderr
+    result = (tmp_path / "xcom/return.json").read_text()
+    assert result == done.stdout
+    assert json.loads(result)["records"] == 6
+    done = run("build", f"--input={tmp_path}/none", f"--output={tmp_path}/out2")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("no such file or folder")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+    """A Kubernetes API that has no pods and refuses new ones: its config file, and the new pods."""
+    received: list[dict[str, Any]] = []
+
+    class Api(BaseHTTPRequestHandler):
+        def respond(self, code: int, body: dict[str, Any]) -> None:
+            content = json.dumps(body).encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def do_GET(self) -> None:
+            self.respond(200, {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": []})
+
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.respond(403, {"kind": "Status", "code": 403, "message": "exceeded quota"})
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    one = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "c"}}
+    config = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [one],
+        "contexts": [context], "users": [{"name": "c", "user": {"token": "t"}}],
+    }  # fmt: skip
+    (tmp_path / "kube.json").write_text(json.dumps(config))
+    yield tmp_path / "kube.json", received
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_command_of_a_task_is_a_pod_of_the_image(run, cluster, tmp_path: Path):
+    config, received = cluster
+    done = run(in_pods(tmp_path, config_file=str(config)))
+    assert done.states["check"] in ("failed", "up_for_retry")
+    assert "exceeded quota" in done.log
+    pod = received[0]
+    assert pod["metadata"]["namespace"] == "composer-user-workloads"
+    main, sidecar = pod["spec"]["containers"]
+    assert main["image"] == IMAGE
+    assert main["args"][:2] == ["fingerprint", "--skip_missing"]
+    assert f"--input={tmp_path}/in" in main["args"]
+    assert sidecar["name"] == "airflow-xcom-sidecar"
+    assert [mount["mountPath"] for mount in main["volumeMounts"]] == ["/airflow/xcom"]

@@ -49,6 +49,7 @@ def test_three_nights_build_growing_data_sets(tmp_path: Path, run: Callable[...,
     }  # fmt: skip
     output = tmp_path / "out" / DAYS[0]
     assert pointer(tmp_path)["uri"] == str(output)
+    assert {name.partition("/")[0] for name in splits(output)} == {DAYS[0]}
     # The task's log.
     assert "40 images in 4 shards" in first.log
     assert "1 reject (1 NotAnImage; metadata/rejects.jsonl)" in first.log

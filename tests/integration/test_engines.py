@@ -180,7 +180,7 @@ def test_a_failed_build_prints_one_line(engine: list[str], tmp_path: Path):
     lines = [line for line in done.stderr.splitlines() if not is_progress(line)]
     assert done.returncode == 1
     assert len(lines) == 1, done.stderr
-    assert "1 of 4 images (25.0%) were rejected" in lines[0]
+    assert "1 of 4 images (25.0%) was rejected" in lines[0]
     assert "1 NotAnImage, such as" in lines[0]
     assert not (out / "dataset_info.json").exists()
 

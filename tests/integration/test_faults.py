@@ -4,7 +4,6 @@ Each build ends with the bytes of a build without faults, at once or after it is
 fails with one line that names the cause, and is not reported as complete.
 """
 
-import io
 import json
 import os
 import re
@@ -12,59 +11,22 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import gcs_server
+import faults
 import pytest
+from faults import LAST_OF_SHARD, LIST, MEDIA, TABLE, UPLOAD, Row, run
 from gcs_server import Fault, GcsServer, reset, short_body, slow, stall, status
 from helpers import IMAGESHARDS, contents, image_bytes, imageshards, told, write_images
 
 from imageshards.launch.cli import main
-from imageshards.transforms.storage import objects, retry
-from imageshards.transforms.storage.retry import RetryPolicy
-
-IMAGES = 60
-MEDIA = r"GET /bucket/photos"
-LIST = r"GET /storage/v1/b/bucket/o\?"
-UPLOAD = r"(POST|PUT) /upload/"
-LAST_OF_SHARD = r"PUT /upload/.*tfrecord"
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+def server() -> Iterator[GcsServer]:
     """A server with images; clients in this process give up within seconds."""
-    policy = RetryPolicy(silence=0.4, total=4.0, first_wait=0.02, longest_wait=0.2)
-    monkeypatch.setattr(retry, "POLICY", policy)
-    # Shards are uploaded in several requests, other files in one.
-    monkeypatch.setattr(objects, "UPLOAD_BYTES", 1 << 16)
-    with gcs_server.running() as running:
-        for name, value in running.environment.items():
-            monkeypatch.setenv(name, value)
-        for number in range(IMAGES):
-            # Large enough that half a body is not all of it.
-            running.put(f"photos/c{number % 3}/{number}.png", image_bytes(number, "PNG", (80, 60)))
+    with faults.running() as running:
         yield running
-
-
-@dataclass
-class Outcome:
-    code: int
-    lines: list[str]
-    seconds: float
-
-
-def run(output: str, *options: str) -> Outcome:
-    begin = time.monotonic()
-    errors = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch:
-        errors.reconfigure = lambda **_: None  # type: ignore[attr-defined]
-        patch.setattr("sys.stderr", errors)
-        code = main(
-            ["build", "--input=gs://bucket/photos", f"--output=gs://bucket/{output}", "--name=x",
-             "--num_shards=3", "--splits=train=0.7,test=0.3", "--workers=1", *options]
-        )  # fmt: skip
-    return Outcome(code, told(errors.getvalue()), time.monotonic() - begin)
 
 
 @pytest.fixture
@@ -151,6 +113,26 @@ def test_permanent_faults_are_one_line_and_the_build_can_be_resumed(
     assert server.contents("out") == whole
 
 
+@pytest.fixture(scope="module")
+def table() -> Iterator[tuple[GcsServer, dict[str, bytes]]]:
+    """A server with a large image among the others, and a build of them without faults."""
+    with faults.running() as server:
+        faults.put_large(server)
+        assert run("whole").code == 0
+        yield server, server.contents("whole")
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_a_fault_of_the_testbench_is_retried_or_one_line(
+    table: tuple[GcsServer, dict[str, bytes]], row: Row
+):
+    server, whole = table
+    clean = 250  # requests of a build without faults, and some
+    measured = faults.measure(server, row, whole)
+    assert measured.outcome == ("one line" if row.says else "equal bytes")
+    assert row.says or measured.requests <= clean + row.times
+
+
 @pytest.mark.parametrize("kind", ["Missing", "Changed"])
 def test_an_object_that_changes_after_it_was_listed_is_a_reject(
     server: GcsServer, whole: dict[str, bytes], kind: str
@@ -165,7 +147,7 @@ def test_an_object_that_changes_after_it_was_listed_is_a_reject(
             server.put(name, image_bytes(1000, "PNG"))
         status(404)(handler, head, body)  # type: ignore[arg-type]
 
-    with server.failing(Fault(before_it_is_read, r"GET /bucket/photos.*1%2F1%2Epng", times=1)):
+    with server.failing(Fault(before_it_is_read, r"GET /bucket/photos.*1%2F1\.png", times=1)):
         done = run("out", "--max_reject_fraction=0.1")
     assert done.code == 0
     (reject,) = map(json.loads, server.get("out/metadata/rejects.jsonl").splitlines())

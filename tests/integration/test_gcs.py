@@ -1,22 +1,32 @@
 """Builds with gs:// inputs, manifests and outputs, on a local server with the same protocol."""
 
+import gzip
+import io
 import json
 import os
 import subprocess
 import sys
 import tarfile
+import threading
 import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
-from gcs_server import GcsServer
+from gcs_server import Fault, GcsServer, corrupt, reset_at, status
+from google.auth.compute_engine import _metadata
 from google.auth.credentials import AnonymousCredentials, Credentials
 from google.auth.exceptions import TransportError
-from helpers import image_bytes, imageshards, write_images
+from helpers import image_bytes, imageshards, told, write_images
+from PIL import Image
 
 from imageshards.transforms import storage
-from imageshards.transforms.storage import gcs_auth, retry
-from imageshards.transforms.storage.retry import RetryPolicy
+from imageshards.transforms.storage import gcs_auth, gcs_read, retry
+from imageshards.transforms.storage.retry import Pace, RetryPolicy
 
 
 @pytest.fixture(scope="module")
@@ -168,8 +178,23 @@ def test_short_pages_of_a_list_lose_nothing(
     assert storage.names_in("gs://bucket/short") == [name[6:] for name in names]
 
 
+def test_an_object_that_is_replaced_after_the_listing_is_not_read(
+    server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    for variable, value in gcs.items():
+        monkeypatch.setenv(variable, value)
+    server.put("listed/a.jpg", b"one")
+    ((uri, size, stamp),) = storage.match("gs://bucket/listed/*.jpg")
+    assert stamp
+    assert (storage.read(uri, stamp=stamp), storage.stat(uri)) == ((b"one", stamp), (size, stamp))
+    server.put("listed/a.jpg", b"two")
+    with pytest.raises(storage.ReadError, match="was replaced"):
+        storage.read(uri, stamp=stamp)
+    assert storage.read(uri) == (b"two", storage.stat(uri)[1])
+
+
 @pytest.mark.parametrize("name", ["a//b", "/a", "a/./b", "a\tb", "a/b/"])
-def test_names_that_obstore_cannot_express_are_read_and_written(
+def test_odd_names_are_read_and_written(
     server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str
 ):
     for variable, value in gcs.items():
@@ -188,6 +213,195 @@ def test_names_that_obstore_cannot_express_are_read_and_written(
         storage.read(uri, stamp=stamp)
     storage.delete([uri])
     assert not storage.exists(uri)
+
+
+@pytest.fixture
+def compressed(server: GcsServer, gcs: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """gs://bucket/z/CLASS/NUMBER.png with `Content-Encoding: gzip`; gs://bucket/y without."""
+    for number in range(20):
+        name, data = f"c{number % 2}/{number}.png", image_bytes(number, "PNG", (80, 60))
+        server.put(f"y/{name}", data)
+        server.put(f"z/{name}", gzip.compress(data), encoding="gzip")
+    # The server reports no length of an object as large as this.
+    noise = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 255, (1800, 1800, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(noise, "PNG", compress_level=0)
+    server.put("y/c0/large.png", noise.getvalue())
+    server.put("z/c0/large.png", gzip.compress(noise.getvalue(), 1), encoding="gzip")
+    return gcs
+
+
+def test_objects_that_are_stored_compressed_are_built_as_their_content(
+    server: GcsServer, compressed: dict[str, str], tmp_path: Path
+):
+    for name in "yz":
+        done = imageshards(
+            "build", "--input", f"gs://bucket/{name}", "--output", tmp_path / name, "--num_shards",
+            2, "--base_uri", f"gs://bucket/{name}", "--json", **compressed,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout)
+        assert (result["records"], result["rejects"]) == (21, 0)
+    y, z = (
+        [path.read_bytes() for path in sorted((tmp_path / name).glob("train-*"))] for name in "yz"
+    )
+    assert len(y) == 2
+    assert y == z
+
+
+@pytest.mark.parametrize("name", ["list.jsonl", "list.jsonl.gz", "list.csv"])
+def test_a_manifest_that_is_stored_compressed_is_read(
+    server: GcsServer, compressed: dict[str, str], tmp_path: Path, name: str
+):
+    uris = [f"gs://bucket/{uri}" for uri in server.names("z/")]
+    lines = [json.dumps({"uri": uri}) for uri in uris] if "jsonl" in name else ["uri", *uris]
+    server.put(name, gzip.compress("\n".join(lines).encode()), encoding="gzip")
+    done = imageshards(
+        "build", "--input", f"gs://bucket/{name}", "--output", tmp_path / "out", "--json",
+        **compressed,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["records"] == 21
+
+
+def test_an_archive_that_is_stored_compressed_is_read_if_it_is_unpacked_and_refused_if_not(
+    bucket: dict[str, str], server: GcsServer, tmp_path: Path
+):
+    # Some tools set the encoding of a .tar.gz from its name.
+    server.put("encoded/a.tar.gz", server.get("archives/a.tgz"), encoding="gzip")
+    server.put("encoded/a.tar", gzip.compress(server.get("archives/a.tar")), encoding="gzip")
+    build = ["build", "--output", tmp_path / "out", "--input"]
+    done = imageshards(*build, "gs://bucket/encoded/a.tar.gz", "--json", **bucket)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["records"] == 9
+    done = imageshards(*build, "gs://bucket/encoded/a.tar", "--overwrite", **bucket)
+    assert done.returncode == 1
+    (line,) = told(done.stderr)
+    assert "gs://bucket/encoded/a.tar: parts of it cannot be read, because it is stored" in line
+
+
+def test_a_compressed_object_that_expands_beyond_the_limit_is_a_reject(
+    compressed: dict[str, str], server: GcsServer, tmp_path: Path
+):
+    server.put("z/c0/bomb.png", gzip.compress(bytes(100 << 20)), encoding="gzip")
+    done = imageshards(
+        "build", "--input", "gs://bucket/z", "--output", tmp_path / "out",
+        "--max_reject_fraction=0.1", "--max_bytes", 50 << 20, **compressed,
+    )  # fmt: skip
+    server.delete("z/c0/bomb.png")
+    assert done.returncode == 0, done.stderr
+    (reject,) = map(json.loads, (tmp_path / "out/metadata/rejects.jsonl").open())
+    assert (os.path.basename(reject["uri"]), reject["error"]) == ("bomb.png", "TooLarge")
+
+
+def test_a_file_that_is_read_in_pieces_is_compared_with_its_checksum(
+    server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in gcs.items():
+        monkeypatch.setenv(name, value)
+    data = bytes(9 << 20)
+    server.put("pieces", data)
+    with storage.open_read("gs://bucket/pieces") as file:
+        assert file.read() == data
+    with (
+        server.failing(Fault(corrupt, "GET /bucket/pieces", after=1, times=1)),
+        storage.open_read("gs://bucket/pieces") as file,
+        pytest.raises(storage.StoreError, match="its bytes differ from its CRC-32C"),
+    ):
+        file.read()
+
+
+def test_an_object_that_is_replaced_while_it_is_read_is_read_again(
+    server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in gcs.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(retry, "POLICY", RetryPolicy(first_wait=0.01))
+    server.put("replaced", bytes(1 << 20))
+    new = b"new" * 100_000
+
+    def late(handler: object, head: bytes, body: bytes) -> None:
+        server.put("replaced", new)
+        reset_at(512 << 10)(handler, head, body)  # type: ignore[arg-type]
+
+    with server.failing(Fault(late, "GET /bucket/replaced", times=1)):
+        assert storage.read("gs://bucket/replaced")[0] == new
+
+
+def test_reads_adapt_to_a_service_that_refuses_many_at_a_time(
+    server: GcsServer, gcs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in gcs.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(retry, "POLICY", RetryPolicy(first_wait=0.01, longest_wait=0.05))
+    monkeypatch.setattr(gcs_read, "PACE", Pace())
+    names = [f"many/{number}" for number in range(1000)]
+    for name in names:
+        server.put(name, name.encode())
+    monkeypatch.setattr(server, "reads_at_a_time", 4)
+    monkeypatch.setattr(server, "delay", 0.002)
+    server.refused = 0
+    with ThreadPoolExecutor(32) as threads:
+        found = list(threads.map(lambda name: storage.read(f"gs://bucket/{name}")[0], names))
+    assert found == [name.encode() for name in names]
+    # Threads that only wait between their attempts are refused some 600 times here.
+    assert 0 < server.refused < 300
+    assert gcs_read.PACE.limit < 10
+
+
+@contextmanager
+def metadata_server(token: bytes) -> Iterator[str]:
+    """Runs a metadata server, as Compute Engine and Colab do; with `token`, or without account."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = token if "/service-accounts/" in self.path else b"{}"
+            if "/token" not in self.path and found:
+                found = b'{"email": "a@b", "scopes": []}'
+            self.send_response(200 if found else 404)
+            self.send_header("Metadata-Flavor", "Google")
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(found)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"127.0.0.1:{running.server_port}"
+        running.shutdown()
+
+
+@pytest.mark.parametrize("token", [b"", b'{"access_token": "t", "expires_in": 3600}'])
+def test_a_machine_without_a_service_account_reads_what_is_public(
+    server: GcsServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, token: bytes,
+):  # fmt: skip
+    for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))  # no login of gcloud
+    monkeypatch.setattr(gcs_auth, "endpoint", lambda: server.url)
+    monkeypatch.setattr(gcs_auth, "_found", None)
+    monkeypatch.setattr(gcs_auth, "_no_token", "")
+    server.put("public", b"data")
+    with metadata_server(token) as address:
+        monkeypatch.setenv("GCE_METADATA_IP", address)
+        monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", address)
+        for _ in range(2):
+            assert storage.read("gs://bucket/public")[0] == b"data"
+            assert storage.stat("gs://bucket/public")[0] == 4
+        lines = [record.message for record in caplog.records if record.name == "imageshards"]
+        if token:
+            assert lines == []
+            return
+        (line,) = lines
+        assert line.startswith("no access token for the Google Cloud credentials: ")
+        with (
+            server.failing(Fault(status(403), "GET /bucket/public")),
+            pytest.raises(storage.StoreError, match="not public, and there is no access token"),
+        ):
+            storage.read("gs://bucket/public")
 
 
 class Unsteady(Credentials):

@@ -1,4 +1,4 @@
-"""PyTorch's DataLoader. The tests do not install torch, which is large; they run if it is there."""
+"""PyTorch's DataLoader. `make test-torch` runs these tests, in an environment with torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from imageshards import reader
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.run import run
 
-torch_data = pytest.importorskip("torch.utils.data", reason="pip install torch, 3 GB, to run it")
+torch_data = pytest.importorskip("torch.utils.data", reason="make test-torch runs it")
 
 
 @pytest.fixture(scope="module")

@@ -332,6 +332,8 @@ def test_costs_add_up():
     build = costs.Build(1_000_000, "full", "x", 2, 8, 8)
     assert build.vcpu_seconds == pytest.approx(2500)
     assert build.work_minutes == pytest.approx(2500 / 16 / 0.7 / 60)
+    assert build.list_minutes == pytest.approx(1000 * 0.3 / 16 / 60)
+    assert build.minutes == pytest.approx(5 + build.list_minutes + build.work_minutes)
     assert build.reads_per_second == pytest.approx(4480)
     assert build.shards == 720
     assert build.requests_usd == pytest.approx(0.4 + (1000 + 2880) / 1000 * 0.005)

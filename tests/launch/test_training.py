@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +16,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imageshards.launch.training import train, train_jax
+from imageshards.launch.training.command import JAX, parse
+from imageshards.launch.training.tpu import has_tpu
 from imageshards.launch.training.training import Data, Options, divide, pauses
 from imageshards.transforms.elements import BuildError, UsageError
 
 COUNTS = st.integers(1, 50)
+ROOT = Path(__file__).parents[2]
+V5E = {"pci": "0x1ae0 0x0063"}
+CPU_ONLY = {
+    "nothing": {},
+    "cards of a virtual machine of Google": {"pci": "0x1ae0 0x0042", "other": "0x1ae0 0x001f"},
+    "a graphics card passed to a virtual machine": {"pci": "0x10de 0x20b0", "file": "vfio/12"},
+    "files of other accelerators": {"file": "accel/accel0", "control": "vfio/vfio"},
+}
+WITH_TPU = {
+    "TPU v5e": V5E,
+    "TPU v3": {"pci": "0x1ae0 0x0027", "file": "accel0"},
+    "the file of a TPU in a container": {"file": "accel0"},
+    "a TPU newer than the table": {"pci": "0x1ae0 0x0099", "file": "vfio/0"},
+}
 
 
 @pytest.fixture
@@ -82,6 +102,104 @@ def test_pixels_from_0_to_255_are_refused(build: Build, photos: Path, tmp_path: 
     assert Data(Options(str(tmp_path / "0..1"), ""), "float32").shape == (8, 8, 3)
     with pytest.raises(UsageError, match=r"from 0 to 255.*--pixel_range 0\.\.1"):
         Data(Options(str(tmp_path / "0..255"), ""), "float32")
+
+
+def machine(root: Path, devices: dict[str, str]) -> Path:
+    """Writes the files of a machine: PCI devices as `VENDOR DEVICE`, and files below /dev."""
+    for name, text in devices.items():
+        if " " in text:
+            folder = root / "sys/bus/pci/devices" / name
+            folder.mkdir(parents=True, exist_ok=True)
+            for file, content in zip(("vendor", "device"), text.split(), strict=True):
+                (folder / file).write_text(f"{content}\n")
+        else:
+            (root / "dev" / text).parent.mkdir(parents=True, exist_ok=True)
+            (root / "dev" / text).touch()
+    return root
+
+
+@pytest.mark.parametrize("name", [*CPU_ONLY, *WITH_TPU])
+def test_a_tpu_is_found_by_its_device(tmp_path: Path, name: str):
+    assert has_tpu(machine(tmp_path, {**CPU_ONLY, **WITH_TPU}[name])) == (name in WITH_TPU)
+
+
+@pytest.fixture
+def jax_platforms():
+    """jax_platforms(value): sets JAX's option."""
+    config = pytest.importorskip("jax").config
+    before = config.jax_platforms
+    yield partial(config.update, "jax_platforms")
+    config.update("jax_platforms", before)
+
+
+def test_jax_on_a_cpu_beside_a_tpu_is_refused(tmp_path: Path, jax_platforms):
+    loop = pytest.importorskip("imageshards.launch.training.loop_jax", exc_type=ImportError)
+    jax_platforms(None)
+    options = Options("/no/data", str(tmp_path / "model"))
+    with pytest.raises(UsageError, match=r"cannot use the TPU .*'jax\[tpu\]', or .*=cpu to train"):
+        loop.train(options, machine(tmp_path, V5E))
+    jax_platforms("cpu")
+    # The training without the TPU was asked for: the next error is that of the data set.
+    with pytest.raises(BuildError, match="/no/data"):
+        loop.train(options, machine(tmp_path, V5E))
+    assert not (tmp_path / "model").exists()
+
+
+def test_keras_without_support_for_the_tpu_is_refused(tmp_path: Path):
+    from imageshards.launch.training.loop_keras import strategy_for
+
+    root = machine(tmp_path, V5E)
+    with pytest.raises(UsageError, match=r"cannot use the TPU of this machine \(.*--tpu none$"):
+        strategy_for("", root)
+    assert strategy_for("none", root).num_replicas_in_sync == 1
+
+
+def bytes_of(values) -> int:
+    return sum(value.size * value.dtype.itemsize for value in values)
+
+
+def test_the_training_of_the_notebook_fits_into_one_tpu_chip():
+    """A TPU v5e has 16 GB; the estimate counts all intermediate values of one block twice."""
+    jax = pytest.importorskip("jax")
+    loop = pytest.importorskip("imageshards.launch.training.loop_jax", exc_type=ImportError)
+    cells = json.loads((ROOT / "launch/colab.ipynb").read_text())["cells"]
+    (command,) = (
+        source
+        for source in ("".join(cell["source"]) for cell in cells)
+        if "train_jax" in source and "--image_size 224" in source
+    )
+    words = shlex.split(command.partition(".train_jax ")[2].replace("\\\n", " "))
+    options = parse(JAX, words)
+    side = options.image_size
+    images = jax.ShapeDtypeStruct((options.batch_size, side, side, 3), "bfloat16")
+    weights = jax.eval_shape(
+        lambda: loop.resnet_weights(jax.random.key(0), 3, 1000, options.blocks, options.width)
+    )
+
+    def loss(weights, images):
+        return loop.resnet(weights, images).mean()
+
+    # The leaves of the function that computes gradients are the values kept for it.
+    backward = jax.eval_shape(lambda *values: jax.vjp(loss, *values)[1], weights, images)
+    kept = bytes_of(jax.tree.leaves(backward))
+    blocks = [
+        equation.params["jaxpr"].eqns
+        for equation in jax.make_jaxpr(loss)(weights, images).eqns
+        if "prevent_cse" in equation.params  # jax.checkpoint
+    ]
+    assert len(blocks) == sum(options.blocks)
+    block = max(bytes_of(out.aval for one in eqns for out in one.outvars) for eqns in blocks)
+    # Weights, momenta, gradients and updates.
+    needed = kept + 2 * block + 4 * bytes_of(jax.tree.leaves(weights))
+    assert needed < 16e9, f"{needed / 1e9:.1f} GB"
+
+
+def test_the_tpu_extra_does_not_install_two_packages_of_tensorflow():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [re.match(r"[\w-]+", text)[0] for text in project["optional-dependencies"]["tpu"]]
+    assert [name for name in names if name.startswith("tensorflow")] == ["tensorflow-tpu"]
 
 
 DETECTED = "Graph execution error:\n\nDetected at node X defined at (most recent call last):\n"

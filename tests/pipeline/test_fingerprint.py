@@ -87,9 +87,15 @@ def test_a_patterns_fingerprint_contains_exactly_the_files_that_are_read(images:
 
 def test_inputs_count_by_what_they_hold(images: Path):
     split = [images / "class00", images / "class01"]
-    assert digest(*split) == digest(*reversed(split)) == digest(images)
-    assert digest(*split, split[0]) == digest(images)  # named twice
-    assert digest(*split, images / "not/there", skip_missing=True) == digest(images)
+    whole = digest(*split)
+    assert whole == digest(*reversed(split)) == digest(*split, split[0])  # named twice
+    assert whole == digest(*split, images / "not/there", skip_missing=True)
+
+
+def test_a_fingerprint_changes_with_the_names_of_the_images(images: Path):
+    split = [images / "class00", images / "class01"]
+    assert digest(*split) != digest(images)
+    assert digest(images) == digest(f"{images}/*/*.jpg")
 
 
 def test_missing_inputs_are_skipped_only_on_request(images: Path, tmp_path: Path):
@@ -168,4 +174,4 @@ def test_a_folder_without_texts_is_empty(images: Path, tmp_path: Path, command: 
 def test_what_is_no_fingerprint_is_not_published(tmp_path: Path, command: Command, digest: str):
     code, _, err = command("publish", tmp_path, f"--fingerprint={digest}")
     assert (code, err.count("\n")) == (2, 1)
-    assert "expected the 32 hexadecimal digits" in err
+    assert "expected the 64 hexadecimal digits" in err

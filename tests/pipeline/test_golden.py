@@ -1,21 +1,17 @@
-"""Digests of whole data sets, as version 0.1.0 wrote them: the bytes must not change unnoticed.
+"""Digests of whole data sets: the bytes must not change unnoticed.
 
 A change of bytes needs a new FORMAT_VERSION and a line in CHANGELOG.md. Then
 `python tests/pipeline/test_golden.py FOLDER 3>digests.json` writes the new digests. begun.tar.xz
-holds builds that 0.1.0 did not finish (`python tests/pipeline/test_golden.py begin begun.tar.xz`).
+holds builds that version 0.1.0 did not finish.
 """
 
-import fcntl
 import hashlib
 import json
 import os
 import re
-import shutil
 import struct
 import sys
 import tarfile
-from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +47,8 @@ def unpack(folder: Path) -> None:
         archive.extractall(folder, filter="fully_trusted")
 
 
-def build(inputs: Path, output: Path, name: str) -> None:
-    first, *arguments = BUILDS[name]
+def build(inputs: Path, output: Path, name: str, *more: str) -> None:
+    first, *arguments = (*BUILDS[name], *more)
     common = [f"--base_uri={inputs}", "--name=golden", "--workers=1"]
     if "--max_reject_fraction" not in " ".join(arguments):
         common.append("--max_reject_fraction=0.2")
@@ -114,70 +110,33 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", BUILDS)
-def test_a_build_has_the_bytes_of_version_0_1_0(name: str, inputs: Path, tmp_path: Path):
+def test_a_build_has_the_bytes_of_earlier_versions(name: str, inputs: Path, tmp_path: Path):
     build(inputs, tmp_path / "out", name)
     expected = json.loads((GOLDEN / "digests.json").read_text())[name]
     assert digests(tmp_path / "out", inputs) == expected
 
 
-# Absolute paths and versions of decoders are part of a shard's fingerprint.
-BEGUN = Path("/tmp/imageshards-begun-by-0.1.0")
-INSTALLED_THEN = json.loads((GOLDEN / "installed.json").read_text())
-RESUMED = {
-    "folder": ("train-00001-of-00002", "test-00000-of-00002"),
-    "manifest": ("train-00000-of-00002",),
-    "text_gzip": ("train-00000-of-00001",),
-}
-"""Build -> the shards that it had not finished."""
-
-
-@pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with inputs, and data sets that version 0.1.0 began in out/."""
-    version = metadata.version
-    monkeypatch.setattr(metadata, "version", lambda name: INSTALLED_THEN.get(name) or version(name))
-    with open(f"{BEGUN}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the folder is shared with other processes of the tests
-        shutil.rmtree(BEGUN, ignore_errors=True)
-        unpack(BEGUN)
-        with tarfile.open(GOLDEN / "begun.tar.xz") as archive:
-            archive.extractall(BEGUN, filter="fully_trusted")
-        yield BEGUN
-        shutil.rmtree(BEGUN)
-
-
-@pytest.mark.parametrize("name", RESUMED)
-def test_a_build_begun_by_version_0_1_0_is_resumed(
-    name: str, begun: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["folder", "manifest"])
+def test_a_build_begun_by_version_0_1_0_is_refused_and_replaced_on_request(
+    name: str, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    output = begun / "out" / name
-    before = {path.name: path.stat().st_mtime_ns for path in output.glob("*.tfrecord*")}
-    build(begun, output, name)
-    after = {path.name: path.stat().st_mtime_ns for path in output.glob("*.tfrecord*")}
-    assert {shard: after[shard] for shard in before} == before
-    assert {shard.partition(".")[0] for shard in after.keys() - before} == {*RESUMED[name]}
-    assert digests(output, begun) == json.loads((GOLDEN / "digests.json").read_text())[name]
+    """Version 0.1.0 ordered images by other names: its shards do not fit to those of today."""
+    with tarfile.open(GOLDEN / "begun.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="fully_trusted")
+    output = tmp_path / "out" / name
+    before = {path: path.read_bytes() for path in output.rglob("*.*")}
+    with pytest.raises(AssertionError):
+        build(inputs, output, name)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"{output} holds an incomplete build of another version of imageshards" in error
+    assert "(--overwrite replaces it; another --output keeps it)" in error
+    assert {path: path.read_bytes() for path in output.rglob("*.*")} == before
+    build(inputs, output, name, "--overwrite")
+    assert digests(output, inputs) == json.loads((GOLDEN / "digests.json").read_text())[name]
 
 
-def begin(name: str) -> None:
-    """Makes the build of a name one that has not finished some of its shards."""
-    output = BEGUN / "out" / name
-    build(BEGUN, output, name)
-    for path in ("dataset_info.json", "features.json", "metadata/report.html"):
-        (output / path).unlink()
-    for shard in RESUMED[name]:
-        for path in (*output.glob(f"{shard}*"), *output.glob(f"metadata/*/{shard}*")):
-            path.unlink()
-
-
-if __name__ == "__main__" and sys.argv[1] == "begin":
-    shutil.rmtree(BEGUN, ignore_errors=True)
-    unpack(BEGUN)
-    for name in RESUMED:
-        begin(name)
-    with tarfile.open(sys.argv[2], "w:xz") as archive:
-        archive.add(BEGUN / "out", "out")
-elif __name__ == "__main__":
+if __name__ == "__main__":
     folder = Path(sys.argv[1]).resolve()
     unpack(folder)
     for name in BUILDS:

@@ -96,7 +96,7 @@ def test_dedupe_keeps_one_of_each_set_of_equal_images(build: Build, twice: Path,
     assert {line["error"] for line in lines.values()} == {"DuplicatePixels"}
     kept = set(names(out))
     for line in lines.values():
-        assert line["reason"].split(",")[0].removeprefix(f"the same pixels as {twice}/") in kept
+        assert line["reason"].split(",")[0].removeprefix("the same pixels as ") in kept
     copies = [line for name, line in lines.items() if "class01" not in name]
     assert all("whose label is" in line["reason"] for line in copies)
     same = {f"class01/{name}" for name in ("0000.jpg", "as.png", "as.bmp", "as.webp")}

@@ -77,7 +77,8 @@ def test_resharding_again_does_nothing_and_other_numbers_are_refused(
     assert "holds another data set" in err
     assert err.count("\n") == 1
     assert every_file(new) == before
-    code, _, err = command("build", "--input", tmp_path, "--output", new)
+    (tmp_path / "elsewhere.jpg").touch()
+    code, _, err = command("build", "--input", tmp_path / "elsewhere.jpg", "--output", new)
     assert code == 2
     assert "holds files of another build" in err
 

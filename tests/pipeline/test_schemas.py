@@ -514,9 +514,9 @@ def test_contradicting_options_are_refused(options: dict[str, Any], message: str
 
 
 def test_options_of_later_versions_leave_earlier_builds_alone():
-    # Of a build before there were other schemas than slim.
+    # Of the first build of format 3.
     assert (
-        BuildOptions.of(input=("in",), output="out").settings == "20d7602229cbc05418c254b3a652fecc"
+        BuildOptions.of(input=("in",), output="out").settings == "ced1d02e3d50c5554a2cec158f3c75c8"
     )
     assert (
         BuildOptions.of(input=("in",), output="out", features="shape", channels=1).settings

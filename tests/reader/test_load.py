@@ -251,6 +251,7 @@ for step in range(10**9):
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_resumes_where_it_saved(sets, tmp_path: Path):
     state = tmp_path / "state.json"
 

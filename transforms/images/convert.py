@@ -12,10 +12,9 @@ import io
 import math
 from dataclasses import dataclass, replace
 
-import simplejpeg
 from PIL import Image
 
-from imageshards.transforms.images import decode, digests, headers, validate
+from imageshards.transforms.images import decode, digests, gif, headers, jpeg, memory, validate
 from imageshards.transforms.images.headers import UPRIGHT
 from imageshards.transforms.images.modes import to_grey_or_rgb
 from imageshards.transforms.images.policy import ImagePolicy
@@ -110,8 +109,15 @@ def pixel_digest(data: bytes, policy: ImagePolicy) -> bytes:
     if unchanged and (written.info.format == "GIF" or headers.is_16_bit_png(data)):
         return digests.bytes_digest(data)
     opened = decode.open_image(data, policy.max_pixels)
+    with memory.turn(*opened.image.size):
+        return _decoded_digest(data, opened, policy, unchanged)
+
+
+def _decoded_digest(
+    data: bytes, opened: decode.Opened, policy: ImagePolicy, unchanged: bool
+) -> bytes:
     image = _loaded(opened)
-    applied, _ = _split_orientation(headers.exif_orientation(_exif(image)), policy)
+    applied, _ = _split_orientation(_orientation(data, image), policy)
     with validate.image_errors(opened.format):
         if unchanged and image.has_transparency_data:
             with_alpha = image.convert("RGBA")
@@ -128,8 +134,7 @@ def _convert_jpeg(data: bytes, policy: ImagePolicy) -> Converted:
     if not header:
         return _without_conversion(data, policy)
     size = (header.width, header.height)
-    orientation = headers.exif_orientation(header.exif) if header.exif else UPRIGHT
-    applied, kept = _split_orientation(orientation, policy)
+    applied, kept = _split_orientation(header.orientation, policy)
     plan = _plan_resize(policy, size, applied)
     grey_or_rgb = header.is_widely_supported and header.components in (1, 3)
     if policy.convert == "never" or (
@@ -138,19 +143,21 @@ def _convert_jpeg(data: bytes, policy: ImagePolicy) -> Converted:
         info = validate.inspect_jpeg(data, header, policy.check, policy.max_pixels)
         return _unchanged(data, info, policy, kept)
     policy.check_size(size)
-    validate.check_scan_count(data, header)
-    box = None
-    if grey_or_rgb:
+    if not grey_or_rgb:
+        if header.is_widely_supported:
+            # This finds corrupt data that Pillow decodes without an error.
+            validate.inspect_jpeg(data, header, "full", policy.max_pixels)
+        with memory.turn(*size):
+            image = _loaded(decode.open_image(data, policy.max_pixels))
+            return _write(image, _Source("JPEG", lossy=True), policy, applied, kept, plan)
+    if not memory.can_hold_jpeg(*size, len(data)):
+        raise validate.too_few_bytes("JPEG", header.height, header.width, data)
+    with memory.turn(*size):
         scaled = _oriented(plan.scaled, applied) if plan else size
         # Raw pixels that are not scaled must equal tf.io.decode_image, which uses the fast DCT.
         fast = policy.convert == "pixels" and not plan
         image, box = _decode_jpeg(data, header, scaled, fast)
-    else:
-        if header.is_widely_supported:
-            # This finds corrupt data that Pillow decodes without an error.
-            validate.inspect_jpeg(data, header, "full", policy.max_pixels)
-        image = _loaded(decode.open_image(data, policy.max_pixels))
-    return _write(image, _Source("JPEG", lossy=True, box=box), policy, applied, kept, plan)
+        return _write(image, _Source("JPEG", lossy=True, box=box), policy, applied, kept, plan)
 
 
 def _decode_jpeg(
@@ -175,7 +182,8 @@ def _decode_jpeg(
     width, height = (-(-pixels * eighths // 8) for pixels in size)
     grey = header.components == 1
     try:
-        pixels = simplejpeg.decode_jpeg(
+        jpeg.check_scan_count(data, header.process)
+        pixels = jpeg.decode(
             data, colorspace="GRAY" if grey else "RGB", min_width=width, min_height=height,
             fastdct=fast,
         )  # fmt: skip
@@ -194,7 +202,7 @@ def _convert_png(data: bytes, policy: ImagePolicy) -> Converted:
     if header.animated:
         policy.check_frames("PNG")
     size = (header.width, header.height)
-    applied, kept = _split_orientation(headers.exif_orientation(header.exif), policy)
+    applied, kept = _split_orientation(header.orientation, policy)
     plan = _plan_resize(policy, size, applied)
     if policy.convert == "never" or (
         header.colour_type != headers.GREY_WITH_ALPHA
@@ -207,9 +215,10 @@ def _convert_png(data: bytes, policy: ImagePolicy) -> Converted:
     validate.check_png_end(data)
     with validate.image_errors("PNG"):
         validate.check_png_crcs(data)
-    image = _loaded(decode.open_image(data, policy.max_pixels))
     done = ("first-frame",) if header.animated else ()
-    return _write(image, _Source("PNG", False, done), policy, applied, kept, plan)
+    with memory.turn(*size):
+        image = _loaded(decode.open_image(data, policy.max_pixels))
+        return _write(image, _Source("PNG", False, done), policy, applied, kept, plan)
 
 
 def _convert_other(data: bytes, policy: ImagePolicy) -> Converted:
@@ -227,27 +236,40 @@ def _convert_other(data: bytes, policy: ImagePolicy) -> Converted:
         size = opened.image.size
         if validate.is_supported_bmp(data, *size[::-1]) and not _plan_resize(policy, size, UPRIGHT):
             return _without_conversion(data, policy)
-    if opened.format == "GIF":
-        validate.check_gif_end(data)
-    image = _loaded(opened)
-    # Pillow knows the true size of ICO and TIFF only after decoding.
-    policy.check_size(image.size)
-    applied, kept = _split_orientation(headers.exif_orientation(_exif(image)), policy)
-    plan = _plan_resize(policy, image.size, applied)
-    source = _Source(opened.format, opened.lossy, done)
-    return _write(image, source, policy, applied, kept, plan)
+    with memory.turn(*opened.image.size):
+        if opened.format == "GIF":
+            validate.check_gif_end(data)
+            with validate.image_errors("GIF"):
+                gif.check_first_frame(data)
+        image = _loaded(opened)
+        # Pillow knows the true size of ICO and TIFF only after decoding.
+        policy.check_size(image.size)
+        applied, kept = _split_orientation(_orientation(data, image), policy)
+        plan = _plan_resize(policy, image.size, applied)
+        source = _Source(opened.format, opened.lossy, done)
+        return _write(image, source, policy, applied, kept, plan)
 
 
 def _loaded(opened: decode.Opened) -> Image.Image:
     with validate.image_errors(opened.format):
         opened.image.load()
+    # Pillow keeps the canvases of libwebp and libavif: 8 bytes per pixel.
+    vars(opened.image).pop("_decoder", None)
     return opened.image
 
 
-def _exif(image: Image.Image) -> bytes:
-    # Pillow applies the orientation of a TIFF itself.
-    exif = image.info.get("exif", b"")
-    return exif if isinstance(exif, bytes) and image.format != "TIFF" else b""
+def _orientation(data: bytes, image: Image.Image) -> int:
+    """Returns the orientation that has to be applied to an image that Pillow has decoded."""
+    if image.format in ("JPEG", "MPO", "PNG"):
+        read = headers.read_png if image.format == "PNG" else headers.read_jpeg
+        header = read(data)
+        return header.orientation if header else UPRIGHT
+    if image.format == "TIFF":  # Pillow has applied it.
+        return UPRIGHT
+    exif, xmp = (image.info.get(key, b"") for key in ("exif", "xmp"))
+    if image.format in ("AVIF", "HEIF"):  # They declare it outside of the XMP packet.
+        xmp = b""
+    return headers.orientation(*(part if isinstance(part, bytes) else b"" for part in (exif, xmp)))
 
 
 def _without_conversion(data: bytes, policy: ImagePolicy, kept: int = UPRIGHT) -> Converted:
@@ -255,7 +277,9 @@ def _without_conversion(data: bytes, policy: ImagePolicy, kept: int = UPRIGHT) -
     if policy.convert == "pixels":
         opened = decode.open_image(data, policy.max_pixels)
         plan = _plan_resize(policy, opened.image.size, UPRIGHT)
-        return _write(_loaded(opened), _Source(opened.format, True), policy, UPRIGHT, kept, plan)
+        source = _Source(opened.format, True)
+        with memory.turn(*opened.image.size):
+            return _write(_loaded(opened), source, policy, UPRIGHT, kept, plan)
     return _unchanged(data, info, policy, kept)
 
 

@@ -63,19 +63,20 @@ def open_image(data: bytes, max_pixels: int) -> Opened:
             image = validate.open_supported(data, known)
         elif name in ("HEIC", "HEIF"):
             image = _open_heif(data)
-        elif name in ("JPEG XL", "PostScript"):
+        elif name and not validate.has_decoder(name):
             raise ImageError("Unsupported", f"there is no decoder for {name}")
         else:
             try:
                 image = Image.open(io.BytesIO(data), formats=_FORMATS)
             except UnidentifiedImageError:
                 if name:
-                    raise
+                    raise ImageError("Corrupt", f"{name}: its header is invalid") from None
                 raise validate.not_an_image(data) from None
         width, height = image.size
         validate.check_pixel_count(height, width, max_pixels)
         _check_tiff_is_covered(image)
         found = known or image.format or name
+        validate.check_capacity(image, found, data)
         return Opened(image, found, _is_lossy(data, image, found), _is_animated(image, found))
 
 

@@ -1,12 +1,14 @@
 """Parsers for the headers of image files. Pure: nothing is decoded.
 
-Formats: ITU-T T.81 (JPEG), W3C PNG (third edition), GIF89a, RFC 9649 (WebP), ITU-T T.800
-(JPEG 2000), Exif 2.32 in a TIFF 6.0 structure (orientation).
+Formats: ITU-T T.81 (JPEG), W3C PNG (third edition), RFC 9649 (WebP), ITU-T T.800 (JPEG 2000), Exif
+2.32 in a TIFF 6.0 structure and XMP (orientation).
 """
 
 from __future__ import annotations
 
+import re
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,6 +18,21 @@ UPRIGHT = 1
 
 _ORIENTATION_TAG = 0x0112
 _EXIF = b"Exif\0\0"
+_XMP = b"http://ns.adobe.com/xap/1.0/\0"
+_XMP_ORIENTATION = re.compile(rb"tiff:Orientation\s*(?:=\s*[\"']|>)\s*([1-8])\s*[\"'<]")
+
+
+def orientation(exif: bytes, xmp: bytes) -> int:
+    r"""Returns the orientation that the metadata of an image declares, 1 to 8; 1 if there is none.
+
+    Args:
+      exif: a TIFF structure, with or without the prefix `Exif\0\0`; it has priority.
+      xmp: an XMP packet.
+    """
+    found = _orientation_tag(exif)
+    if found is None and (match := _XMP_ORIENTATION.search(xmp)):
+        found = int(match[1])
+    return found or UPRIGHT
 
 
 def exif_orientation(exif: bytes) -> int:
@@ -24,10 +41,14 @@ def exif_orientation(exif: bytes) -> int:
     Args:
       exif: a TIFF structure, with or without the prefix `Exif\0\0`.
     """
+    return _orientation_tag(exif) or UPRIGHT
+
+
+def _orientation_tag(exif: bytes) -> int | None:
     tiff = exif.removeprefix(_EXIF)
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(bytes(tiff[:4]))
     if not order:
-        return UPRIGHT
+        return None
     try:
         (ifd,) = struct.unpack_from(order + "I", tiff, 4)
         (entries,) = struct.unpack_from(order + "H", tiff, ifd)
@@ -37,7 +58,7 @@ def exif_orientation(exif: bytes) -> int:
                 return int(value)
     except struct.error:
         pass
-    return UPRIGHT
+    return None
 
 
 def exif_with_orientation(orientation: int) -> bytes:
@@ -56,6 +77,7 @@ class JpegHeader(NamedTuple):
       width: in pixels, before the EXIF orientation is applied.
       components: 1 grey, 3 colour, 4 CMYK or YCCK.
       exif: the TIFF structure of the EXIF block; empty without one.
+      xmp: the XMP packet; empty without one.
     """
 
     process: int
@@ -64,6 +86,12 @@ class JpegHeader(NamedTuple):
     width: int
     components: int
     exif: bytes
+    xmp: bytes
+
+    @property
+    def orientation(self) -> int:
+        """The orientation that the metadata declares, 1 to 8."""
+        return orientation(self.exif, self.xmp) if self.exif or self.xmp else UPRIGHT
 
     @property
     def is_widely_supported(self) -> bool:
@@ -77,26 +105,31 @@ _FRAME = struct.Struct(">BHHB")
 
 def read_jpeg(data: bytes) -> JpegHeader | None:
     """Parses the frame header of a JPEG; returns None if no SOFn segment is found."""
-    exif = b""
+    exif = xmp = b""
     at = 2
     try:
-        while data[at] == 0xFF:
+        while True:
+            if data[at] != 0xFF:  # libjpeg skips bytes before a marker
+                at = data.index(b"\xff", at)
             marker = data[at + 1]
             if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAME_HEADER:
                 bits, height, width, components = _FRAME.unpack_from(data, at + 4)
-                return JpegHeader(marker - 0xC0, bits, height, width, components, exif)
+                return JpegHeader(marker - 0xC0, bits, height, width, components, exif, xmp)
             if marker == 0xFF:  # fill byte
                 at += 1
-            elif marker == 0x01 or 0xD0 <= marker <= 0xD7:
+            elif marker in (0x00, 0x01) or 0xD0 <= marker <= 0xD7:
                 at += 2
             elif marker in (0xD9, 0xDA):
                 return None
             else:
                 after = at + 2 + (data[at + 2] << 8 | data[at + 3])
-                if marker == 0xE1 and not exif and data.startswith(_EXIF, at + 4):
-                    exif = data[at + 10 : after]
+                if marker == 0xE1:
+                    if not exif and data.startswith(_EXIF, at + 4):
+                        exif = data[at + 10 : after]
+                    elif not xmp and data.startswith(_XMP, at + 4):
+                        xmp = data[at + 4 + len(_XMP) : after]
                 at = after
-    except (IndexError, struct.error):
+    except (IndexError, ValueError, struct.error):
         pass
     return None
 
@@ -119,14 +152,17 @@ class PngHeader:
       width: in pixels, before the EXIF orientation is applied.
       colour_type: 0 grey, 2 RGB, 3 palette, 4 grey with alpha, 6 RGB with alpha.
       animated: whether it has more than one frame.
-      exif: the TIFF structure of the eXIf chunk; empty without one.
+      orientation: the one that eXIf, a raw profile or XMP declares, 1 to 8.
+      extension: the name of a critical chunk that the PNG specification does not define; "" without
+        one. Decoders must refuse such a file.
     """
 
     height: int
     width: int
     colour_type: int
     animated: bool
-    exif: bytes
+    orientation: int
+    extension: str
 
 
 def read_png(data: bytes) -> PngHeader | None:
@@ -135,18 +171,94 @@ def read_png(data: bytes) -> PngHeader | None:
         return None
     width, height, _, colour_type = struct.unpack_from(">IIBB", data, 16)
     animated = False
-    exif = b""
+    extension = ""
+    profiles: dict[str, bytes] = {}
+    for name, at, end in _png_chunks(data):
+        if name == b"IDAT":
+            continue
+        if name == b"acTL" and end - at == 20 and end <= len(data):
+            animated = struct.unpack_from(">I", data, at + 8)[0] > 1
+        elif name == b"eXIf":
+            profiles.setdefault("exif", data[at + 8 : end - 4])
+        elif name in _PNG_TEXTS:
+            profiles = _png_profile(name, data[at + 8 : end - 4]) | profiles
+        elif name not in _PNG_CRITICAL and name.isalpha() and name[:1].isupper():
+            extension = extension or name.decode("ascii")
+    exif = profiles.get("exif") or profiles.get("raw exif", b"")
+    turned = orientation(exif, profiles.get("xmp", b"")) if profiles else UPRIGHT
+    return PngHeader(height, width, colour_type, animated, turned, extension)
+
+
+_PNG_CRITICAL = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
+_PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
+_MAX_PROFILE = 1 << 20
+"""A compressed text of a PNG is decompressed up to this many bytes, to search its orientation."""
+
+
+def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yields the name, the begin and the end of each chunk of a PNG, up to IEND.
+
+    The end of a truncated chunk is beyond the end of the data.
+    """
     at = 8
     while at + 8 <= len(data):
         size, name = struct.unpack_from(">I4s", data, at)
-        if name == b"acTL" and size == 8 and at + 12 <= len(data):
-            animated = struct.unpack_from(">I", data, at + 8)[0] > 1
-        elif name == b"eXIf":
-            exif = data[at + 8 : at + 8 + size]
-        elif name == b"IEND":
-            break
+        yield name, at, at + size + 12
+        if name == b"IEND":
+            return
         at += size + 12
-    return PngHeader(height, width, colour_type, animated, exif)
+
+
+def png_without_metadata(data: bytes) -> bytes:
+    """Returns a PNG without the chunks that do not affect its pixels: profiles, texts, frames.
+
+    Pillow rejects long texts and profiles, which TensorFlow ignores. Chunks with a wrong CRC stay,
+    for Pillow to reject them.
+    """
+    kept: list[bytes] = []
+    begin = 0
+    for name, at, end in _png_chunks(data):
+        if not name.isalpha() or name[:1].isupper() or name == b"tRNS":
+            continue
+        if data[end - 4 : end] == zlib.crc32(data[at + 4 : end - 4]).to_bytes(4):
+            kept.append(data[begin:at])
+            begin = end
+    return b"".join([*kept, data[begin:]]) if kept else data
+
+
+_PNG_PROFILES = {
+    b"XML:com.adobe.xmp": "xmp",
+    b"Raw profile type xmp": "xmp",
+    b"Raw profile type exif": "raw exif",
+    b"Raw profile type APP1": "raw exif",
+}
+"""Keywords of texts that hold metadata. ImageMagick writes the raw profiles, in hexadecimal."""
+
+
+def _png_profile(name: bytes, body: bytes) -> dict[str, bytes]:
+    """Returns the XMP packet or the EXIF block in a text chunk, as {kind: content}."""
+    keyword, _, text = body.partition(b"\0")
+    kind = _PNG_PROFILES.get(keyword)
+    if not kind:
+        return {}
+    compressed = name == b"zTXt"
+    if compressed:
+        text = text[1:]
+    elif name == b"iTXt":
+        compressed = text[:1] == b"\1"
+        text = text[2:].split(b"\0", 2)[-1]
+    try:
+        if compressed:
+            text = zlib.decompressobj().decompress(text, _MAX_PROFILE)
+        if keyword.startswith(b"Raw"):
+            # An empty line, the type and the length come before the digits.
+            digits = b"".join(text.split(b"\n")[3:])
+            text = bytes.fromhex(digits[: len(digits) // 2 * 2].decode("ascii"))
+    except (zlib.error, ValueError):
+        return {}
+    if text.startswith(_XMP):
+        kind = "xmp"
+    return {kind: text}
 
 
 @dataclass(frozen=True)
@@ -191,7 +303,10 @@ _COD = b"\xff\x52"
 
 
 def jpeg2000_sizes(data: bytes) -> list[tuple[int, int]]:
-    """Returns the (height, width) of every JPEG 2000 codestream in `data`, at any offset."""
+    """Returns the (height, width) of every JPEG 2000 codestream in `data`, at any offset.
+
+    A malformed header may give sizes that are not positive.
+    """
     fields = _fields_after(data, _SIZ, ">4xIIII")
     return [(bottom - top, right - left) for right, bottom, left, top in fields]
 
@@ -217,30 +332,3 @@ def _fields_after(data: bytes, magic: bytes, layout: str) -> Iterator[tuple[int,
     while len(magic) <= at <= len(data) - size:
         yield struct.unpack_from(layout, data, at)
         at = data.find(magic, at) + len(magic)
-
-
-def has_valid_gif_blocks(data: bytes) -> bool:
-    """Returns whether a GIF is a sequence of valid blocks up to its trailer.
-
-    TensorFlow's decoder rejects a GIF with bytes between its blocks; Pillow skips them.
-    """
-    try:
-        at = _after_colour_table(data, 10, 13)
-        while data[at] != 0x3B:
-            if data[at] == 0x2C:  # image: local colour table, LZW code size
-                at = _after_colour_table(data, at + 9, at + 10) + 1
-            elif data[at] == 0x21:  # extension: its label
-                at += 2
-            else:
-                return False
-            while data[at]:  # sub-blocks
-                at += data[at] + 1
-            at += 1
-    except IndexError:
-        return False
-    return True
-
-
-def _after_colour_table(data: bytes, flags_at: int, at: int) -> int:
-    flags = data[flags_at]
-    return at + (3 << (flags & 7) + 1 if flags & 0x80 else 0)

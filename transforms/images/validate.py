@@ -7,13 +7,13 @@ format is detected from the file's content, not from its name.
 from __future__ import annotations
 
 import io
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-import simplejpeg
 from PIL import Image
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
@@ -21,10 +21,12 @@ from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
-from imageshards.transforms.images import headers
+from imageshards.transforms.images import gif, headers, jpeg, memory
 from imageshards.transforms.images.filetypes import describe, without_content
+from imageshards.transforms.images.resize import MAX_SIDE
 
 Check = Literal["full", "header"]
+Level = Literal["full", "header", "lenient"]
 
 MAX_PIXELS = 178_956_970
 """Images with more pixels are rejected before they are decoded: Pillow's own limit."""
@@ -59,13 +61,21 @@ _UNSUPPORTED_MAGIC = (
     (0, b"8BPS", "Photoshop"),
     (0, b"\0\0\1\0", "ICO"),
     (0, b"%!PS", "PostScript"),
+    (0, b"\xc5\xd0\xd3\xc6", "PostScript"),
+    (0, b"SIMPLE  =", "FITS"),
+    (0, b"\xd7\xcd\xc6\x9a", "WMF"),
+    (0, b"\1\0\x09\0\0\3", "WMF"),
+    (40, b" EMF", "EMF"),
+    (0, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "FlashPix"),
 )
-_JPEG_END = b"\xff\xd9"
+_WITHOUT_DECODER = ("JPEG XL", "PostScript", "FITS", "WMF", "EMF", "FlashPix")
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 _GIF_END = b";"
 _PADDING = b"\0\r\n "
-_MAX_SCANS = 500
-"""The most scans (passes over all pixels) that a progressive JPEG may have, as in libjpeg-turbo."""
+_UNSUPPORTED_REASONS = ("Unsupported", "cannot handle")
+"""How Pillow's errors begin for variants of a format that it does not decode."""
+_ADDRESS = re.compile(r" ?<[^<>]* at 0x[0-9a-fA-F]+>")
+"""The representation of a Python object, which differs from run to run."""
 
 
 class ImageError(Exception):
@@ -107,13 +117,14 @@ def is_image_name(name: str) -> bool:
     return bool(dot) and suffix.lower() in IMAGE_SUFFIXES and not base.startswith(".")
 
 
-def inspect(data: bytes, check: Check = "full", max_pixels: int = MAX_PIXELS) -> ImageInfo:
+def inspect(data: bytes, check: Level = "full", max_pixels: int = MAX_PIXELS) -> ImageInfo:
     """Validates an image file, and returns its format and size.
 
     Args:
       data: the whole file.
       check: "full" decodes every pixel; "header" reads only the header and the end of the file. It
         finds empty, unsupported and truncated files, but not files with corrupt pixel data.
+        "lenient" decodes every pixel, and accepts damage that TensorFlow's decoders accept.
       max_pixels: images whose header declares more pixels are rejected.
 
     Raises:
@@ -150,31 +161,44 @@ def unsupported_format(data: bytes) -> str:
     return next((name for at, magic, name in _UNSUPPORTED_MAGIC if data.startswith(magic, at)), "")
 
 
+def has_decoder(name: str) -> bool:
+    """Returns whether Pillow decodes a format that `unsupported_format` returned."""
+    return name not in _WITHOUT_DECODER
+
+
 def not_an_image(data: bytes) -> ImageError:
     """Returns the error for a file of no known image format."""
     return ImageError("NotAnImage", f"{describe(data)}, not an image")
 
 
 def check_pixel_count(height: int, width: int, max_pixels: int) -> None:
-    """Raises an `ImageError` for an image with more than `max_pixels` pixels."""
+    """Raises an `ImageError` for an image with more than `max_pixels` pixels, or without any."""
+    if height <= 0 or width <= 0:
+        raise ImageError("Corrupt", "its header declares a size without pixels")
     if height * width > max_pixels:
         raise ImageError("TooLarge", f"{width} x {height} pixels, more than {max_pixels:,}")
 
 
+def too_few_bytes(image_format: str, height: int, width: int, data: bytes) -> ImageError:
+    """Returns the error for a file that cannot hold the pixels that its header declares."""
+    reason = f"{image_format}: {len(data):,} bytes cannot hold {width} x {height} pixels"
+    return ImageError("Truncated", reason)
+
+
+def check_capacity(image: ImageFile, image_format: str, data: bytes) -> None:
+    """Raises an `ImageError` for a file that cannot hold the pixels that its header declares."""
+    if not memory.can_hold(image, len(data)):
+        raise too_few_bytes(image_format, image.height, image.width, data)
+
+
 def jpeg_error(error: ValueError, data: bytes) -> ImageError:
-    """Returns the `ImageError` for an error of simplejpeg."""
+    """Returns the `ImageError` for an error of the module `jpeg`."""
     reason = str(error).removeprefix("Error decoding ").strip()
-    return ImageError("Truncated" if _JPEG_END not in data[-64:] else "Corrupt", f"JPEG: {reason}")
-
-
-def check_scan_count(data: bytes, header: headers.JpegHeader) -> None:
-    """Raises an `ImageError` for a progressive JPEG whose many scans take minutes to decode."""
-    if header.process == 2 and data.count(b"\xff\xda") > _MAX_SCANS:
-        raise ImageError("Corrupt", f"JPEG: more than {_MAX_SCANS} scans")
+    return ImageError("Corrupt" if jpeg.END in data[-64:] else "Truncated", f"JPEG: {reason}")
 
 
 def inspect_jpeg(
-    data: bytes, header: headers.JpegHeader | None, check: Check, max_pixels: int
+    data: bytes, header: headers.JpegHeader | None, check: Level, max_pixels: int
 ) -> ImageInfo:
     """Validates a JPEG as `inspect` does, given the result of `headers.read_jpeg`."""
     if header and not header.is_widely_supported:
@@ -182,16 +206,21 @@ def inspect_jpeg(
             "Unsupported",
             f"TensorFlow does not decode JPEGs of type SOF{header.process} with {header.bits} bits",
         )
+    if header and header.components == 2:
+        raise ImageError("Unsupported", "TensorFlow does not decode JPEGs with 2 components")
     try:
-        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        height, width = jpeg.read_size(data, header)
         check_pixel_count(height, width, max_pixels)
+        if max(height, width) > MAX_SIDE:
+            raise ImageError("Unsupported", f"JPEG: a side is longer than {MAX_SIDE:,} pixels")
+        if not memory.can_hold_jpeg(height, width, len(data)):
+            raise too_few_bytes("JPEG", height, width, data)
         if header:
-            check_scan_count(data, header)
+            jpeg.check_scan_count(data, header.process)
         # Cameras append data to a JPEG: only a decoder can tell whether the image is complete.
-        if check == "full" or not data.rstrip(_PADDING).endswith(_JPEG_END):
-            # Entropy decoding finds the errors. Decoding only luma at an eighth of the size takes
-            # 1.1 ms for 108 kB, full decoding with Pillow 1.9 ms.
-            simplejpeg.decode_jpeg(data, colorspace="GRAY", min_factor=8, fastdct=True)
+        if check != "header" or not data.rstrip(_PADDING).endswith(jpeg.END):
+            with memory.turn(height, width):
+                jpeg.check(data, strict=check != "lenient")
     except ValueError as error:
         raise jpeg_error(error, data) from error
     return ImageInfo("JPEG", height, width)
@@ -210,6 +239,8 @@ def open_supported(data: bytes, image_format: str) -> ImageFile:
 
     `Image.open` would raise its own error for an image that `check_pixel_count` rejects.
     """
+    if image_format == "PNG":
+        data = headers.png_without_metadata(data)
     return _PILLOW_FILES[image_format](io.BytesIO(data))
 
 
@@ -225,43 +256,44 @@ def image_errors(image_format: str) -> Iterator[None]:
         raise ImageError("TooLarge", f"{image_format}: {error or 'out of memory'}") from error
     except Exception as error:
         # Corrupt files make decoders raise struct.error, KeyError, zlib.error, AssertionError, ...
-        reason = without_content(" ".join(str(error).split())) or type(error).__name__
+        reason = _ADDRESS.sub("", " ".join(str(error).split()))
+        reason = without_content(reason) or type(error).__name__
         kind = "Truncated" if "truncated" in reason.lower() else "Corrupt"
+        if reason.startswith(_UNSUPPORTED_REASONS):
+            kind = "Unsupported"
         raise ImageError(kind, f"{image_format}: {reason}") from error
 
 
 def _inspect_with_pillow(
-    data: bytes, image_format: str, check: Check, max_pixels: int
+    data: bytes, image_format: str, check: Level, max_pixels: int
 ) -> ImageInfo:
     with image_errors(image_format):
         image = open_supported(data, image_format)
         width, height = image.size
         check_pixel_count(height, width, max_pixels)
-        if image_format == "PNG":
-            _check_png(data, check)
-        elif image_format == "GIF":
-            _check_gif(image, data)
-        elif image_format == "BMP":
-            _check_bmp(data, height, width)
-        if check == "full":
-            frames = getattr(image, "n_frames", 1) if image_format == "GIF" else 1
-            if frames * height * width > MAX_PIXELS and frames > 1:
-                pixels = f"{frames} frames of {width} x {height} pixels"
-                raise ImageError("TooLarge", f"{pixels}, which decode to one array")
-            for frame in range(frames):
-                image.seek(frame)
+        check_capacity(image, image_format, data)
+        with memory.turn(height, width):
+            if image_format == "PNG":
+                _check_png(data, check)
+            elif image_format == "GIF":
+                _check_gif(data, image.size, check)
+            elif image_format == "BMP":
+                _check_bmp(data, height, width)
+            if check != "header" and image_format != "GIF":
                 image.load()
-                if frame == 0 and image.mode == "P":
-                    _check_palette(image)
     return ImageInfo(image_format, height, width)
 
 
-def _check_png(data: bytes, check: Check) -> None:
+def _check_png(data: bytes, check: Level) -> None:
     check_png_end(data)
     header = headers.read_png(data)
-    if header and header.colour_type == headers.GREY_WITH_ALPHA:
+    if not header:
+        raise ImageError("Unsupported", "TensorFlow does not decode PNGs that begin without IHDR")
+    if header.colour_type == headers.GREY_WITH_ALPHA:
         raise ImageError("Unsupported", "TensorFlow decodes grey with alpha to 2 channels")
-    if check == "full":
+    if header.extension:
+        raise ImageError("Unsupported", f"TensorFlow does not decode PNGs with {header.extension}")
+    if check != "header":
         check_png_crcs(data)
 
 
@@ -286,22 +318,16 @@ def check_gif_end(data: bytes) -> None:
         raise ImageError("Truncated", "GIF: the trailer is missing")
 
 
-def _check_gif(image: ImageFile, data: bytes) -> None:
+def _check_gif(data: bytes, size: tuple[int, int], check: Level) -> None:
     check_gif_end(data)
-    if not headers.has_valid_gif_blocks(data):
-        raise ImageError("Corrupt", "GIF: invalid data between its blocks")
-    # tensorflow/core/lib/gif/gif_io.cc uses the size of the first frame as that of the image.
-    if image.tile and image.tile[0].extents != (0, 0, *image.size):
-        reason = "TensorFlow does not decode a GIF whose first frame is smaller than its canvas"
-        raise ImageError("Unsupported", reason)
-
-
-def _check_palette(image: ImageFile) -> None:
-    # TensorFlow rejects pixels whose palette index has no colour; Pillow does not.
-    colours = len(image.palette.palette) // 3 if image.palette else 256
-    most = image.getextrema()[1]
-    if isinstance(most, int | float) and most >= colours:
-        raise ImageError("Corrupt", "GIF: a pixel has an index beyond the palette")
+    count = sum(1 for _ in gif.frames(data))
+    if check != "header" and count > 1 and count * size[0] * size[1] > MAX_PIXELS:
+        pixels = f"{count} frames of {size[0]} x {size[1]} pixels"
+        raise ImageError("TooLarge", f"{pixels}, which decode to one array")
+    try:
+        gif.check(data, decode=check != "header")
+    except gif.Unsupported as error:
+        raise ImageError("Unsupported", f"TensorFlow does not decode a GIF {error}") from None
 
 
 def _check_bmp(data: bytes, height: int, width: int) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, Codec
-from imageshards.transforms.inputs import unpack
+from imageshards.transforms.inputs import ranges, unpack
 from imageshards.transforms.inputs.kind import FileKind, ListingOptions, register
 from imageshards.transforms.inputs.listed import Listed, ListedRows
 from imageshards.transforms.inputs.members import (
@@ -41,6 +41,11 @@ class Archive(FileKind):
 
     noun = "an archive"
 
+    @property
+    def root(self) -> str:
+        """The archive: the path of a member is its name."""
+        return self.uri + "/"
+
     @classmethod
     def recognizes(cls, uri: str) -> bool:
         """Whether a URI has the suffix of an archive."""
@@ -64,6 +69,7 @@ class Archive(FileKind):
         rows = ListedRows(container, codec, unpacked)
         try:
             with storage.open_read(container) as file:
+                ranges.check_readable(container, stamp)
                 file.seek(0, io.SEEK_END)
                 view = View(reads_at(file, container), 0, file.tell())
                 for found in zip_members(view) if codec == "zip" else tar_members(view):

@@ -11,6 +11,7 @@ import os
 import re
 from abc import abstractmethod
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
@@ -23,6 +24,7 @@ from imageshards.transforms.inputs.kind import (
     RecordSample,
     WorkUnit,
     kind_of_name,
+    real_folder,
 )
 from imageshards.transforms.inputs.listed import Listed, ListedRows
 from imageshards.transforms.inputs.texts import TextFile
@@ -91,16 +93,24 @@ class Folder(Files):
 
     noun = "a folder"
 
+    @property
+    def root(self) -> str:
+        """The folder."""
+        return self.uri.rstrip("/") + "/"
+
+    def holds(self, folder: str) -> bool:
+        """Whether this is the folder, or is above it."""
+        return real_folder(folder).startswith(real_folder(self.root))
+
     def check(self, options: ListingOptions) -> None:
         """Raises a BuildError if columns are required: folders do not have any."""
         self.refuse_columns(options)
 
     def files(self, options: ListingOptions) -> Iterator[_File]:
         """Yields the files below the folder; links are followed."""
-        folder = self.uri.rstrip("/")
         if storage.is_local(self.uri):
-            return _walk(self.uri, len(folder) + 1, options.output)
-        return _remote_files(f"{folder}/**", len(folder) + 1)
+            return _walk(self.uri, len(self.root))
+        return _remote_files(storage.join(self.root, "**"), len(self.root))
 
 
 class Pattern(Files):
@@ -113,6 +123,29 @@ class Pattern(Files):
         """Whether a URI holds a wildcard."""
         return _WILDCARD.search(uri) is not None
 
+    @property
+    def root(self) -> str:
+        """The last folder before the first wildcard."""
+        wildcard = _WILDCARD.search(self.uri)
+        assert wildcard
+        return self.uri[: self.uri.rindex("/", 0, wildcard.start()) + 1]
+
+    def holds(self, folder: str) -> bool:
+        """Whether the pattern matches the folder, a folder above it, or files in it."""
+        root, below = real_folder(self.root), real_folder(folder)
+        if not below.startswith(root):
+            return False
+        names = below.removeprefix(root).split("/")[:-1]
+        parts = self.uri.removeprefix(self.root).split("/")
+        for name, part in zip(names, parts, strict=False):
+            if "**" in part:
+                return True
+            if not fnmatchcase(name, part):
+                return False
+        if len(parts) > len(names):  # the rest of the pattern is about files below the folder
+            return len(parts) == len(names) + 1 or "**" in parts[len(names)]
+        return storage.is_local(self.uri)  # a folder that matches is listed
+
     def kind_of_file(self, uri: str) -> type[FileKind] | None:
         """The kind of a file; None if the pattern matches every name, such as `photos/*`."""
         if not self.uri.rpartition("/")[2].strip("*"):
@@ -122,9 +155,7 @@ class Pattern(Files):
 
     def files(self, options: ListingOptions) -> Iterator[_File]:
         """Yields the files that match, and those below folders that match."""
-        match = _WILDCARD.search(self.uri)
-        assert match
-        root_length = self.uri.rindex("/", 0, match.start()) + 1
+        root_length = len(self.root)
         if not storage.is_local(self.uri):
             yield from _remote_files(self.uri, root_length)
             return
@@ -132,7 +163,7 @@ class Pattern(Files):
             if not os.path.isdir(path):
                 yield path, root_length, *storage.stat(path), _in_hidden(path, root_length)
             elif "**" not in self.uri:  # `**` matches the files below a folder itself
-                yield from _walk(path, root_length, options.output)
+                yield from _walk(path, root_length)
 
     def advice_on_skipped(self, options: ListingOptions) -> str:
         """Suggests single inputs if this pattern matches only files such as manifests."""
@@ -156,6 +187,12 @@ class SingleFile(InputKind):
     """One image with any name, or one URL."""
 
     noun = "a file"
+    is_file = True
+
+    @property
+    def root(self) -> str:
+        """Its folder; empty for a URL, whose name is the whole URL."""
+        return super().root if storage.can_list(self.uri) else ""
 
     def check(self, options: ListingOptions) -> None:
         """Raises a BuildError if columns are required: an image does not have any."""
@@ -166,7 +203,7 @@ class SingleFile(InputKind):
         self.refuse_columns(options)
         rows = ListedRows()
         size, stamp = storage.stat(self.uri) if storage.is_local(self.uri) else (-1, 0)
-        rows.add(self.uri, self.uri.rindex("/") + 1, size, stamp)
+        rows.add(self.uri, len(self.root), size, stamp)
         yield rows.take()
 
 
@@ -174,7 +211,7 @@ def _in_hidden(uri: str, root_length: int) -> bool:
     return any(part.startswith(".") for part in uri[root_length:].split("/")[:-1])
 
 
-def _walk(folder: str, root_length: int, output: str) -> Iterator[_File]:
+def _walk(folder: str, root_length: int) -> Iterator[_File]:
     # Links to folders are followed, since data sets are often trees of links, but not to a folder
     # that contains the link.
     stack: list[tuple[str, bool, frozenset[tuple[int, int]]]] = [(folder, False, frozenset())]
@@ -193,8 +230,7 @@ def _walk(folder: str, root_length: int, output: str) -> Iterator[_File]:
             for entry in entries:
                 try:
                     if entry.is_dir():
-                        if entry.path != output:
-                            stack.append((entry.path, is_hidden or entry.name[0] == ".", inner))
+                        stack.append((entry.path, is_hidden or entry.name[0] == ".", inner))
                         continue
                     status = entry.stat()
                     yield entry.path, root_length, status.st_size, status.st_mtime_ns, is_hidden

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -18,6 +18,7 @@ from imageshards.transforms.inputs import ranges
 from imageshards.transforms.inputs.listed import Listed
 from imageshards.transforms.references.annotate import Columns
 from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.names import Roots
 
 if TYPE_CHECKING:
     from imageshards.transforms.inputs.fetch import ImageReader
@@ -53,7 +54,6 @@ class ListingOptions:
       columns: columns of manifests, or features of TFRecord files, to list with each reference.
       uri_column: the column of manifests that holds the URIs.
       include_all: take files whatever their name.
-      output: the folder of the new data set, which is not listed; empty: none.
       scratch: the folder in which compressed tars are unpacked.
       record_keys: the meaning of the features of TFRecord files.
       text_unit: the part of a text file that becomes one record; None: inputs are images.
@@ -62,7 +62,6 @@ class ListingOptions:
     columns: Columns = field(default_factory=Columns)
     uri_column: str = "uri"
     include_all: bool = False
-    output: str = ""
     scratch: str = ""
     record_keys: RecordKeys = field(default_factory=RecordKeys)
     text_unit: TextUnit | None = None
@@ -103,12 +102,23 @@ class InputKind(ABC):
       noun: the kind, with its article, for messages.
       codecs: codecs of the byte ranges that `read` of this kind reads. Files, URLs and other ranges
         are read by `InputKind.read`.
+      is_file: whether it is a single file; other inputs list a folder, or name files of one.
     """
 
     text: str
     uri: str
     noun: ClassVar[str] = "an input"
     codecs: ClassVar[tuple[Codec, ...]] = ()
+    is_file: ClassVar[bool] = False
+
+    @property
+    def root(self) -> str:
+        """The beginning of URIs that is no part of the images' names: by default its folder."""
+        return self.uri[: self.uri.rindex("/") + 1]
+
+    def holds(self, folder: str) -> bool:
+        """Whether it may list the files of a folder, which then cannot be the output."""
+        return False
 
     @classmethod
     def recognizes(cls, uri: str) -> bool:
@@ -195,6 +205,8 @@ class FileKind(InputKind):
     Files of a registered kind that match a glob pattern are listed too.
     """
 
+    is_file = True
+
     @abstractmethod
     def list_file(
         self, root_length: int, size: int, stamp: int, options: ListingOptions
@@ -202,7 +214,7 @@ class FileKind(InputKind):
         """Lists the file.
 
         Args:
-          root_length: characters of the URI before the path whose first folder may be a split.
+          root_length: characters of the URIs before the names.
           size: bytes of the file.
           stamp: a number that changes with its content, or 0 if unknown.
           options: how to list.
@@ -212,14 +224,19 @@ class FileKind(InputKind):
         """
 
     def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
-        """Lists the whole file; roots end after its URI."""
-        return self.list_file(len(self.uri) + 1, *storage.stat(self.uri), options)
+        """Lists the whole file."""
+        return self.list_file(len(self.root), *storage.stat(self.uri), options)
 
     def check_regular(self) -> None:
         """Raises a BuildError if this is a local pipe or device: reading it might never end."""
         local = storage.is_local(self.uri)
         if local and os.path.exists(self.uri) and not os.path.isfile(self.uri):
             raise BuildError(f"{self.uri}: not a regular file")
+
+
+def real_folder(uri: str) -> str:
+    """A folder with a slash at its end; without symbolic links if it is local."""
+    return (os.path.realpath(uri) if storage.is_local(uri) else uri).rstrip("/") + "/"
 
 
 KINDS: list[type[InputKind]] = []
@@ -235,6 +252,18 @@ def register(kind: type[InputKind]) -> type[InputKind]:
 def kind_of_name(uri: str) -> type[InputKind] | None:
     """The registered kind that recognizes a URI, or None."""
     return next((kind for kind in KINDS if kind.recognizes(uri)), None)
+
+
+def roots_of(inputs: Iterable[InputKind], base: str = "") -> Roots:
+    """The roots of all inputs of a build.
+
+    Args:
+      inputs: the inputs.
+      base: a folder below which names are relative to it; see `Roots`.
+    """
+    sources = list(inputs)
+    folders = frozenset(source.root for source in sources if not source.is_file)
+    return Roots(folders, frozenset(source.uri for source in sources if source.is_file), base)
 
 
 def list_references(unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:

@@ -106,7 +106,7 @@ class ListedRows:
 
         Args:
           uri: identifies the image.
-          root_length: characters of the URI before the path whose first folder may be a split.
+          root_length: characters of the URI before the name, whose first folder may be a split.
           size: bytes of the image, or -1 if unknown.
           stamp: changes with the content (local files: mtime in ns), or 0 if unknown.
           offset: first byte of the range, if there is a container.

@@ -6,12 +6,10 @@ Only the columns that are needed are read. An error message contains the line or
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import itertools
 import json
 import os
-import posixpath
 import re
 import zlib
 from array import array
@@ -40,6 +38,7 @@ from imageshards.transforms.inputs.kind import (
     register,
 )
 from imageshards.transforms.inputs.listed import Listed
+from imageshards.transforms.inputs.unpack import gunzip
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.references.batch import RefBatch
 
@@ -66,7 +65,10 @@ _Manifest = tuple[list[str], Iterator[_Rows]]  # header, rows
 
 @register
 class Manifest(InputKind):
-    """A table with a column of URIs. Relative URIs are relative to the manifest's folder."""
+    """A table with a column of URIs. Relative URIs are relative to the manifest's folder.
+
+    URIs below this folder are named by their path below it, all others by the whole URI.
+    """
 
     noun = "a manifest"
 
@@ -175,13 +177,7 @@ def _absolute(texts: list[str], folder: str) -> tuple[list[str], array[int]]:
     else:
         uris = [t if t[0] == "/" or "://" in t else prefix + t for t in texts]
     below = len(prefix)
-    roots = array(
-        "I",
-        [
-            below if uri.startswith(prefix) else 1 if uri[0] == "/" else uri.index("//") + 2
-            for uri in uris
-        ],
-    )
+    roots = array("I", [below if uri.startswith(prefix) else 0 for uri in uris])
     return uris, roots
 
 
@@ -192,8 +188,9 @@ def _normal(text: str, prefix: str) -> str:
         return storage.normalize(text)
     if storage.is_local(prefix):
         return os.path.normpath(prefix + text)
-    scheme, _, path = prefix.partition("://")
-    return f"{scheme}://{posixpath.normpath(path + text)}"
+    # Names of objects are no paths: `a//b` and `a/../b` are other objects than `a/b` and `b`. Only
+    # a `./` at the beginning, as `find .` prints it, is taken for the folder.
+    return prefix + _THIS_FOLDER.sub("", text)
 
 
 def _too_long(uris: list[str], column: str, where: Callable[[int], str]) -> BuildError:
@@ -204,6 +201,7 @@ def _too_long(uris: list[str], column: str, where: Callable[[int], str]) -> Buil
     )
 
 
+_THIS_FOLDER = re.compile(r"^(\./)+")
 _NOTHING = type(None)
 
 
@@ -236,9 +234,7 @@ def _open_binary(source: Manifest) -> IO[bytes]:
         file = storage.open_read(source.uri)
     except OSError as error:
         raise source.unreadable(error) from error
-    if source.uri.lower().endswith(".gz"):
-        return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
-    return file
+    return gunzip(file) if source.uri.lower().endswith(".gz") else file
 
 
 @contextmanager

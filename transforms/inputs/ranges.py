@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from contextlib import suppress
 from typing import Any
 
 from imageshards.transforms import storage
@@ -42,6 +43,12 @@ def read(place: ByteRange, stamp: int, limit: int = MAX_BYTES) -> bytes:
     if place.codec == "zip":
         return _read_zip_member(place, stamp, limit)
     return _read_exactly(place.uri, place.offset, place.size, stamp)
+
+
+def check_readable(uri: str, stamp: int) -> None:
+    """Raises a `StoreError` if the store cannot read ranges of a file, before images are listed."""
+    with suppress(ReadError):  # the file has changed: each of its images will be a reject
+        storage.read_range(uri, 0, 1, _stamp(uri, stamp))
 
 
 def read_record(place: ByteRange, stamp: int, image_key: str) -> tuple[bytes, dict[str, list[Any]]]:

@@ -11,7 +11,7 @@ from typing import IO, NamedTuple
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import Problem
-from imageshards.transforms.inputs.kind import FileKind, ListingOptions, TextUnit, WorkUnit
+from imageshards.transforms.inputs.kind import FileKind, ListingOptions, TextUnit
 from imageshards.transforms.inputs.listed import Listed, ListedRows
 
 _SUFFIXES = (".txt", ".text")
@@ -32,10 +32,6 @@ class TextFile(FileKind):
         """Whether a file is a text by its name. Hidden files are not texts."""
         base = uri.rpartition("/")[2]
         return base.lower().endswith(_SUFFIXES) and not base.startswith(".")
-
-    def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
-        """Lists the whole file. As for images, paths are relative to the file's folder."""
-        return self.list_file(self.uri.rindex("/") + 1, *storage.stat(self.uri), options)
 
     def list_file(
         self, root_length: int, size: int, stamp: int, options: ListingOptions

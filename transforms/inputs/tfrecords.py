@@ -27,6 +27,7 @@ from imageshards.transforms.inputs.kind import (
     Read,
     RecordKeys,
     RecordSample,
+    real_folder,
     register,
 )
 from imageshards.transforms.inputs.listed import Listed, ListedRows
@@ -63,6 +64,10 @@ class TFRecordFile(FileKind):
         """Whether a URI has the name of a TFRecord file."""
         return _NAME.fullmatch(uri.rpartition("/")[2]) is not None
 
+    def holds(self, folder: str) -> bool:
+        """Whether it is a file of the folder: `--overwrite` would delete it before it is read."""
+        return real_folder(self.root) == real_folder(folder)
+
     @classmethod
     def read(cls, ref: ImageRef, limit: int, reader: ImageReader) -> Read:
         """Reads the image of a record, and all its features."""
@@ -85,9 +90,6 @@ class TFRecordFile(FileKind):
     ) -> Iterator[Listed]:
         """Lists the records."""
         self.check_regular()
-        if options.output and self.uri.rpartition("/")[0] == options.output:
-            # With --overwrite it would be deleted before it is read.
-            raise BuildError(f"{self.uri}: is in --output itself: specify another output folder")
         try:
             with storage.open_read(self.uri) as file:
                 match = _NAME.fullmatch(self.uri.rpartition("/")[2])
@@ -96,6 +98,7 @@ class TFRecordFile(FileKind):
                         f"{self.uri}: a compressed TFRecord file cannot be read at random: "
                         "decompress it first"
                     )
+                ranges.check_readable(self.uri, stamp)
                 file.seek(0)
                 first = next(filter(None, _decoded(_scan(file))), {})
                 columns = self._columns(first, options.record_keys, options.columns)
@@ -105,10 +108,10 @@ class TFRecordFile(FileKind):
                     values, image_size, problem = _image_of(record, options.record_keys.image)
                     for column, key in columns.items():
                         rows.columns[column].append(_text(values, key))
-                    name = self._name(values, number, options.record_keys)
-                    root = min(root_length, len(name)) if name.startswith(self.uri) else 0
+                    name = self._name(values, options.record_keys)
+                    uri, root = (name, 0) if name else (f"{self.uri}/{number}", root_length)
                     rows.add(
-                        name, root, image_size, stamp, record.data_offset, record.length, problem
+                        uri, root, image_size, stamp, record.data_offset, record.length, problem
                     )
                     if rows.is_full:
                         yield rows.take()
@@ -117,10 +120,10 @@ class TFRecordFile(FileKind):
         except OSError as error:
             raise self.unreadable(error) from error
 
-    def _name(self, values: _Values, number: int, keys: RecordKeys) -> str:
-        """The URI of a record."""
+    def _name(self, values: _Values, keys: RecordKeys) -> str:
+        """The name that a feature gives a record; empty if there is none."""
         name = _text(values, keys.name) if keys.name else None
-        return name if name and "\0" not in name else f"{self.uri}/{number}"
+        return name if name and "\0" not in name else ""
 
     def _columns(self, first: _Values, keys: RecordKeys, columns: Columns) -> dict[str, str]:
         """Column -> the key of the feature that fills it.

@@ -14,7 +14,7 @@ import os
 import zlib
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import pyarrow as pa
 
@@ -27,8 +27,15 @@ _MAX_RATIO = 100
 _ALWAYS_ALLOWED_BYTES = 1 << 30
 
 
-def _gzip(file: IO[bytes]) -> Any:
-    return gzip.GzipFile(fileobj=file)
+def gunzip(file: IO[bytes]) -> IO[bytes]:
+    """Decompresses a file whose name says that it is gzip.
+
+    A file that is not is returned unchanged: object stores decompress a `.tar.gz` that was uploaded
+    with `Content-Encoding: gzip`, as some tools do.
+    """
+    magic = file.read(2)
+    file.seek(0)
+    return cast(IO[bytes], gzip.GzipFile(fileobj=file)) if magic == b"\x1f\x8b" else file
 
 
 def _zstd(file: IO[bytes]) -> Any:
@@ -37,7 +44,7 @@ def _zstd(file: IO[bytes]) -> Any:
 
 
 _OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
-    ".tar.gz": _gzip, ".tgz": _gzip,
+    ".tar.gz": gunzip, ".tgz": gunzip,
     ".tar.bz2": bz2.BZ2File, ".tbz2": bz2.BZ2File,
     ".tar.xz": lzma.LZMAFile, ".txz": lzma.LZMAFile,
     ".tar.zst": _zstd,

@@ -17,6 +17,7 @@ from imageshards.transforms.references.keys import (
     split_indices,
     split_thresholds,
 )
+from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.rules import (
     GroupRule,
     LabelRule,
@@ -61,9 +62,9 @@ class Annotator:
       labels: where classes come from.
       splits: which split a reference belongs to.
       groups: which references must land in the same split.
-      base: prefix of URIs that is not hashed, so that a copy of the images in another folder gives
-        the same data set; empty, or with a slash at its end.
       features: columns that become features.
+      roots: where names begin. Names are hashed, and not URIs, so that a copy of the images in
+        another folder gives the same data set.
 
     >>> labels, splits = LabelRule.parse("dirname"), SplitRule.parse("train=1")
     >>> annotator = Annotator(0, labels, splits, GroupRule.parse("uri"))
@@ -76,8 +77,8 @@ class Annotator:
     labels: LabelRule
     splits: SplitRule
     groups: GroupRule
-    base: str = ""
     features: tuple[FeatureColumn, ...] = ()
+    roots: Roots = Roots()
 
     @property
     def columns(self) -> Columns:
@@ -99,14 +100,14 @@ class Annotator:
         return "regex" if self.labels.kind == "regex" else "folder"
 
     def count_below_base(self, refs: RefBatch) -> int:
-        """The number of URIs that begin with `base`; 0 without a base."""
-        if not self.base:
+        """The number of URIs that begin with `roots.base`; 0 without a base."""
+        if not self.roots.base:
             return 0
-        below = pc.starts_with(refs.rows.column("uri"), to_bytes(self.base))
+        below = pc.starts_with(refs.rows.column("uri"), to_bytes(self.roots.base))
         return int(pc.sum(below).as_py() or 0)
 
     def annotate(self, refs: RefBatch) -> RefBatch:
-        """Returns listed references with key, label and split.
+        """Returns listed references with key, label and split, and with the roots of their names.
 
         Raises:
           BuildError: a reference has no split, or an unknown one.
@@ -115,21 +116,20 @@ class Annotator:
         # Any other problem replaces that of a value that cannot be a feature.
         problems = {row: value for row, value in listed.items() if value.stage != "features"}
         unreadable = tuple(problems)
-        base = to_bytes(self.base)
-        names = [uri.removeprefix(base) for uri in refs.rows.column("uri").to_pylist()]
-        keys, split_keys = hash_keys(self.seed, names)
+        named = refs.with_roots(self.roots.lengths(refs))
+        keys, split_keys = hash_keys(self.seed, named.encoded_names)
         labels = self._labels(refs, problems)
         if unreadable:  # these references must not define classes
             mask = np.zeros(len(refs), bool)
             mask[list(unreadable)] = True
             labels = pc.if_else(pa.array(mask), pa.scalar(None, labels.type), labels)
         if self.groups.kind != "uri":
-            groups = self._groups(refs, problems)
+            groups = self._groups(named, problems)
             _, split_keys = hash_keys(self.seed, map(to_bytes, groups))
         splits = self._splits(refs, split_keys, problems)
         if len(problems) > len(unreadable):
-            refs = refs.with_problems({**listed, **problems})
-        return refs.annotated(keys, labels, splits)
+            named = named.with_problems({**listed, **problems})
+        return named.annotated(keys, labels, splits)
 
     def _labels(self, refs: RefBatch, problems: dict[int, Problem]) -> pa.Array:
         if self.labels.kind == "none":
@@ -162,7 +162,7 @@ class Annotator:
             return pa.array(rule.names).take(pa.array(indices))
         column = refs.text_column(rule.column)
         if rule.kind == "folder":
-            found: list[str | None] = [top_folder(path) for path in refs.uris_below_root]
+            found: list[str | None] = [top_folder(name) for name in refs.names]
         elif column is not None:
             found = texts_of(column)
         else:
@@ -184,7 +184,11 @@ class Annotator:
     def _groups(self, refs: RefBatch, problems: dict[int, Problem]) -> Sequence[str]:
         rule = self.groups
         if rule.kind == "dirname":
-            return [uri.removeprefix(self.base).rpartition("/")[0] for uri in refs.uris]
+            # A folder that is an input is a group too.
+            return [
+                name.rpartition("/")[0] or parent_name(uri)
+                for uri, name in zip(refs.uris, refs.names, strict=True)
+            ]
         found: Sequence[str | None]
         if rule.kind == "column":
             column = refs.text_column(rule.argument)

@@ -81,8 +81,8 @@ class RefBatch:
       rows: the columns. Listing creates uri (bytes), root (uint32, see `listed`), size (int64,
         bytes or -1), stamp (int64, see `ImageRef.stamp`), problem (or null), range (or null; absent
         where all images are files), and one column for each text and feature. Annotating replaces
-        root and texts with key (uint64, the shuffle key), label (bytes or null) and split. Batches
-        of one split (`by_split`) have neither key nor split.
+        the texts with key (uint64, the shuffle key), label (bytes or null) and split. Batches of
+        one split (`by_split`) have neither key nor split.
 
     >>> refs = RefBatch.listed(["/photos/cat/1.jpg"], [8])
     >>> refs = refs.annotated(np.array([7], np.uint64), binary_column(["cat"]), pa.array(["train"]))
@@ -104,7 +104,7 @@ class RefBatch:
 
         Args:
           uris: URIs.
-          roots: characters of each URI before the path whose first folder may be a split.
+          roots: characters of each URI before its name, whose first folder may be a split.
           sizes: bytes, or -1 if unknown; None: all are unknown.
           stamps: numbers that change with the content, or 0 if unknown; None: all are unknown.
         """
@@ -168,7 +168,8 @@ class RefBatch:
     def annotated(self, keys: np.ndarray, labels: pa.Array, splits: pa.Array) -> RefBatch:
         """The references with shuffle keys (uint64), labels (bytes) and names of splits (texts)."""
         added = {"key": pa.array(keys), "label": labels, "split": splits}
-        names = ["key", "uri", "label", "split", "size", "stamp", "problem", *self.feature_columns]
+        names = ["key", "uri", "root", "label", "split", "size", "stamp", "problem"]
+        names += self.feature_columns
         if "range" in self.rows.schema.names:
             names.append("range")
         columns = [added[name] if name in added else self.rows.column(name) for name in names]
@@ -196,16 +197,36 @@ class RefBatch:
         """Numbers that change with the content, or 0; int64, not a copy."""
         return self.rows.column("stamp").to_numpy()  # type: ignore[no-any-return]
 
+    def acceptable(self, max_bytes: int) -> np.ndarray:
+        """Which references may become records: no problem, no more bytes than this; bool."""
+        fits: np.ndarray = self.sizes <= max_bytes
+        problems = self.rows.column("problem")
+        if problems.null_count < len(self):
+            fits = fits & problems.is_null().to_numpy(zero_copy_only=False)
+        return fits
+
     @property
     def uris(self) -> list[str]:
         """The URIs."""
         return [to_text(uri) for uri in self.rows.column("uri").to_pylist()]
 
     @property
-    def uris_below_root(self) -> list[str]:
-        """The URIs without their roots; only before annotating."""
-        roots = self.rows.column("root").to_pylist()
-        return [uri[root:] for uri, root in zip(self.uris, roots, strict=True)]
+    def roots(self) -> np.ndarray:
+        """Characters of each URI before its name; uint32, not a copy."""
+        return self.rows.column("root").to_numpy()  # type: ignore[no-any-return]
+
+    @property
+    def names(self) -> list[str]:
+        """The names: the URIs without their roots."""
+        return list(map(to_text, self.encoded_names))
+
+    @property
+    def encoded_names(self) -> list[bytes]:
+        """The names as bytes."""
+        pairs = zip(self.rows.column("uri").to_pylist(), self.roots.tolist(), strict=True)
+        return [
+            uri[root:] if uri.isascii() else to_bytes(to_text(uri)[root:]) for uri, root in pairs
+        ]
 
     def text_column(self, name: str | None) -> pa.Array | None:
         """A column of `with_texts`, as bytes or null; None if there is no such column."""
@@ -276,6 +297,12 @@ class RefBatch:
         for uri in column.filter(column.is_valid()).field("uri").unique().to_pylist():
             yield to_text(uri)
 
+    def with_roots(self, roots: np.ndarray) -> RefBatch:
+        """The same references with other roots."""
+        index = self.rows.schema.get_field_index("root")
+        column = pa.array(roots.astype(np.uint32, copy=False))
+        return RefBatch(self.rows.set_column(index, "root", column))
+
     def with_problems(self, problems: Mapping[int, Problem]) -> RefBatch:
         """The same references, with their problems replaced by these: row -> Problem."""
         index = self.rows.schema.get_field_index("problem")
@@ -327,8 +354,10 @@ class RefBatch:
         if len({part.schema for part in rows}) > 1:
             tables = [pa.Table.from_batches([part]) for part in rows]
             table = pa.concat_tables(tables, promote_options="default")
-            return RefBatch(table.combine_chunks().to_batches()[0])
-        return RefBatch(pa.concat_batches(rows))
+        else:
+            table = pa.Table.from_batches(rows)
+        columns = [column.combine_chunks() for column in table.columns]
+        return RefBatch(pa.RecordBatch.from_arrays(columns, schema=table.schema))
 
     def refs(self) -> Iterator[ImageRef]:
         """Yields the rows one by one, as `ImageRef`."""
@@ -337,10 +366,11 @@ class RefBatch:
             problems = part.problems
             columns = zip(
                 part.uris, part.labels, part.sizes.tolist(), part.stamps.tolist(), part.ranges,
-                part.features, strict=True,
+                part.features, part.roots.tolist(), strict=True,
             )  # fmt: skip
-            for row, (uri, label, size, stamp, byte_range, features) in enumerate(columns):
-                yield ImageRef(uri, label, size, stamp, problems.get(row), byte_range, features)
+            for row, (uri, label, size, stamp, byte_range, features, root) in enumerate(columns):
+                problem = problems.get(row)
+                yield ImageRef(uri, label, size, stamp, problem, byte_range, features, root)
 
 
 def binary_column(texts: Sequence[str | None]) -> pa.Array:

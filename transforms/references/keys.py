@@ -1,8 +1,8 @@
 """Seeded keys, thresholds of splits, and the arithmetic of ranks and shards.
 
-The order of a data set is the order of its keys. The key of an image is a BLAKE2b of its URI, keyed
-with the seed: a uniform random permutation that is the same on every machine. A change of a hash in
-this module changes every data set: it is a breaking change.
+The order of a data set is the order of its keys. The key of an image is a BLAKE2b of its name,
+keyed with the seed: a uniform random permutation that is the same on every machine. A change of a
+hash in this module changes every data set: it is a breaking change.
 """
 
 from __future__ import annotations

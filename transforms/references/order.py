@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from imageshards.transforms.elements import DUPLICATE_PIXELS, Problem, quoted
+from imageshards.transforms.elements import DUPLICATE_PIXELS, BuildError, Problem, quoted
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import BUCKET_BITS, BUCKETS, KEY_BITS
 
@@ -34,6 +34,9 @@ def sort_group(batches: Iterable[RefBatch]) -> tuple[dict[str, RefBatch], int]:
 
     Returns:
       split -> references in key order, and the number of duplicates that were dropped.
+
+    Raises:
+      BuildError: two images have the same name.
     """
     batch = RefBatch.concat(batches)
     order = key_order(batch)
@@ -55,7 +58,7 @@ def mark_same_pixels(batch: RefBatch) -> RefBatch:
     `sort_group` handles references with the same URI.
     """
     batch, digests = batch.pop_pixels()
-    uris, labels, keys = batch.uris, batch.labels, batch.keys.tolist()
+    uris, names, labels, keys = batch.uris, batch.names, batch.labels, batch.keys.tolist()
     first: dict[bytes, int] = {}
     for row, digest in enumerate(digests):
         if digest and (
@@ -66,7 +69,7 @@ def mark_same_pixels(batch: RefBatch) -> RefBatch:
     problems = batch.problems
     for row, digest in enumerate(digests):
         if digest and uris[row] != uris[kept := first[digest]]:
-            reason = f"the same pixels as {uris[kept]}"
+            reason = f"the same pixels as {names[kept]}"
             if labels[row] != labels[kept]:
                 reason += f", whose label is {quoted(labels[kept])} and not {quoted(labels[row])}"
             problems[row] = Problem("dedupe", DUPLICATE_PIXELS, reason)
@@ -79,6 +82,7 @@ class _Row(NamedTuple):
     Attributes:
       row: index in its batch.
       uri: its URI.
+      name: its name.
       problem: its problem, or None.
       facts: name -> value that must be equal in all rows with this URI.
       rank: sort key, independent of the order of arrival: the first row of a URI is kept. Rows
@@ -88,6 +92,7 @@ class _Row(NamedTuple):
 
     row: int
     uri: str
+    name: str
     problem: Problem | None
     facts: dict[str, object]
     rank: tuple[object, ...]
@@ -97,10 +102,10 @@ def _tied_rows(batch: RefBatch, rows: np.ndarray) -> Iterator[_Row]:
     part = batch.take(rows)
     problems = part.problems
     columns = zip(
-        rows.tolist(), part.keys.tolist(), part.uris, part.splits, part.labels, part.features,
-        part.ranges, part.sizes.tolist(), strict=True,
+        rows.tolist(), part.keys.tolist(), part.uris, part.names, part.splits, part.labels,
+        part.features, part.ranges, part.sizes.tolist(), strict=True,
     )  # fmt: skip
-    for index, (row, key, uri, split, label, values, span, size) in enumerate(columns):
+    for index, (row, key, uri, name, split, label, values, span, size) in enumerate(columns):
         problem = problems.get(index)
         features = values and sorted(values.items())
         file, offset = (span.uri, span.offset) if span else ("", 0)
@@ -109,7 +114,7 @@ def _tied_rows(batch: RefBatch, rows: np.ndarray) -> Iterator[_Row]:
         facts = {"split": split, "label": label, "features": features, "record": record}
         shown = f"{problem}" if problem else ""
         rank = (key, uri, shown, split, label or "", f"{features}", file, -offset, -size)
-        yield _Row(row, uri, problem, facts, rank)
+        yield _Row(row, uri, name, problem, facts, rank)
 
 
 def _without_duplicates(batch: RefBatch, rows: np.ndarray) -> tuple[np.ndarray, dict[int, Problem]]:
@@ -117,11 +122,17 @@ def _without_duplicates(batch: RefBatch, rows: np.ndarray) -> tuple[np.ndarray, 
 
     Returns:
       The rows that are kept, in order, and all problems of the batch.
+
+    Raises:
+      BuildError: two images have the same name.
     """
     problems = batch.problems
     kept: list[int] = []
     first: _Row | None = None
+    uris: dict[str, str] = {}  # name -> URI of the images that may be in the data set
     for row in sorted(_tied_rows(batch, rows), key=lambda row: row.rank):
+        if not row.problem and (other := uris.setdefault(row.name, row.uri)) != row.uri:
+            raise BuildError(_same_name(row.name, other, row.uri))
         if first is None or row.uri != first.uri:
             first = row
         elif row.problem == first.problem:
@@ -140,3 +151,16 @@ def _difference(first: _Row, second: _Row) -> str:
             values = f"{quoted(value)} and {quoted(other)}"
             return f"named twice, with {name} {values}; the first is taken"
     return ""
+
+
+def _same_name(name: str, first: str, second: str) -> str:
+    common = 0
+    for end, pair in enumerate(zip(first, second, strict=False), 1):
+        if pair[0] != pair[1]:
+            break
+        common = end if pair[0] == "/" else common
+    folder = first[:common]
+    advice = f"set --base_uri {folder.rstrip('/') or '/'}, which contains both"
+    if not folder or folder.endswith("://"):
+        advice = "list them in a manifest, which names them by their whole URIs"
+    return f"two images have the name {name!r}, {first} and {second}: {advice}"

@@ -24,6 +24,7 @@ from imageshards.transforms.references.rules import KNOWN_SPLITS, ShardCounts
 _DIGESTED_AT_A_TIME = 1 << 14
 TARGET_SHARD_BYTES = 150_000_000
 """Size of a shard with "auto": large enough to stream, small enough for many hosts to share."""
+_UNLIMITED = (1 << 63) - 1
 _GUESSED_BYTES = 100_000
 """Assumed size of an image if no size is known. Web servers are not asked for sizes."""
 
@@ -34,8 +35,10 @@ class Tally:
 
     Attributes:
       images: (split, bucket) -> references.
-      num_bytes: split -> bytes of the references whose size is known.
-      sized: split -> number of references whose size is known.
+      acceptable: split -> references that may become records: they have no problem, and at most
+        `--max_bytes`.
+      num_bytes: split -> bytes of the acceptable references whose size is known.
+      sized: split -> number of acceptable references whose size is known.
       labels: texts of classes.
       listed: references that were listed, duplicates included.
       below_base: listed references whose URI is below `base_uri`.
@@ -48,6 +51,7 @@ class Tally:
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    acceptable: Mapping[str, int] = field(default_factory=dict)
     num_bytes: Mapping[str, int] = field(default_factory=dict)
     sized: Mapping[str, int] = field(default_factory=dict)
     labels: frozenset[str] = frozenset()
@@ -66,6 +70,7 @@ class Tally:
         splits: Mapping[str, RefBatch],
         duplicates: int,
         sizes: Mapping[str, Sequence[int] | np.ndarray],
+        max_bytes: int = _UNLIMITED,
     ) -> Tally:
         """The tally of one sorted bucket.
 
@@ -74,10 +79,17 @@ class Tally:
           splits: split -> references in key order.
           duplicates: number of references that were dropped.
           sizes: split -> sizes in bytes of its references, or of a sample of them; -1 if unknown.
+          max_bytes: larger images are rejected.
         """
-        known = {split: np.asarray(sizes[split], dtype=np.int64) for split in splits}
+        acceptable = {split: refs.acceptable(max_bytes) for split, refs in splits.items()}
+        known = {}
+        for split, mask in acceptable.items():
+            values = np.asarray(sizes[split], dtype=np.int64)
+            values = values[mask] if len(values) == len(mask) else values
+            known[split] = values[values <= max_bytes]
         return Tally(
             images={(split, bucket): len(refs) for split, refs in splits.items()},
+            acceptable={split: int(mask.sum()) for split, mask in acceptable.items()},
             num_bytes={split: int(values[values >= 0].sum()) for split, values in known.items()},
             sized={split: int((values >= 0).sum()) for split, values in known.items()},
             labels=frozenset[str]().union(*(refs.labels_found() for refs in splits.values())),
@@ -89,6 +101,7 @@ class Tally:
     def merge(tallies: Iterable[Tally]) -> Tally:
         """The sum of tallies, in any order."""
         images: Counter[tuple[str, int]] = Counter()
+        acceptable: Counter[str] = Counter()
         num_bytes: Counter[str] = Counter()
         sized: Counter[str] = Counter()
         digests: dict[tuple[str, int], bytes] = {}
@@ -96,6 +109,7 @@ class Tally:
         counts = Counter(listed=0, below_base=0, duplicates=0, passed_over=0, blank_lines=0)
         for tally in tallies:
             images.update(tally.images)
+            acceptable.update(tally.acceptable)
             num_bytes.update(tally.num_bytes)
             sized.update(tally.sized)
             digests.update(tally.digests)
@@ -104,7 +118,7 @@ class Tally:
             for name in counts:
                 counts[name] += getattr(tally, name)
         rest: dict[str, Any] = {name: frozenset(found) for name, found in texts.items()} | counts
-        return Tally(images, num_bytes, sized, digests=digests, **rest)
+        return Tally(images, acceptable, num_bytes, sized, digests=digests, **rest)
 
 
 def digest_of(refs: RefBatch) -> bytes:
@@ -118,6 +132,7 @@ def digest_of(refs: RefBatch) -> bytes:
         rows = refs[start : start + _DIGESTED_AT_A_TIME].rows
         for column in ("uri", "label"):
             state.update(b"\0".join(value or b"" for value in rows.column(column).to_pylist()))
+        state.update(rows.column("root").to_numpy().tobytes())
         for name in refs.feature_columns:
             state.update(f"{name}{rows.column(name).to_pylist()}".encode())
     state.update(problems_text(refs, without=DUPLICATE_PIXELS))
@@ -137,7 +152,7 @@ class SplitPlan:
     Attributes:
       images: references, including those that will be rejected.
       num_shards: shards.
-      bytes: bytes of all images; an estimate if sizes are unknown.
+      bytes: bytes of the images that may become records; an estimate if sizes are unknown.
       first_ranks: bucket -> rank of its first reference.
     """
 
@@ -215,6 +230,7 @@ class Planner:
       noun: "image" or "text", for messages.
       record_bytes: bytes of each record, if all have one size; 0: sizes come from the references.
       file_format: name of the record container of the shards.
+      max_bytes: larger images are rejected.
     """
 
     num_shards: ShardCounts
@@ -228,6 +244,7 @@ class Planner:
     noun: str = "image"
     record_bytes: int = 0
     file_format: str = "tfrecord"
+    max_bytes: int = _UNLIMITED
 
     def plan(self, tally: Tally) -> Plan:
         """The plan of a build.
@@ -313,14 +330,17 @@ class Planner:
         return digest.hexdigest()
 
     def _split(self, name: str, images: int, tally: Tally, notes: list[str]) -> SplitPlan:
-        sized = tally.sized.get(name, 0)
-        size = tally.num_bytes.get(name, 0) * images // sized if sized else images * _GUESSED_BYTES
+        # Images that will be rejected need no space, and must not be a shard of their own.
+        sized, acceptable = tally.sized.get(name, 0), tally.acceptable.get(name, 0)
+        size = acceptable * _GUESSED_BYTES
+        if sized:
+            size = tally.num_bytes.get(name, 0) * acceptable // sized
         if self.record_bytes:
-            size, sized = images * self.record_bytes, images
+            size, sized = acceptable * self.record_bytes, acceptable
         num_shards = self.num_shards.of(name)
         if num_shards is None:
-            num_shards = max(1, min(images, round(size / TARGET_SHARD_BYTES)))
-            how = "" if sized == images else f", estimated from {sized:,} of {images:,}"
+            num_shards = max(1, min(acceptable, round(size / TARGET_SHARD_BYTES)))
+            how = "" if sized == acceptable else f", estimated from {sized:,} of {acceptable:,}"
             if not sized:
                 how = f", assuming {_GUESSED_BYTES // 1000} kB each"
             notes.append(

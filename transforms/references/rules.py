@@ -18,6 +18,7 @@ ARCHIVE_SUFFIXES = (
 """Suffixes of archives in lower case. In the URIs of its members, an archive is a folder."""
 _WEB = re.compile("https?://", re.IGNORECASE)
 _QUERY = re.compile("[?#]")
+_ROOT = re.compile("/|[a-zA-Z][a-zA-Z0-9+.-]*://")
 _SPLIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 KNOWN_SPLITS = (
     "train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval",
@@ -239,5 +240,11 @@ def parent_name(uri: str) -> str:
 
 
 def top_folder(path: str) -> str:
-    """The first folder of a path that is relative to its input; empty for a file directly in it."""
+    """The first folder of a path below its input, or of a URI; empty if there is no folder.
+
+    >>> top_folder("train/cat/1.jpg"), top_folder("/train/1.jpg"), top_folder("1.jpg")
+    ('train', 'train', '')
+    """
+    if absolute := _ROOT.match(path):
+        path = path[absolute.end() :]
     return _folder_name(path.partition("/")[0]) if "/" in path else ""

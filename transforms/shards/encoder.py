@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import ImageRef, Problem
+from imageshards.transforms.elements import ImageRef, Problem, to_bytes
 from imageshards.transforms.images import validate
 from imageshards.transforms.images.convert import Converted, convert, pixel_digest
 from imageshards.transforms.images.policy import ImagePolicy
@@ -73,7 +73,6 @@ class ImageEncoder:
     Attributes:
       schema: the features of a record.
       rules: how an image is checked and converted.
-      base: prefix of URIs that `image/filename` leaves out.
       reader: reads the bytes.
       columns: features whose values come from a manifest's columns or from a TFRecord input.
       unit_range: whether float pixels range from 0 to 1 instead of 0 to 255.
@@ -82,7 +81,6 @@ class ImageEncoder:
 
     schema: Schema
     rules: ImagePolicy
-    base: str = ""
     reader: ImageReader = field(default_factory=ImageReader)
     columns: tuple[FeatureColumn, ...] = ()
     unit_range: bool = True
@@ -169,7 +167,7 @@ class ImageEncoder:
             "format": info.format.encode(),
             "height": info.height,
             "width": info.width,
-            "filename": ref.uri.removeprefix(self.base).encode("utf-8", "surrogateescape"),
+            "filename": to_bytes(ref.name),
             "channels": 3,
             "colorspace": b"RGB",
         }
@@ -198,11 +196,8 @@ class ImageEncoder:
         except UnicodeDecodeError as error:
             reason = f"not UTF-8 at its byte {error.start}"
             raise validate.ImageError("NotText", reason) from error
-        source = (ref.range.uri if ref.range else ref.uri).removeprefix(self.base)
-        values: dict[str, Value] = {
-            "text": data,
-            "source": source.encode("utf-8", "surrogateescape"),
-        }
+        file = ref.range.uri if ref.range else ref.uri
+        values: dict[str, Value] = {"text": data, "source": to_bytes(file[ref.root :])}
         return _Content(values, validate.ImageInfo("text", 1, len(data)), data)
 
 

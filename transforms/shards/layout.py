@@ -164,10 +164,16 @@ class Layout:
     """The paths of the data set in a folder.
 
     Attributes:
-      root: the folder as `storage.normalize` returns it, local or remote.
+      root: the folder, local or remote; the constructor makes its one spelling.
+
+    >>> Layout("gs://bucket/birds/").root
+    'gs://bucket/birds'
     """
 
     root: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", storage.folder_uri(self.root))
 
     def uri(self, name: str, **fields: str) -> str:
         """Returns the path of a file in `METADATA_FILES`.
@@ -293,9 +299,14 @@ class Layout:
                 self.write(uri, file.make(facts))
 
     def begin_rewrite(self, shard: ShardId) -> None:
-        """Deletes the files that are outdated as soon as a shard is written again."""
+        """Deletes the files that are outdated as soon as a shard is written again.
+
+        Every worker that writes a shard needs to know that dataset_info.json does not exist, but
+        Cloud Storage changes an object of one name once a second: the first worker deletes it.
+        """
         rewritten = [name for name, file in METADATA_FILES.items() if file.rewritten]
-        storage.delete([uri for name in rewritten for uri in self.uris(name, [shard])])
+        uris = [uri for name in rewritten for uri in self.uris(name, [shard])]
+        storage.delete([uri for uri in uris if storage.exists(uri)])
 
     def make_folders(self) -> None:
         """Creates the folders, where the store has folders."""

@@ -29,7 +29,7 @@ from imageshards.transforms.references.batch import use_system_allocator
 from imageshards.transforms.shards.read_ahead import ReadAhead
 from imageshards.transforms.shards.state import ShardResult
 from imageshards.transforms.shards.write import ShardJob, write_shard
-from imageshards.transforms.storage import web
+from imageshards.transforms.storage import gcs_auth, web
 
 _LOG = logging.getLogger(__name__)
 REMOTE_READS_IN_FLIGHT = 32
@@ -138,7 +138,10 @@ class WorkerPool:
         self._processes = processes
         ends, self._alive = _context().Pipe(duplex=False)
         self._executor = ProcessPoolExecutor(
-            processes, _context(), initializer=_begin, initargs=(processes, ends)
+            processes,
+            _context(),
+            initializer=_begin,
+            initargs=(processes, ends, gcs_auth.billing_project()),
         )
         self._pending: deque[Future[ShardResult]] = deque()
 
@@ -195,9 +198,10 @@ def _context() -> multiprocessing.context.ForkServerContext:
 _threads: Threads
 
 
-def _begin(processes: int, pool: Connection) -> None:
+def _begin(processes: int, pool: Connection, billing_project: str) -> None:
     """Initializes a worker process; `processes` is the size of its pool."""
     global _threads
+    storage.bill(billing_project)
     _threads = Threads(max(1, cores() // processes))
     web.divide_requests(processes)
     silence_pillow()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -27,6 +28,9 @@ from imageshards.transforms.shards.state import (
     write_state,
 )
 from imageshards.transforms.shards.stats import ShardStats
+
+_LOST_UPLOADS = 2
+"""How often a shard is written again because the service lost its upload, which is rare."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,16 @@ def write_shard(job: ShardJob, ahead: ReadAhead | None) -> ShardResult:
     if done := finished_shard(shard, layout, fingerprint, unstamped, job.digests):
         return done
     layout.begin_rewrite(shard)
+    for _ in range(_LOST_UPLOADS):
+        with suppress(storage.LostUpload):
+            return _write(job, ahead, fingerprint, unstamped)
+    return _write(job, ahead, fingerprint, unstamped)
+
+
+def _write(
+    job: ShardJob, ahead: ReadAhead | None, fingerprint: str, unstamped: Sequence[str]
+) -> ShardResult:
+    shard, layout = job.shard, job.layout
     encode = partial(job.encoder.encode, classes=job.classes)
     holds_files = job.encoder.schema.holds == "encoded"
     stats = ShardStats()
@@ -81,7 +95,7 @@ def write_shard(job: ShardJob, ahead: ReadAhead | None) -> ShardResult:
             if ref.uri in stamps:
                 stamps[ref.uri] = encoded.stamp
             if isinstance(encoded, Rejected):
-                rejects.append(Reject(ref.uri, shard.split, encoded.problem))
+                rejects.append(Reject(ref.name, ref.uri, shard.split, encoded.problem))
                 continue
             writer.write(encoded.parts)
             stats.add(encoded.info, encoded.label, encoded.conversions)
@@ -108,7 +122,8 @@ def write_rejects(
     lines = []
     for reject in rejects:
         errors[reject.problem.error] += 1
-        line = {"uri": reject.uri, "split": reject.split, **asdict(reject.problem)}
+        named = {"name": reject.name, "uri": reject.uri, "split": reject.split}
+        line = {**named, **asdict(reject.problem)}
         lines.append(json.dumps(line) + "\n")
     if not lines:
         storage.delete([layout.rejects_part(part)])

@@ -16,25 +16,30 @@ from contextlib import AbstractContextManager
 from typing import IO
 from urllib.parse import unquote
 
+from imageshards.transforms.storage import gcs_auth, gcs_json
 from imageshards.transforms.storage.beam import BeamStore
-from imageshards.transforms.storage.gcs import CLOUD_STORAGE
 from imageshards.transforms.storage.local import TEMP_SUFFIX, LocalStore
 from imageshards.transforms.storage.objects import ObjectStore
 from imageshards.transforms.storage.protocol import (
     MAX_BYTES,
     Entry,
+    LostUpload,
     NoFilesystem,
     ReadError,
+    Refused,
     Sink,
     Store,
     StoreError,
 )
 from imageshards.transforms.storage.web import WebOptions, WebStore
 
-__all__ = ["MAX_BYTES", "TEMP_SUFFIX", "NoFilesystem", "ReadError", "Sink", "StoreError"]
+__all__ = [
+    "MAX_BYTES", "TEMP_SUFFIX", "LostUpload", "NoFilesystem", "ReadError", "Refused", "Sink",
+    "StoreError",
+]  # fmt: skip
 
 STORES: dict[str, Store] = {
-    "gs": ObjectStore(CLOUD_STORAGE),
+    "gs": ObjectStore("gs", gcs_json),
     "http": WebStore(),
     "https": WebStore(),
 }
@@ -43,6 +48,7 @@ _LOCAL = LocalStore()
 _BEAM = BeamStore()
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
+_LAST_SLASHES = re.compile(r"(?<=[^/:])/+$")
 _CONCURRENT_REQUESTS = 32
 _WEB_OPTIONS = WebOptions()
 
@@ -77,8 +83,17 @@ def normalize(uri: str) -> str:
     return os.path.abspath(os.path.expanduser(uri)) if is_local(uri) else uri
 
 
+def folder_uri(uri: str) -> str:
+    """Returns the one spelling of a folder's URI: as `normalize`, without a slash at its end.
+
+    >>> folder_uri("gs://bucket/dataset/")
+    'gs://bucket/dataset'
+    """
+    return _LAST_SLASHES.sub("", normalize(uri))
+
+
 def join(folder: str, *names: str) -> str:
-    """Returns the URI of a file in a folder.
+    """Returns the URI of a file in a folder. No other code appends names to folders.
 
     >>> join("gs://bucket/photos/", "cats", "1.jpg")
     'gs://bucket/photos/cats/1.jpg'
@@ -201,6 +216,7 @@ def open_sink(uri: str, scratch: str) -> AbstractContextManager[Sink]:
         because two workers may write the same file.
 
     Raises:
+      LostUpload: the store lost what was written: the file must be written again.
       StoreError: the file cannot be written.
     """
     return _store(uri).open_sink(uri, scratch)
@@ -214,7 +230,7 @@ def sweep(folder: str) -> None:
 def sweep_folders(folder: str, prefix: str) -> None:
     """Deletes the folders in a folder whose names begin with a prefix."""
     if not is_local(folder):
-        delete([uri for uri, *_ in match(f"{folder}/{prefix}**")])
+        delete([uri for uri, *_ in match(join(folder, f"{prefix}**"))])
         return
     for entry in os.scandir(folder):
         if entry.is_dir() and entry.name.startswith(prefix):
@@ -247,6 +263,18 @@ def replace(uri: str, data: bytes, scratch: str, stamp: int) -> bool:
 def folder_problem(folder: str) -> str:
     """Returns why a local folder cannot be created or written to; empty if nothing is known."""
     return _store(folder).folder_problem(folder)
+
+
+def bill(project: str) -> None:
+    """Sets the project that pays for the requests of this process to Google Cloud Storage.
+
+    Buckets with Requester Pays require it. Child processes inherit it, because it is the value of
+    the environment variable IMAGESHARDS_BILLING_PROJECT.
+
+    Args:
+      project: the ID of the project; empty: the value before the last call, if there is one.
+    """
+    gcs_auth.bill(project)
 
 
 def close() -> None:

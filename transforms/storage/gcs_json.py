@@ -1,16 +1,8 @@
-"""Requests to the JSON API of Google Cloud Storage that obstore cannot make.
+"""Requests to the JSON API of Google Cloud Storage: lists, writes and deletions.
 
-obstore makes the requests that transfer many bytes or happen once per image: reads of objects, of
-ranges and of metadata. The following requests have the same retry policy and the same errors:
-
-- Lists: obstore cannot stop a list before a name, as the parallel listing requires. It cannot
-  select fields either, and reports neither generations nor checksums.
-- Uploads of more than one request: obstore's parts stay in the bucket, invisible and billed, when
-  a process is killed; a resumable upload that is not completed costs nothing and expires in a week.
-- Other writes, with generation preconditions, and deletions: obstore does not retry them when a
-  connection is reset, and signs them even without credentials. Emulators such as fake-gcs-server
-  accept them through the JSON API only.
-- Reads of objects whose names obstore cannot express, such as `a//b`.
+Uploads of more than one request are resumable uploads: one that is not completed costs nothing and
+expires in a week, while the parts of a multipart upload stay in the bucket, invisible and billed,
+when a process is killed. Emulators such as fake-gcs-server accept writes through this API only.
 
 The API: https://cloud.google.com/storage/docs/json_api/v1
 """
@@ -19,26 +11,40 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import google_crc32c
 
-from imageshards.transforms.elements import BuildError
 from imageshards.transforms.storage import gcs_auth, gcs_list, retry
-from imageshards.transforms.storage.objects import Content, split
-from imageshards.transforms.storage.protocol import UNKNOWN, Entry
-from imageshards.transforms.storage.retry import Action, Failure, connection_error, translate
+from imageshards.transforms.storage.gcs_read import get, stat
+from imageshards.transforms.storage.messages import message_in
+from imageshards.transforms.storage.objects import split
+from imageshards.transforms.storage.protocol import RESUME, Entry, LostUpload, StoreError
+from imageshards.transforms.storage.retry import (
+    Action,
+    Failure,
+    cannot,
+    connection_error,
+    translate,
+)
 
 if TYPE_CHECKING:
     from google.auth.transport.requests import AuthorizedSession
 
-HOST = "storage.googleapis.com"
+__all__ = ["delete", "get", "list_folder", "list_prefix", "open_upload", "put", "stat"]
+"""The requests that `ObjectStore` requires of a service; `gcs_read` makes `get` and `stat`."""
+
+T = TypeVar("T")
+
 _CONTENT_TYPE = "application/octet-stream"
-_NO_SUCH_RANGE, _PRECONDITION_FAILED, _INCOMPLETE = 416, 412, 308
+_PRECONDITION_FAILED, _INCOMPLETE = 412, 308
+_NO_SUCH_SESSION = (404, 410)
+_NOT_AS_SENT = "its size or CRC-32C differs from what was sent"
+_SESSION_LOST = "the service has lost the upload"
 
 _threads = threading.local()
 
@@ -57,18 +63,20 @@ def _session() -> AuthorizedSession:
 def _url(uri: str, prefix: str = "") -> str:
     """Returns the URL of an object, or of the objects of a bucket if the URI names none."""
     bucket, name = split(uri)
-    host = gcs_auth.emulator() or f"https://{HOST}"
-    url = f"{host}{prefix}/storage/v1/b/{quote(bucket, safe='')}/o"
+    url = f"{gcs_auth.endpoint()}{prefix}/storage/v1/b/{quote(bucket, safe='')}/o"
     return f"{url}/{quote(name, safe='')}" if name else url
 
 
-def _send(method: str, url: str, accept: int = 0, **options: Any) -> Any:
+def _send(
+    method: str, url: str, accept: int = 0, headers: Mapping[str, str] | None = None, **options: Any
+) -> Any:
     """Makes one attempt at a request.
 
     Args:
       method: the HTTP method.
       url: the URL.
       accept: a status of 300 or more that is not a failure.
+      headers: its headers, besides those of all requests.
       options: options of `requests.request`.
 
     Raises:
@@ -80,8 +88,9 @@ def _send(method: str, url: str, accept: int = 0, **options: Any) -> Any:
     timeout = (retry.POLICY.connect, retry.POLICY.silence)
     try:
         response = _session().request(  # type: ignore[no-untyped-call]
-            method, url, timeout=timeout, allow_redirects=False, **options
-        )
+            method, url, timeout=timeout, allow_redirects=False,
+            headers={**gcs_auth.headers(), **(headers or {})}, **options
+        )  # fmt: skip
     except RefreshError as error:
         again = bool(getattr(error, "retryable", False))
         reason = gcs_auth.reason_of(error)
@@ -93,47 +102,58 @@ def _send(method: str, url: str, accept: int = 0, **options: Any) -> Any:
         raise Failure(reason, cause="offline" if "Failed to resolve" in reason else "") from error
     code = response.status_code
     if code >= 300 and code != accept:
-        raise Failure(f"status {code} {response.reason}", code)
+        message = message_in(response.text)
+        reason = f"status {code}" if message else f"status {code} {response.reason}"
+        raise Failure(reason, code, message=message)
     return response
 
 
-def request(method: str, uri: str, action: Action, url: str = "", **options: Any) -> Any:
+def _json(response: Any) -> dict[str, Any]:
+    """Returns the JSON object in a response; its end may be missing, without any other error."""
+    try:
+        found: dict[str, Any] = response.json()
+    except ValueError as error:
+        raise Failure("the response breaks off") from error
+    return found
+
+
+def request(
+    method: str,
+    uri: str,
+    action: Action,
+    take: Callable[[Any], T],
+    prefix: str = "",
+    **options: Any,
+) -> T:
     """Makes a request for an object, or for a bucket's objects if the URI names none, with retries.
+
+    Args:
+      method: the HTTP method.
+      uri: the object's URI.
+      action: what the request does.
+      take: returns the result of a response; if it raises a Failure, the request is retried.
+      prefix: beginning of the URL's path.
+      options: options of `_send`.
 
     Raises:
       FileNotFoundError: the object or the bucket does not exist.
       StoreError: no permission, or no response.
     """
     try:
-        return retry.POLICY.call(lambda: _send(method, url or _url(uri), **options))
+        return retry.POLICY.call(lambda: take(_send(method, _url(uri, prefix), **options)))
     except Failure as failure:
         raise translate(uri, action, failure, gcs_auth.refusal) from failure
 
 
-def get(uri: str, stamp: int, span: tuple[int, int] | None) -> Content:
-    """Returns the content of an object, or a range of it."""
-    params = {"alt": "media", **({"generation": str(stamp)} if stamp else {})}
-    headers = {"Range": f"bytes={span[0]}-{span[1] - 1}"} if span else {}
-    response = request("GET", uri, "read", params=params, headers=headers, accept=_NO_SUCH_RANGE)
-    if response.status_code == _NO_SUCH_RANGE:
-        return Content(b"", 0, stamp)
-    _, _, total = response.headers.get("Content-Range", "").rpartition("/")
-    data: bytes = response.content
-    return Content(data, int(total or len(data)), int(response.headers.get("x-goog-generation", 0)))
-
-
-def stat(uri: str) -> tuple[int, int]:
-    """Returns (bytes, generation) of an object, or `UNKNOWN`."""
-    with suppress(FileNotFoundError):
-        found = request("GET", uri, "read", params={"fields": "size,generation"}).json()
-        return int(found["size"]), int(found["generation"])
-    return UNKNOWN
+def _size(metadata: Mapping[str, str]) -> int:
+    # Other servers omit the size of empty objects.
+    return int(metadata.get("size", 0))
 
 
 def delete(uri: str) -> None:
     """Deletes an object, if it exists."""
     with suppress(FileNotFoundError):
-        request("DELETE", uri, "delete")
+        request("DELETE", uri, "delete", lambda response: None)
 
 
 def _list(bucket: str, fields: str, most: int = 0, **params: str) -> list[dict[str, Any]]:
@@ -146,7 +166,7 @@ def _list(bucket: str, fields: str, most: int = 0, **params: str) -> list[dict[s
         if most:
             params["maxResults"] = str(most - len(found))
         try:
-            page = request("GET", uri, "list", params=params).json()
+            page = request("GET", uri, "list", _json, params=params)
         except FileNotFoundError as error:
             raise _no_bucket(uri) from error
         found += page.get("items", ())
@@ -156,8 +176,8 @@ def _list(bucket: str, fields: str, most: int = 0, **params: str) -> list[dict[s
         params["pageToken"] = page["nextPageToken"]
 
 
-def _no_bucket(uri: str) -> BuildError:
-    return BuildError(f"gs://{split(uri)[0]}: there is no such bucket")
+def _no_bucket(uri: str) -> StoreError:
+    return StoreError(f"gs://{split(uri)[0]}: there is no such bucket")
 
 
 def list_prefix(bucket: str, prefix: str) -> Iterator[tuple[str, int, int]]:
@@ -166,7 +186,7 @@ def list_prefix(bucket: str, prefix: str) -> Iterator[tuple[str, int, int]]:
     def page(start: str, end: str, most: int) -> list[gcs_list.Item]:
         first = max(start, prefix)
         items = _list(bucket, "name,size,generation", most, startOffset=first, endOffset=end)
-        return [(item["name"], int(item["size"]), int(item["generation"])) for item in items]
+        return [(item["name"], _size(item), int(item["generation"])) for item in items]
 
     for entries in gcs_list.pages(page, prefix):
         yield from entries
@@ -179,7 +199,7 @@ def list_folder(bucket: str, prefix: str) -> list[Entry]:
         Entry(
             item["name"].removeprefix(prefix),
             int(datetime.fromisoformat(item["updated"]).timestamp() * 1e9),
-            int(item["size"]),
+            _size(item),
             _crc32c(item),
         )
         for item in items
@@ -193,13 +213,20 @@ def _crc32c(metadata: Mapping[str, str]) -> int | None:
     return int.from_bytes(base64.b64decode(text)) if text else None
 
 
-def _post(uri: str, params: dict[str, str], headers: dict[str, str], **options: Any) -> Any:
-    """Makes the request that writes an object, or that begins an upload."""
+def _post(
+    uri: str,
+    take: Callable[[Any], T],
+    params: dict[str, str],
+    headers: dict[str, str],
+    **options: Any,
+) -> T:
+    """Makes the request that writes an object, or that begins an upload; see `request`."""
     bucket, name = split(uri)
-    url = _url(f"gs://{bucket}", "/upload")
-    params["name"] = name
+    url, params = f"gs://{bucket}", {**params, "name": name}
     try:
-        return request("POST", uri, "write", url, params=params, headers=headers, **options)
+        return request(
+            "POST", url, "write", take, "/upload", params=params, headers=headers, **options
+        )
     except FileNotFoundError as error:
         raise _no_bucket(uri) from error
 
@@ -217,52 +244,70 @@ def put(uri: str, data: bytes, stamp: int | None) -> bool:
       write was lost, and a retry found the new object.
     """
     condition = {} if stamp is None else {"ifGenerationMatch": str(stamp)}
-    response = _post(
-        uri, {"uploadType": "media", **condition}, {"Content-Type": _CONTENT_TYPE},
+
+    crc32c = google_crc32c.value(data)
+
+    def take(response: Any) -> bool:
+        if response.status_code == _PRECONDITION_FAILED:
+            return False
+        if not _is_as_sent(uri, _json(response), len(data), crc32c):
+            raise Failure(_NOT_AS_SENT)
+        return True
+
+    return _post(
+        uri, take, {"uploadType": "media", **condition}, {"Content-Type": _CONTENT_TYPE},
         data=data, accept=_PRECONDITION_FAILED,
     )  # fmt: skip
-    if response.status_code == _PRECONDITION_FAILED:
-        return False
-    _check(uri, response.json(), len(data), google_crc32c.value(data))
-    return True
 
 
-def _check(uri: str, written: Mapping[str, str], size: int, crc32c: int) -> None:
-    """Deletes a written object, and raises StoreError, if size or CRC-32C are not as sent."""
-    if int(written.get("size", 0)) != size or _crc32c(written) not in (None, crc32c):
-        delete(uri)
-        failure = Failure("its size or CRC-32C differs from what was sent")
-        raise translate(uri, "write", failure, gcs_auth.refusal)
+def _is_as_sent(uri: str, written: Mapping[str, str], size: int, crc32c: int) -> bool:
+    """Returns whether a written object has this size and CRC-32C; if not, deletes it."""
+    if _size(written) == size and _crc32c(written) in (None, crc32c):
+        return True
+    delete(uri)
+    return False
 
 
 class _Upload:
     """A resumable upload. The object appears when the last request is complete.
 
+    A request that fails is continued where the service reports, and so is one of which it has taken
+    a part. If it has lost the upload, a new one is begun if all bytes are known still.
+
     The protocol: https://cloud.google.com/storage/docs/performing-resumable-uploads
     """
 
     def __init__(self, uri: str) -> None:
-        headers = {"X-Upload-Content-Type": _CONTENT_TYPE}
-        response = _post(uri, {"uploadType": "resumable"}, headers)
         self._uri = uri
-        self._session_url = response.headers["Location"]
+        self._session_url = self._begin()
         self._sent = 0
         self._crc32c = 0
 
+    def _begin(self) -> str:
+        headers = {"X-Upload-Content-Type": _CONTENT_TYPE}
+        url: str = _post(
+            self._uri, lambda r: r.headers["Location"], {"uploadType": "resumable"}, headers
+        )
+        return url
+
     def append(self, data: bytes) -> None:
         """Sends a multiple of 256 KiB."""
-        self._send(data, "*")
+        self._send(data, last=False)
 
     def finish(self, data: bytes) -> None:
         """Sends the last bytes, which may be none, and completes the object."""
-        written = self._send(data, str(self._sent + len(data)))
-        _check(self._uri, written.json(), self._sent, self._crc32c)
+        written = self._send(data, last=True)
+        if not _is_as_sent(self._uri, written, self._sent, self._crc32c):
+            raise self._lost(_NOT_AS_SENT)
 
-    def _send(self, data: bytes, total: str) -> Any:
+    def _send(self, data: bytes, *, last: bool) -> dict[str, Any]:
+        """Sends the next bytes; returns the object's metadata after the last ones."""
         begin, end = self._sent, self._sent + len(data)
+        crc32c = google_crc32c.extend(self._crc32c, data)
+        total = str(end) if last else "*"
         received: int | None = begin  # None: unknown, since a request failed
 
-        def attempt() -> Any:
+        def attempt() -> dict[str, Any]:
             nonlocal received
             while True:
                 offset, received = received, None
@@ -272,26 +317,59 @@ class _Upload:
                     span, rest = "*", b""
                 else:
                     span, rest = f"{offset}-{end - 1}", data[offset - begin :]
-                response = _send(
-                    "PUT", self._session_url, _INCOMPLETE, data=rest,
-                    headers={"Content-Range": f"bytes {span}/{total}"},
-                )  # fmt: skip
+                try:
+                    response = _send(
+                        "PUT", self._session_url, _INCOMPLETE, data=rest,
+                        headers={"Content-Range": f"bytes {span}/{total}"},
+                    )  # fmt: skip
+                except Failure as failure:
+                    if failure.status not in _NO_SUCH_SESSION:
+                        raise
+                    if last and (written := self._completed(end, crc32c)):
+                        return written
+                    received = self._begin_again(begin)
+                    raise Failure(_SESSION_LOST) from failure
                 if response.status_code != _INCOMPLETE:
-                    return response
-                last = response.headers.get("Range", "").rpartition("-")[2]
-                received = int(last) + 1 if last else 0
-                if received == end and total == "*":
-                    return response
-                if received < begin or (offset is not None and received <= offset):
-                    raise Failure("the server received a part only", retry=received >= begin)
+                    return _json(response)
+                until = response.headers.get("Range", "").rpartition("-")[2]
+                received = int(until) + 1 if until else 0
+                if received == end and not last:
+                    return {}
+                if received < begin:
+                    received = self._begin_again(begin)
+                elif offset is not None and received <= offset:
+                    raise Failure("the server received a part only")
 
         try:
-            response = retry.POLICY.call(attempt)
+            written = retry.POLICY.call(attempt)
         except Failure as failure:
             raise translate(self._uri, "write", failure, gcs_auth.refusal) from failure
-        self._sent = end
-        self._crc32c = google_crc32c.extend(self._crc32c, data)
-        return response
+        self._sent, self._crc32c = end, crc32c
+        return written
+
+    def _completed(self, size: int, crc32c: int) -> dict[str, Any] | None:
+        """Returns the object's metadata if it exists and has this content."""
+        try:
+            found = _json(_send("GET", _url(self._uri), params={"fields": "size,crc32c"}))
+        except Failure as failure:
+            if failure.status == 404:
+                return None
+            raise
+        return found if (_size(found), _crc32c(found)) == (size, crc32c) else None
+
+    def _begin_again(self, lost: int) -> int:
+        """Begins another upload, and returns its first byte; `lost` bytes are not known any more.
+
+        Raises:
+          LostUpload: there are some.
+        """
+        if lost:
+            raise self._lost(_SESSION_LOST)
+        self._session_url = self._begin()
+        return 0
+
+    def _lost(self, reason: str) -> LostUpload:
+        return LostUpload(f"{cannot(self._uri, 'write')}: {reason}; {RESUME}")
 
 
 def open_upload(uri: str) -> _Upload:

@@ -228,7 +228,7 @@ class LocalStore(Store):
         for entry in self.entries_in(folder):
             if not _TEMP_NAME.search(entry.name):
                 continue
-            path = f"{folder}/{entry.name}"
+            path = os.path.join(folder, entry.name)
             with suppress(OSError), open(path, "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(path)
@@ -252,7 +252,8 @@ def _write_all(file: int, parts: list[bytes]) -> None:
 
 def _temp(uri: str, scratch: str) -> str:
     # Unique: two workers may write the same file.
-    return f"{scratch}/{os.path.basename(uri)}.{uuid.uuid4().hex[:12]}{TEMP_SUFFIX}"
+    name = f"{os.path.basename(uri)}.{uuid.uuid4().hex[:12]}{TEMP_SUFFIX}"
+    return os.path.join(scratch, name)
 
 
 @contextmanager

@@ -1,53 +1,61 @@
-"""The store of object storage: one class, configured for each service.
-
-obstore reads an object of 108 kB with 0.5 ms of CPU (google-cloud-storage: 2.3 ms, Beam's
-filesystem: 7.8 ms). It retries transient errors, and resumes interrupted downloads.
+"""The store of object storage: one class, on the requests of each service.
 
 Only the version of an object that was listed is read. If the object has been replaced since,
 reading it raises a `ReadError` of the kind Changed.
+
+An object with `Content-Encoding: gzip` is its decompressed content: that is what web browsers and
+the tools of the service show. Its ranges cannot be read, because they are ranges of other bytes.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
-import re
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+import google_crc32c
 
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.storage import globs
-from imageshards.transforms.storage.protocol import UNKNOWN, Entry, ReadError, Store
-from imageshards.transforms.storage.retry import Failure, Refusal, translate
+from imageshards.transforms.storage.protocol import (
+    RESUME,
+    UNKNOWN,
+    Entry,
+    ReadError,
+    Store,
+    StoreError,
+)
 from imageshards.transforms.storage.sink import BatchSink
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta
-    from obstore.store import ObjectStore as Client
-
     from imageshards.transforms.storage.web import WebOptions
 
 UPLOAD_BYTES = 8 << 20
 """A larger object is uploaded in several requests of this size, a multiple of 256 KiB."""
 _READ_AHEAD_BYTES = 4 << 20
 
-# obstore changes or rejects these names.
-_INEXPRESSIBLE = re.compile(r"^/|//|/$|(^|/)\.{1,2}(/|$)|[\x00-\x1f\x7f]")
+_GZIP_MAGIC = b"\x1f\x8b"
 
 
 class Content(NamedTuple):
     """The result of a read request.
 
     Attributes:
-      data: the bytes of the object, or of the requested range.
+      data: the stored bytes of the object, or of the requested range.
       size: the size of the whole object, in bytes.
       stamp: the object's stamp.
+      is_gzip: whether the object has `Content-Encoding: gzip`, and the stored bytes are compressed.
+      crc32c: CRC-32C of the stored bytes of the whole object; None if unknown.
     """
 
     data: bytes
     size: int
     stamp: int
+    is_gzip: bool = False
+    crc32c: int | None = None
 
 
 class Upload(Protocol):
@@ -61,13 +69,25 @@ class Upload(Protocol):
 
 
 class Api(Protocol):
-    """Requests of a service that obstore does not make."""
+    """The requests of a service. Errors are those of `Store`."""
 
-    def get(self, uri: str, stamp: int, span: tuple[int, int] | None) -> Content:
-        """Returns the content of an object whose name obstore cannot express."""
+    def get(self, uri: str, stamp: int, span: tuple[int, int] | None, limit: int) -> Content:
+        """Reads an object, or the part of the range span[0] <= byte < span[1] that exists.
+
+        Args:
+          uri: the object's URI.
+          stamp: the stamp of the version to read; 0: the newest.
+          span: the range; None: the whole object.
+          limit: the largest object to read, in bytes; 0: any.
+
+        Raises:
+          FileNotFoundError: no object has this URI and this stamp.
+          ReadError: the object has more than `limit` bytes.
+          StoreError: no permission, or no response.
+        """
 
     def stat(self, uri: str) -> tuple[int, int]:
-        """Returns (bytes, stamp) of such an object, or `UNKNOWN`."""
+        """Returns (bytes, stamp) of an object, or `UNKNOWN`."""
 
     def list_prefix(self, bucket: str, prefix: str) -> Iterator[tuple[str, int, int]]:
         """Yields (name, bytes, stamp) of the objects with a prefix, in any order."""
@@ -83,28 +103,6 @@ class Api(Protocol):
 
     def open_upload(self, uri: str) -> Upload:
         """Begins to write an object in several requests."""
-
-
-@dataclass(frozen=True)
-class Service:
-    """A service of object storage.
-
-    Attributes:
-      scheme: the scheme of its URIs, SCHEME://BUCKET/NAME.
-      connect: bucket -> obstore's client with `retry.POLICY`. The function caches the clients.
-      stamp_of: an object's metadata -> its stamp.
-      conditions: stamp -> options of `obstore.get` that select this version; empty if the service
-        has none.
-      refusal: returns the error that names the permission or credentials a refused request needs.
-      api: the requests that obstore does not make.
-    """
-
-    scheme: str
-    connect: Callable[[str], Client]
-    stamp_of: Callable[[ObjectMeta], int]
-    conditions: Callable[[int], Any]
-    refusal: Refusal
-    api: Api
 
 
 def split(uri: str) -> tuple[str, str]:
@@ -123,79 +121,38 @@ def split(uri: str) -> tuple[str, str]:
     return bucket, name
 
 
-def _failure(error: Exception) -> Failure:
-    """Translates an error of obstore, which has already retried transient errors."""
-    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
-
-    if isinstance(error, Failure):  # raised by `Service.connect`
-        return error
-    text = re.sub(r"^Generic \w+ error: ", "", str(error).partition("\n")[0])
-    if "credential provider" in text:
-        return Failure("", cause="credentials")
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-        return Failure("refused", 403)
-    if found := re.search(r"status code: (\d{3})\b", text):
-        return Failure(f"status {found[1]}", int(found[1]))
-    if text.startswith("HTTP error"):
-        return Failure("the response breaks off or stalls on each attempt")
-    return Failure(text.rpartition(" - ")[2])
-
-
 class ObjectStore(Store):
-    """The objects of a service of object storage."""
+    """The objects of a service of object storage, SCHEME://BUCKET/NAME."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._api = service.api
-
-    def _get(
-        self, uri: str, stamp: int, span: tuple[int, int] | None = None, limit: int = 0
-    ) -> Content:
-        """Reads an object, or the part of the range span[0] <= byte < span[1] that exists.
-
-        Raises:
-          FileNotFoundError: no object has this URI and this stamp.
-          ReadError: the object has more than `limit` bytes.
-          StoreError: no permission, or no response.
-        """
-        import obstore
-        from obstore.exceptions import BaseError
-
-        bucket, name = split(uri)
-        if _INEXPRESSIBLE.search(name):
-            if limit:
-                _check_size(self.stat(uri)[0], limit)
-            return self._api.get(uri, stamp, span)
-        options: Any = self._service.conditions(stamp) if stamp else {}
-        if span:
-            options["range"] = span
-        try:
-            found = obstore.get(self._service.connect(bucket), name, options=options)
-            if limit:
-                _check_size(found.meta["size"], limit)
-            data = found.bytes().to_bytes()
-        except (BaseError, Failure) as error:
-            failure = _failure(error)
-            if span and failure.status == 416:
-                return Content(b"", 0, stamp)
-            raise translate(uri, "read", failure, self._service.refusal) from error
-        content = Content(data, found.meta["size"], self._service.stamp_of(found.meta))
-        if stamp and content.stamp not in (0, stamp):
-            raise FileNotFoundError(2, "another version", uri)
-        return content
+    def __init__(self, scheme: str, api: Api) -> None:
+        self._scheme = scheme
+        self._api = api
 
     def read(self, uri: str, limit: int, stamp: int, web: WebOptions, /) -> tuple[bytes, int]:
         """Returns the content of an object, and its stamp."""
         try:
-            found = self._get(uri, stamp, limit=limit)
+            found = self._api.get(uri, stamp, None, limit)
         except FileNotFoundError as error:
             raise self._missing(uri, stamp) from error
-        return found.data, found.stamp
+        is_gzip = found.is_gzip and found.data.startswith(_GZIP_MAGIC)
+        return _gunzip(found.data, limit) if is_gzip else found.data, found.stamp
 
     def read_range(self, uri: str, offset: int, size: int, stamp: int, /) -> bytes:
         """Returns the bytes of a range; fewer if the object ends before."""
+        found = self.read_stored(uri, offset, size, stamp)
+        if found.is_gzip:
+            raise StoreError(
+                f"{uri}: parts of it cannot be read, because it is stored with Content-Encoding: "
+                "gzip: upload it without compression (gcloud storage cp without -Z or -J)"
+            )
+        return found.data
+
+    def read_stored(self, uri: str, offset: int, size: int, stamp: int) -> Content:
+        """Returns a range of the stored bytes, which may be compressed."""
+        if not size:
+            return Content(b"", 0, stamp)
         try:
-            return self._get(uri, stamp, (offset, offset + size)).data if size else b""
+            return self._api.get(uri, stamp, (offset, offset + size), 0)
         except FileNotFoundError as error:
             raise self._missing(uri, stamp) from error
 
@@ -206,26 +163,15 @@ class ObjectStore(Store):
 
     def open_read(self, uri: str, /) -> IO[bytes]:
         """Opens an object."""
-        first = self._get(uri, 0, (0, _READ_AHEAD_BYTES))
-        return io.BufferedReader(_Object(self, uri, first), _READ_AHEAD_BYTES)
+        first = self._api.get(uri, 0, (0, _READ_AHEAD_BYTES), 0)
+        file = io.BufferedReader(_Object(self, uri, first), _READ_AHEAD_BYTES)
+        if first.is_gzip and first.data.startswith(_GZIP_MAGIC):
+            return cast(IO[bytes], gzip.GzipFile(fileobj=file))
+        return file
 
     def stat(self, uri: str, /) -> tuple[int, int]:
         """Returns (bytes, stamp) of an object, or `UNKNOWN`."""
-        import obstore
-        from obstore.exceptions import BaseError
-
-        bucket, name = split(uri)
-        if not name:
-            return UNKNOWN
-        if _INEXPRESSIBLE.search(name):
-            return self._api.stat(uri)
-        try:
-            found = obstore.head(self._service.connect(bucket), name)
-        except FileNotFoundError:
-            return UNKNOWN
-        except (BaseError, Failure) as error:
-            raise translate(uri, "read", _failure(error), self._service.refusal) from error
-        return found["size"], self._service.stamp_of(found)
+        return self._api.stat(uri) if split(uri)[1] else UNKNOWN
 
     def match(self, pattern: str, /) -> Iterator[tuple[str, int, int]]:
         """Yields (URI, bytes, stamp) of the objects that match a pattern."""
@@ -235,7 +181,7 @@ class ObjectStore(Store):
         matches = globs.regex(rest).fullmatch
         for name, size, stamp in self._api.list_prefix(bucket, globs.fixed_prefix(rest)):
             if matches(name):
-                yield f"{self._service.scheme}://{bucket}/{name}", size, stamp
+                yield f"{self._scheme}://{bucket}/{name}", size, stamp
 
     def entries_in(self, folder: str, /) -> list[Entry]:
         """Returns the objects directly below a prefix."""
@@ -270,19 +216,37 @@ class ObjectStore(Store):
         return self._api.put(uri, data, stamp)
 
 
-def _check_size(size: int, limit: int) -> None:
+def check_size(size: int, limit: int) -> None:
+    """Raises a `ReadError` if an object has more than `limit` bytes."""
     if size > limit:
         raise ReadError("TooLarge", f"{size:,} bytes, more than {limit:,}")
 
 
+def _gunzip(data: bytes, limit: int) -> bytes:
+    # No more than the limit: a decompression bomb may expand to any size.
+    try:
+        plain = gzip.GzipFile(fileobj=io.BytesIO(data)).read(limit + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        reason = f"its Content-Encoding is gzip, but it cannot be decompressed: {error}"
+        raise ReadError("Unreadable", reason) from error
+    if len(plain) > limit:
+        raise ReadError("TooLarge", f"expands to more than {limit:,} bytes")
+    return plain
+
+
 class _Object(io.RawIOBase):
-    """A file that reads one version of an object: the one that existed when it was opened."""
+    """A file that reads one version of an object: the one that existed when it was opened.
+
+    If it is read from its beginning to its end, its bytes are compared with the object's CRC-32C.
+    """
 
     def __init__(self, store: ObjectStore, uri: str, first: Content) -> None:
         self._store = store
         self._uri = uri
         self._first = first
         self._position = 0
+        self._compared = 0
+        self._crc32c = 0
 
     def readable(self) -> bool:
         return True
@@ -299,14 +263,25 @@ class _Object(io.RawIOBase):
         data = self._first.data[begin : begin + len(buffer)]
         if not data and begin < self._first.size:
             try:
-                data = self._store.read_range(self._uri, begin, len(buffer), self._first.stamp)
+                found = self._store.read_stored(self._uri, begin, len(buffer), self._first.stamp)
+                data = found.data
             except ReadError as error:
                 raise BuildError(
                     f"{self._uri}: was replaced while it was read; run the command again"
                 ) from error
         buffer[: len(data)] = data
         self._position += len(data)
+        if begin == self._compared and self._first.crc32c is not None:
+            self._compare(data)
         return len(data)
+
+    def _compare(self, data: bytes) -> None:
+        self._crc32c = google_crc32c.extend(self._crc32c, data)
+        self._compared += len(data)
+        if data and self._compared == self._first.size and self._crc32c != self._first.crc32c:
+            raise StoreError(
+                f"{self._uri}: cannot be read: its bytes differ from its CRC-32C; {RESUME}"
+            )
 
 
 class _Pending:

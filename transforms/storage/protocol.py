@@ -42,6 +42,22 @@ class StoreError(BuildError):
     """A store failed: no permission, no connection, no space."""
 
 
+class Refused(StoreError):
+    """A store refused a request.
+
+    Attributes:
+      as_output: the message if the file belongs to an output, which requires more permissions.
+    """
+
+    def __init__(self, message: str, as_output: str = "") -> None:
+        super().__init__(message)
+        self.as_output = as_output or message
+
+
+class LostUpload(StoreError):
+    """The service lost a part of a file that was being written: it must be written again."""
+
+
 class Entry(NamedTuple):
     """A file in a folder.
 

@@ -3,7 +3,7 @@
 Copy this file and imageshards_options.json into your DAGs folder, and edit DATASETS; nothing below
 it needs to change. This file imports neither Beam nor TensorFlow nor imageshards: the tasks run
 commands of imageshards in a separate environment, with the Python interpreter that the environment
-variable IMAGESHARDS_PYTHON names.
+variable IMAGESHARDS_PYTHON names, or in pods of a container image.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ from airflow.providers.apache.beam.hooks.beam import BeamHook, beam_options_to_a
 from airflow.providers.apache.beam.operators.beam import BeamRunPythonPipelineOperator
 from airflow.providers.google.cloud.operators.dataflow import DataflowStartFlexTemplateOperator
 from airflow.providers.standard.hooks.subprocess import SubprocessHook
-from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, TriggerRule, task
+from airflow.sdk import (
+    DAG,
+    Asset,
+    CronDataIntervalTimetable,
+    Param,
+    TriggerRule,
+    get_current_context,
+    task,
+)
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 # DAG id -> the attributes of a `Dataset`, whose docstring describes them.
@@ -49,6 +57,11 @@ DATASETS: dict[str, dict[str, Any]] = {
 
 PYTHON = os.environ.get("IMAGESHARDS_PYTHON", "/opt/imageshards/bin/python")
 _MODULE = "imageshards.launch.cli"
+# The shell command of a pod. KubernetesPodOperator returns the content of this file.
+_IN_POD = (
+    'imageshards "$@" --json > /airflow/xcom/return.json; code=$?; cat /airflow/xcom/return.json; '
+    "exit $code"
+)
 _FAILURES = "imageshards.pipeline.job.failures"
 _RUNNERS = {"local": "FnApiRunner", "dataflow": "DataflowRunner"}
 # Options that the DAG sets itself; the operator uses `labels` for the labels of the job.
@@ -85,6 +98,9 @@ class Dataset(NamedTuple):
       retry_delay: delay before the first retry; it doubles with each retry, up to one hour.
       execution_timeout: time limit of a task.
       python: the Python interpreter of the environment of imageshards.
+      image: the container image of imageshards. If it is set, commands run in pods instead of on
+        the worker, which requires the provider cncf.kubernetes.
+      pod: arguments of KubernetesPodOperator, such as `namespace` and `config_file`.
       gcp_conn_id: the Airflow connection to Google Cloud.
       catchup: whether to run the intervals missed since `start_date`.
     """
@@ -107,6 +123,8 @@ class Dataset(NamedTuple):
     retry_delay: timedelta = timedelta(minutes=5)
     execution_timeout: timedelta = timedelta(hours=12)
     python: str = PYTHON
+    image: str | None = None
+    pod: Mapping[str, Any] | None = None
     gcp_conn_id: str = "google_cloud_default"
     catchup: bool = False
 
@@ -141,7 +159,7 @@ def dataset_dag(dag_id: str, dataset: Dataset) -> DAG:
     ) as dag:
         checked = _check_task(dag_id, dataset)
         built = _build_tasks(checked, dataset)
-        checked >> built >> _verify_task(dataset.python) >> _publish_task(dataset)
+        checked >> built >> _verify_task(dataset) >> _publish_task(dataset)
     return dag
 
 
@@ -151,7 +169,7 @@ def _check_task(dag_id: str, dataset: Dataset) -> Any:
         params, ti = context["params"], context["ti"]
         options = _options(params, context["dag_run"], dataset.timezone, dataset.name or dag_id)
         found = _imageshards(
-            dataset.python, "fingerprint", "--skip_missing", *beam_options_to_args(options)
+            dataset, "fingerprint", "--skip_missing", *beam_options_to_args(options)
         )
         _decide(found, params)
         options["input"] = found["inputs"]
@@ -165,6 +183,7 @@ def _check_task(dag_id: str, dataset: Dataset) -> Any:
         ti.xcom_push("runner", _RUNNERS.get(params["engine"], ""))
         ti.xcom_push("options", options)
         ti.xcom_push("job_name", job_name)
+        ti.xcom_push("arguments", _build_arguments(params, options, job_name))
         ti.xcom_push("files", found["files"])
         ti.xcom_push("output", found["output"])
         if params["engine"] != "flex_template":
@@ -179,7 +198,9 @@ def _check_task(dag_id: str, dataset: Dataset) -> Any:
 def _build_tasks(checked: Any, dataset: Dataset) -> list[Any]:
     """Makes two tasks; each run executes one of them and skips the other."""
     return [
-        ImageshardsBuildOperator(
+        _pod(dataset, "build", checked["arguments"])
+        if dataset.image
+        else ImageshardsBuildOperator(
             task_id="build",
             doc_md="`imageshards build`. A retry keeps the shards that earlier tries finished.",
             runner=checked["runner"],
@@ -210,7 +231,7 @@ def _build_tasks(checked: Any, dataset: Dataset) -> list[Any]:
     ]
 
 
-def _verify_task(python: str) -> Any:
+def _verify_task(dataset: Dataset) -> Any:
     @task(
         multiple_outputs=True,
         trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS,
@@ -219,7 +240,7 @@ def _verify_task(python: str) -> Any:
     def verify(**context: Any) -> dict[str, Any]:
         output = context["ti"].xcom_pull("check", key="output")
         sample = f"--sample={context['params']['verify_records']}"
-        return _imageshards(python, "verify", output, sample)
+        return _imageshards(dataset, "verify", output, sample)
 
     return verify()
 
@@ -237,7 +258,7 @@ def _publish_task(dataset: Dataset) -> Any:
     def publish(**context: Any) -> dict[str, Any]:
         ti = context["ti"]
         published = _imageshards(
-            dataset.python,
+            dataset,
             "publish",
             ti.xcom_pull("check", key="output"),
             f"--keep_versions={context['params']['keep_versions']}",
@@ -315,8 +336,9 @@ def _execution_params(dataset: Dataset) -> dict[str, Param]:
         ),
         "engine": Param(
             dataset.engine,
-            "local: on the Airflow worker; dataflow: a job that the worker submits and waits for; "
-            "flex_template: a job from a template, for which the triggerer waits.",
+            "local: on the Airflow worker or in a pod; dataflow: a job that the worker or the pod "
+            "submits and waits for; flex_template: a job from a template, for which the triggerer "
+            "waits.",
             type="string", enum=["local", "dataflow", "flex_template"], section=section,
         ),
     }  # fmt: skip
@@ -351,6 +373,7 @@ def _options(params: Mapping[str, Any], run: Any, timezone: str, name: str) -> d
     texts = {"{date}": day.isoformat(), "{time}": local.strftime("%Y%m%dT%H%M%S")}
     return {
         "name": name,
+        **_base_uri(params),
         **params["options"],
         "input": [
             _filled(text, {**texts, "{date}": one.isoformat()})
@@ -359,6 +382,15 @@ def _options(params: Mapping[str, Any], run: Any, timezone: str, name: str) -> d
         ],
         "output": _filled(params["output"], texts),
     }
+
+
+def _base_uri(params: Mapping[str, Any]) -> dict[str, str]:
+    """Names images by their date too, if the images of several dates are inputs of one build."""
+    dated = [text.partition("{date}")[0] for text in params["input"] if "{date}" in text]
+    folders = {text.rpartition("/")[0] for text in dated}
+    if not params["since"] or len(folders) != 1 or "" in folders:
+        return {}
+    return {"base_uri": folders.pop()}
 
 
 def _days(text: str, since: str | None, day: date) -> list[date]:
@@ -441,11 +473,44 @@ def _text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _imageshards(python: str, *arguments: str) -> dict[str, Any]:
-    """Runs a command of imageshards, logs its output, and returns the JSON in its last line."""
+def _build_arguments(
+    params: Mapping[str, Any], options: Mapping[str, Any], job_name: str
+) -> list[str]:
+    """Returns the arguments of `imageshards` for a build in a pod."""
+    if params["engine"] != "dataflow":
+        return ["build", *beam_options_to_args(dict(options))]
+    job = {key: params[key] for key in ("project", "region") if params[key]}
+    job |= {"runner": _RUNNERS["dataflow"], "job_name": job_name, "wait": True}
+    return ["build", *beam_options_to_args({**options, **job})]
+
+
+def _pod(dataset: Dataset, task_id: str, arguments: Any) -> Any:
+    """Makes the operator that runs a command of imageshards in a pod, and returns its result."""
+    from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
+
+    return KubernetesPodOperator(
+        task_id=task_id,
+        name=f"imageshards-{task_id}",
+        doc_md=f"`imageshards {task_id}` in a pod. A retry of a build resumes it.",
+        image=dataset.image,
+        cmds=["sh", "-c", _IN_POD, "imageshards"],
+        arguments=arguments,
+        do_xcom_push=True,
+        # The error of a failed task then contains the last lines of its log.
+        termination_message_policy="FallbackToLogsOnError",
+        **(dataset.pod or {}),
+    )
+
+
+def _imageshards(dataset: Dataset, *arguments: str) -> dict[str, Any]:
+    """Runs a command of imageshards, logs its output, and returns the JSON that it prints last."""
+    if dataset.image:
+        pod = _pod(dataset, arguments[0], list(arguments))
+        # Airflow warns of the method `execute` inside another task, or refuses it.
+        return pod.execute_sync(get_current_context())
     hook = SubprocessHook()
     try:
-        done = hook.run_command([python, "-m", _MODULE, *arguments, "--json"])
+        done = hook.run_command([dataset.python, "-m", _MODULE, *arguments, "--json"])
     except BaseException:  # such as a timeout; the process would continue
         with suppress(ProcessLookupError):
             hook.send_sigterm()

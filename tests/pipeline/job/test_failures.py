@@ -2,15 +2,22 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from imageshards.pipeline.job.failures import JobEnded, job_error, reason_in
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.storage import NoFilesystem, StoreError
 
 
-@pytest.mark.parametrize("kind", [BuildError, StoreError, NoFilesystem])
+def errors_of_ours(kind: type[BuildError] = BuildError) -> Iterator[type[BuildError]]:
+    """A class of errors, and all classes below it."""
+    yield kind
+    for below in kind.__subclasses__():
+        yield from errors_of_ours(below)
+
+
+@pytest.mark.parametrize("kind", errors_of_ours())
 def test_an_error_of_ours_is_recognised_in_a_traceback(kind: type[BuildError]):
     name = f"{kind.__module__}.{kind.__qualname__}"
     text = (

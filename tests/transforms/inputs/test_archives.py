@@ -197,7 +197,7 @@ def test_a_folder_passes_archives_over_and_a_pattern_names_them(tmp_path: Path):
     assert passed_over(tmp_path) == 3
     everything = chunks(f"{tmp_path}/*")
     assert [uri for chunk in everything for uri in chunk.refs.uris] == [f"{tmp_path}/own.jpg"]
-    named = [path for c in chunks(f"{tmp_path}/*.tar") for path in c.refs.uris_below_root]
+    named = [path for c in chunks(f"{tmp_path}/*.tar") for path in c.refs.names]
     assert len(named) == 6
     assert {path.split("/")[0] for path in named} == {"one.tar", "two.tar"}
 

@@ -80,3 +80,42 @@ def test_every_record_is_what_tensorflow_would_have_written(
             assert example.SerializeToString(deterministic=True) == raw.numpy()
             count += 1
     assert count == 33
+
+
+SUPERVISED = {
+    "slim": {},
+    "imagenet": {},
+    "raw": {"resize": "16x16"},
+    "pixels": {"resize": "16x16"},
+    "shape": {},
+    "text": {},
+}
+
+
+@pytest.mark.parametrize("schema", SUPERVISED)
+def test_tfds_returns_the_content_and_the_label(
+    build: Build, photos: Path, tmp_path: Path, schema: str
+):
+    source = photos
+    if schema == "text":
+        source = tmp_path / "texts"
+        for name in ("poem", "prose"):
+            (source / name).mkdir(parents=True)
+            (source / name / "1.txt").write_text(f"{name} one\n{name} two\n")
+    build(source, num_shards="2", features=schema, **SUPERVISED[schema])
+    builder = tfds.builder_from_directory(str(tmp_path / "out"))
+    content, label = builder.info.supervised_keys
+    pairs = list(tfds.as_numpy(builder.as_dataset(split="train", as_supervised=True)))
+    examples = list(tfds.as_numpy(builder.as_dataset(split="train")))
+    assert len(pairs) == (4 if schema == "text" else 120)
+    for (found, number), example in zip(pairs, examples, strict=True):
+        np.testing.assert_array_equal(found, example[content])
+        assert number == example[label]
+    assert len({int(number) for _, number in pairs}) == (2 if schema == "text" else 6)
+
+
+def test_a_data_set_without_labels_has_no_supervised_keys(
+    build: Build, photos: Path, tmp_path: Path
+):
+    build(photos, num_shards="2", labels="none")
+    assert tfds.builder_from_directory(str(tmp_path / "out")).info.supervised_keys is None

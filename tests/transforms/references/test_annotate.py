@@ -1,5 +1,7 @@
 """Labels, splits, groups, duplicates, and the plan made of their counts."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,8 +74,16 @@ def test_base_uri_makes_a_copy_elsewhere_the_same():
     here = annotator(base="/d/").annotate(listing(["/d/a/1.jpg", "/x/2.jpg"]))
     there = annotator(base="/e/f/").annotate(listing(["/e/f/a/1.jpg", "/x/2.jpg"]))
     assert here.keys.tolist() == there.keys.tolist()
-    whole = annotator().annotate(listing(["/d/a/1.jpg"]))
-    assert whole.keys[0] != here.keys[0]
+    above = annotator(base="/").annotate(listing(["/d/a/1.jpg"]))
+    assert above.keys[0] != here.keys[0]
+
+
+def test_a_folder_that_is_an_input_is_a_group_by_folder():
+    refs = RefBatch.listed(["/scans/p1/a.jpg", "/scans/p1/b.jpg", "/scans/p2/c.jpg"], [10] * 3)
+    rule = annotator(splits="train=0.5,test=0.5", groups="dirname")
+    splits = [replace(rule, seed=seed).annotate(refs).splits for seed in range(20)]
+    assert all(first == second for first, second, _ in splits)
+    assert any(first != third for first, _, third in splits)
 
 
 @given(st.lists(st.integers(0, 60)))
@@ -191,6 +201,7 @@ def test_impossible_shards_and_splits_are_errors():
 def test_auto_aims_at_150_megabytes_and_says_so():
     found = Tally(
         images={("train", 0): 50_000},
+        acceptable={"train": 50_000},
         num_bytes={"train": 400_000_000},
         sized={"train": 10_000},
         listed=50_000,

@@ -1,59 +1,60 @@
-"""`ObjectStore` with another configuration: obstore's store in memory as the service."""
+"""`ObjectStore` with another service, whose objects are in memory."""
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator
-from contextlib import suppress
-from typing import Any
 
-import obstore
 import pytest
 from helpers import image_bytes
-from obstore.exceptions import AlreadyExistsError, GenericError
-from obstore.store import MemoryStore
 
 from imageshards.launch.cli import main
 from imageshards.transforms import storage
 from imageshards.transforms.storage import objects
-from imageshards.transforms.storage.objects import ObjectStore, Service, split
-from imageshards.transforms.storage.protocol import Entry, StoreError
-from imageshards.transforms.storage.retry import Action, Failure
-
-
-def stamp_of(meta: Any) -> int:
-    return int(meta["e_tag"].strip('"')) + 1
+from imageshards.transforms.storage.objects import Content, ObjectStore, check_size, split
+from imageshards.transforms.storage.protocol import UNKNOWN, Entry, StoreError
 
 
 class Api:
-    """Lists, writes and deletions by obstore, for a service that has all of them there."""
+    """The requests of the service. A stamp counts all writes."""
 
     def __init__(self) -> None:
-        self.client = MemoryStore()
+        self.found: dict[str, Content] = {}
         self.uploads = 0
+        self.writes = 0
+
+    def get(self, uri: str, stamp: int, span: tuple[int, int] | None, limit: int) -> Content:
+        found = self.found.get(split(uri)[1])
+        if found is None or stamp not in (0, found.stamp):
+            raise FileNotFoundError(uri)
+        if limit:
+            check_size(found.size, limit)
+        return found._replace(data=found.data[slice(*span)]) if span else found
+
+    def stat(self, uri: str) -> tuple[int, int]:
+        found = self.found.get(split(uri)[1])
+        return (found.size, found.stamp) if found else UNKNOWN
 
     def list_prefix(self, bucket: str, prefix: str) -> Iterator[tuple[str, int, int]]:
-        for page in obstore.list(self.client, prefix.rpartition("/")[0] or None):
-            for meta in page:
-                if meta["path"].startswith(prefix):
-                    yield meta["path"], meta["size"], stamp_of(meta)
+        for name, found in self.found.items():
+            if name.startswith(prefix):
+                yield name, found.size, found.stamp
 
     def list_folder(self, bucket: str, prefix: str) -> list[Entry]:
         return [
-            Entry(meta["path"].removeprefix(prefix), stamp_of(meta), meta["size"])
-            for meta in obstore.list_with_delimiter(self.client, prefix)["objects"]
+            Entry(name.removeprefix(prefix), stamp, size)
+            for name, size, stamp in self.list_prefix(bucket, prefix)
+            if "/" not in name.removeprefix(prefix)
         ]
 
     def delete(self, uri: str) -> None:
-        with suppress(FileNotFoundError):
-            obstore.delete(self.client, split(uri)[1])
+        self.found.pop(split(uri)[1], None)
 
     def put(self, uri: str, data: bytes, stamp: int | None) -> bool:
-        try:
-            obstore.put(
-                self.client, split(uri)[1], data, mode="overwrite" if stamp is None else "create"
-            )
-        except AlreadyExistsError:
+        if stamp not in (None, max(0, self.stat(uri)[1])):
             return False
+        self.writes += 1
+        self.found[split(uri)[1]] = Content(data, len(data), self.writes)
         return True
 
     def open_upload(self, uri: str) -> Upload:
@@ -63,35 +64,30 @@ class Api:
 
 class Upload:
     def __init__(self, api: Api, uri: str) -> None:
-        self.writer = obstore.open_writer(api.client, split(uri)[1])
+        self.api = api
+        self.uri = uri
+        self.data = b""
 
     def append(self, data: bytes) -> None:
         assert len(data) % objects.UPLOAD_BYTES == 0
-        self.writer.write(data)
+        self.data += data
 
     def finish(self, data: bytes) -> None:
-        self.writer.write(data)
-        self.writer.close()
-
-
-def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
-    return StoreError(f"{uri}: {action} refused: {failure}")
+        self.api.put(self.uri, self.data + data, None)
 
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     found = Api()
-    service = Service("s3x", lambda _: found.client, stamp_of, lambda _: {}, refusal, found)  # type: ignore[arg-type]
-    monkeypatch.setitem(storage.STORES, "s3x", ObjectStore(service))
+    monkeypatch.setitem(storage.STORES, "s3x", ObjectStore("s3x", found))
     return found
 
 
 def test_a_build_uses_another_service(api: Api, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(objects, "UPLOAD_BYTES", 1 << 12)
     for number in range(20):
-        obstore.put(api.client, f"photos/class{number % 2}/{number}.jpg", image_bytes(number))
-    # A reject: obstore's store in memory cannot read a range of an empty file.
-    obstore.put(api.client, "photos/class0/20.jpg", b"not an image")
+        api.put(f"s3x://bucket/photos/class{number % 2}/{number}.jpg", image_bytes(number), None)
+    api.put("s3x://bucket/photos/class0/20.jpg", b"", None)
     build = ["build", "--input=s3x://bucket/photos", "--output=s3x://bucket/out", "--workers=1",
              "--max_reject_fraction=0.1"]  # fmt: skip
     assert main(build) == 0
@@ -105,7 +101,7 @@ def test_an_object_that_was_replaced_is_not_read(api: Api):
         sink.write([b"one"])
     data, stamp = storage.read("s3x://bucket/a")
     assert (data, stamp) == (b"one", storage.stat("s3x://bucket/a")[1])
-    obstore.put(api.client, "a", b"two")
+    api.put("s3x://bucket/a", b"two", None)
     for read in (
         lambda: storage.read("s3x://bucket/a", stamp=stamp),
         lambda: storage.read_range("s3x://bucket/a", 0, 1, stamp),
@@ -118,22 +114,40 @@ def test_an_object_that_was_replaced_is_not_read(api: Api):
     assert caught.value.kind == "Missing"
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("Generic GCS error: out of order", "out of order"),
-        ("Generic S3 error: Error performing GET in 1s - out of order", "out of order"),
-        ("Generic GCS error: Server returned status code: 503 - busy", "status 503"),
-        ("Generic GCS error: HTTP error: end of file", "the response breaks off or stalls on each"),
-    ],
-)
-def test_messages_do_not_contain_the_prefixes_of_obstore(text: str, says: str):
-    class Broken(Api):
-        def connect(self, bucket: str) -> Any:
-            raise GenericError(f"{text}\n\nDebug source: ...")
+def put_gzip(api: Api, stored: bytes) -> None:
+    api.found["a"] = Content(stored, len(stored), 1, is_gzip=True)
 
-    broken = Broken()
-    service = Service("s3x", broken.connect, stamp_of, lambda _: {}, refusal, broken)  # type: ignore[arg-type]
-    with pytest.raises(StoreError) as caught:
-        ObjectStore(service).open_read("s3x://bucket/a")
-    assert str(caught.value).startswith(f"s3x://bucket/a: cannot be read: {says}")
+
+def test_an_object_that_is_stored_compressed_is_its_content(api: Api):
+    text = b"0123456789" * 10**6
+    # A file of two gzip members is what `cat` makes of two files.
+    put_gzip(api, gzip.compress(text[:100]) + gzip.compress(text[100:]))
+    assert storage.read("s3x://bucket/a") == (text, 1)
+    with storage.open_read("s3x://bucket/a") as file:
+        assert file.read(5) == b"01234"
+        file.seek(-3, 2)
+        assert file.read() == b"789"
+    with pytest.raises(StoreError, match="parts of it cannot be read, because"):
+        storage.read_range("s3x://bucket/a", 0, 5)
+
+
+def test_an_object_that_claims_to_be_compressed_is_its_bytes(api: Api):
+    put_gzip(api, b"plain")
+    assert storage.read("s3x://bucket/a") == (b"plain", 1)
+    with storage.open_read("s3x://bucket/a") as file:
+        assert file.read() == b"plain"
+
+
+def test_a_compressed_object_that_cannot_be_decompressed_is_a_reject(api: Api):
+    put_gzip(api, gzip.compress(bytes(10_000))[:-10])
+    with pytest.raises(storage.ReadError, match="cannot be decompressed") as caught:
+        storage.read("s3x://bucket/a")
+    assert caught.value.kind == "Unreadable"
+
+
+def test_a_compressed_object_does_not_expand_beyond_the_limit(api: Api):
+    put_gzip(api, gzip.compress(bytes(10_001)))
+    with pytest.raises(storage.ReadError, match="expands to more than 10,000 bytes") as caught:
+        storage.read("s3x://bucket/a", limit=10_000)
+    assert caught.value.kind == "TooLarge"
+    assert len(storage.read("s3x://bucket/a", limit=10_001)[0]) == 10_001

@@ -1,5 +1,9 @@
 """The retry policy of object storage, and the errors that its failures become."""
 
+import subprocess
+import sys
+import time
+
 import pytest
 
 from imageshards.transforms.storage.protocol import StoreError
@@ -42,6 +46,39 @@ def test_no_attempt_begins_after_the_time_is_over():
     assert attempts(RetryPolicy(first_wait=0.0, offline=-1.0), Failure("")) == 2
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_refusals_have_a_time_of_their_own(status: int):
+    patient = RetryPolicy(first_wait=0.0, total=-1.0, refused=10.0)
+    assert attempts(patient, Failure("", status)) == 2
+    assert attempts(patient, Failure("", 500)) == -1
+    assert attempts(RetryPolicy(total=-1.0), Failure("", status)) == -1
+
+
+def test_the_time_begins_with_the_first_failure():
+    # A request may have waited for others before it.
+    policy = RetryPolicy(first_wait=0.0, total=0.05)
+    first = [Failure("")]
+
+    def slow() -> bool:
+        time.sleep(0.1)
+        if first:
+            raise first.pop()
+        return True
+
+    assert policy.call(slow)
+
+
+def test_workers_of_a_fleet_are_patient_with_refusals_alone():
+    code = """
+from imageshards.transforms.storage import retry
+before = retry.POLICY
+import imageshards.launch.worker_settings
+print(before.refused, before.total, retry.POLICY.refused, retry.POLICY.total)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["None", "120.0", "1800.0", "120.0"]
+
+
 def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
     return StoreError(f"refused to {action}")
 
@@ -54,7 +91,8 @@ def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
         (Failure("x", 403), StoreError, "^refused to write$"),
         (Failure("x", cause="credentials"), StoreError, "^refused to write$"),
         (Failure("status 503", 503), StoreError, "^gs://b/x: cannot be written: status 503; run "),
-        (Failure("status 400", 400), StoreError, "^gs://b/x: cannot be written: status 400$"),
+        (Failure("status 400", 400), StoreError, "^refused to write$"),
+        (Failure("no route"), StoreError, "^gs://b/x: cannot be written: no route; run "),
     ],
 )
 def test_failures_become_errors(failure: Failure, kind: type[Exception], says: str):

@@ -1,0 +1,247 @@
+"""What a build would do (`--dry_run`): the first steps of its graph, up to the plan.
+
+The steps run in this process, whichever runner the build would use. They read no image, and write
+only below the system's folder for temporary files.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import AsSingleton
+
+from imageshards.pipeline.assembly import BuildSpec
+from imageshards.pipeline.claim import has_no_shard, other_build_in
+from imageshards.pipeline.job.failures import job_error
+from imageshards.pipeline.job.preflight import prepare
+from imageshards.pipeline.options.build_options import BuildOptions
+from imageshards.pipeline.report import by_count, human_bytes
+from imageshards.transforms import storage
+from imageshards.transforms.elements import BuildError, counted, to_text
+from imageshards.transforms.inputs.kind import InputKind
+from imageshards.transforms.read import ReadReferences
+from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.shuffle import Group, ShuffleReferences
+
+_CLASSES_SHOWN = 8
+
+_Counts = Counter[tuple[str, str, str]]
+"""("label", split, text) or ("reject", split, error type) -> references."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitForecast:
+    """One split of a planned data set.
+
+    Attributes:
+      images: references, with those that will be rejected.
+      bytes: of the images that may become records; an estimate if sizes are unknown.
+      shards: number of shards.
+      records_per_shard: smallest and largest number of records of a shard, before rejects.
+      classes: name of a class -> images; empty without labels.
+    """
+
+    images: int
+    bytes: int
+    shards: int
+    records_per_shard: tuple[int, int]
+    classes: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """The result of `--dry_run`.
+
+    Attributes:
+      output: the folder of the data set.
+      found: what the output holds now, and what the build would do with it.
+      inputs: references listed.
+      duplicates: references that repeat the URI of another one.
+      passed_over: files that are skipped because their names do not have the suffix of an image.
+      rejects: images that the listing shows to be rejects; reading the images may find others.
+      errors: type of error -> such images.
+      splits: name -> split.
+      notes: what the build would choose automatically, and why.
+      noun: what a record is: "image" or "text".
+    """
+
+    output: str
+    found: str
+    inputs: int
+    duplicates: int
+    passed_over: int
+    rejects: int
+    errors: dict[str, int]
+    splits: dict[str, SplitForecast]
+    notes: tuple[str, ...]
+    noun: str = "image"
+
+    def to_json(self) -> str:
+        """Returns one line of JSON."""
+        return json.dumps(asdict(self))
+
+    def __str__(self) -> str:
+        lines = [f"{self.output} (dry run: nothing was written)", f"  {self.found}"]
+        images = sum(split.images for split in self.splits.values())
+        size = human_bytes(sum(split.bytes for split in self.splits.values()))
+        shards = counted(sum(split.shards for split in self.splits.values()), "shard")
+        lines.append(f"  {counted(images, self.noun)}, {size}, for {shards}")
+        lines += [f"  {name}: {self._split(split)}" for name, split in self.splits.items()]
+        errors = ", ".join(f"{count:,} {error}" for error, count in by_count(self.errors))
+        lines.append(
+            f"  {counted(self.rejects, 'reject')} known before reading{errors and f' ({errors})'}, "
+            f"{counted(self.duplicates, 'duplicate')}, {counted(self.passed_over, 'file')} skipped"
+        )
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+    def _split(self, split: SplitForecast) -> str:
+        least, most = split.records_per_shard
+        each = f"{least:,}" if least == most else f"{least:,} or {most:,}"
+        text = (
+            f"{counted(split.images, self.noun)}, {human_bytes(split.bytes)}, "
+            f"{counted(split.shards, 'shard')} of {each}"
+        )
+        if split.classes:
+            ordered = by_count(split.classes)
+            shown = ", ".join(f"{name} {count:,}" for name, count in ordered[:_CLASSES_SHOWN])
+            more = ", ..." if len(ordered) > _CLASSES_SHOWN else ""
+            text += f"; {counted(len(ordered), 'class')}: {shown}{more}"
+        return text
+
+
+def forecast(options: BuildOptions) -> Forecast:
+    """Lists and shuffles the references of a build, and plans its shards.
+
+    Args:
+      options: the options of the build.
+
+    Raises:
+      UsageError: the options are wrong.
+      BuildError: the build would not start.
+      JobError: listing failed, or the build would fail when it plans.
+    """
+    spec, sources = prepare(options)
+    try:
+        plan, counts = _plan(spec, sources)
+    except Exception as error:
+        raise job_error(error) from error
+    found = _found(spec, plan)
+    errors: Counter[str] = Counter()
+    classes: dict[str, Counter[str]] = {name: Counter() for name in plan.splits}
+    for (kind, split, text), count in sorted(counts.items()):
+        if kind == "reject":
+            errors[text] += count
+        elif text in plan.labels:
+            classes[split][plan.classes[plan.labels[text]]] += count
+    return Forecast(
+        output=spec.layout.root,
+        found=found,
+        inputs=plan.listed,
+        duplicates=plan.duplicates,
+        passed_over=plan.passed_over,
+        rejects=errors.total(),
+        errors=dict(errors),
+        splits={
+            name: SplitForecast(
+                images=split.images,
+                bytes=split.bytes,
+                shards=split.num_shards,
+                records_per_shard=(
+                    split.images // split.num_shards,
+                    -(-split.images // split.num_shards),
+                ),
+                classes=dict(sorted(classes[name].items())),
+            )
+            for name, split in plan.splits.items()
+        },
+        notes=(*plan.notes, *_warnings(spec, plan, errors)),
+        noun=spec.schema.noun,
+    )
+
+
+def _plan(spec: BuildSpec, sources: list[InputKind]) -> tuple[Plan, _Counts]:
+    """Runs the graph of a build up to its plan."""
+    with tempfile.TemporaryDirectory(prefix="imageshards-") as folder:
+        result = Path(folder, "result")
+        # Compressed tars are unpacked there too.
+        listing = replace(spec.listing, scratch=folder)
+        with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as root:
+            references = root | "Read" >> ReadReferences(sources, spec.annotator, listing)
+            groups, plan = references | "Shuffle" >> ShuffleReferences(spec.planner)
+            counts = (
+                groups
+                | "Count" >> beam.Map(_count, spec.options.images.max_bytes)
+                | "Sum" >> beam.CombineGlobally(_sum)
+            )
+            _ = (
+                root
+                | "Once" >> beam.Impulse()
+                | "Keep" >> beam.Map(_keep, AsSingleton(plan), AsSingleton(counts), str(result))
+            )
+        plan, counts = pickle.loads(result.read_bytes())
+        return plan, counts
+
+
+def _count(group: Group, max_bytes: int) -> _Counts:
+    found: _Counts = Counter()
+    for split, refs in group[1].items():
+        acceptable = refs.acceptable(max_bytes)
+        labels = refs.rows.column("label").filter(pa.array(acceptable)).value_counts()
+        for entry in labels.to_pylist():
+            if entry["values"] is not None:
+                found["label", split, to_text(entry["values"])] += entry["counts"]
+        problems = refs.problems
+        for problem in problems.values():
+            found["reject", split, problem.error] += 1
+        found["reject", split, "TooLarge"] += int((~acceptable).sum()) - len(problems)
+    return +found
+
+
+def _sum(counts: Iterable[_Counts]) -> _Counts:
+    total: _Counts = Counter()
+    for found in counts:
+        total.update(found)
+    return total
+
+
+def _keep(_: bytes, plan: Plan, counts: Mapping[tuple[str, str, str], int], path: str) -> None:
+    Path(path).write_bytes(pickle.dumps((plan, counts)))
+
+
+def _found(spec: BuildSpec, plan: Plan) -> str:
+    """What the output holds.
+
+    Raises:
+      BuildError: it holds another build, so that this one would be refused.
+    """
+    layout = spec.layout
+    other = other_build_in(spec, plan.digest)
+    if other and not (spec.options.output.overwrite or has_no_shard(layout)):
+        raise BuildError(other)
+    if other:
+        return "the output holds another build, which would be replaced"
+    if storage.exists(layout.dataset_info):
+        return "the output holds this build: only shards of changed images would be written"
+    if storage.exists(layout.plan):
+        return "the output holds a part of this build, which would be resumed"
+    return "a new data set"
+
+
+def _warnings(spec: BuildSpec, plan: Plan, errors: Counter[str]) -> Iterator[str]:
+    most = spec.options.output.max_reject_fraction
+    if errors.total() > most * plan.images:
+        yield (
+            f"WOULD FAIL: {counted(errors.total(), 'reject')} of {plan.images:,} are more than "
+            f"--max_reject_fraction {most:g}"
+        )
+    if spec.options.images.dedupe == "pixels":
+        yield "--dedupe pixels finds duplicates only when it reads the images"

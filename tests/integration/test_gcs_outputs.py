@@ -1,0 +1,115 @@
+"""Data sets in a bucket: their names, and how often an object of one name is changed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import gcs_server
+import pytest
+from gcs_server import GcsServer
+from helpers import image_bytes, write_images
+
+from imageshards import reader
+from imageshards.launch.cli import main
+from imageshards.transforms.records import example
+from imageshards.transforms.shards import state
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GcsServer]:
+    """A server with images, for clients in this process."""
+    write_images(tmp_path / "photos", 3, 8)
+    with gcs_server.running() as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        running.put_folder(tmp_path / "photos", "photos")
+        yield running
+
+
+def build(output: str, *options: str) -> int:
+    return main(
+        ["build", "--input=gs://bucket/photos", f"--output={output}", "--name=x", "--num_shards=4",
+         *options]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("writer", ["shard", "beam"])
+def test_a_slash_at_the_end_of_a_folder_changes_nothing(server: GcsServer, writer: str):
+    assert build("gs://bucket/a", f"--writer={writer}") == 0
+    assert build("gs://bucket/v/1//", f"--writer={writer}") == 0
+    a, b = server.contents("a"), server.contents("v/1")
+    assert a.keys() == b.keys()
+    if writer == "shard":
+        assert a == b
+    assert main(["verify", "gs://bucket/v/1/"]) == 0
+    assert main(["inspect", "gs://bucket/v/1/"]) == 0
+    assert main(["features", "gs://bucket/v/1/"]) == 0
+    assert main(["reshard", "gs://bucket/v/1/", "gs://bucket/v/2/", "--num_shards=2"]) == 0
+    assert main(["verify", "gs://bucket/v/2/"]) == 0
+    assert main(["publish", "gs://bucket/v/1/"]) == 0
+    assert main(["publish", "gs://bucket/v/2/", "--keep_versions=1"]) == 0
+    assert b'"gs://bucket/v/2"' in server.get("v/latest")
+    assert not server.names("v/1")
+    assert not [name for name in server.names() if "//" in name]
+
+
+def test_a_bucket_itself_is_an_output(server: GcsServer):
+    assert build("gs://bucket/") == 0
+    assert "dataset_info.json" in server.names()
+    assert main(["verify", "gs://bucket/"]) == 0
+
+
+def test_a_build_that_writes_all_shards_again_deletes_dataset_info_once(
+    server: GcsServer, monkeypatch: pytest.MonkeyPatch
+):
+    deletions = r"DELETE .*dataset_info.json"
+    assert build("gs://bucket/out") == 0
+    assert server.matching(deletions) == 0
+    before = server.contents("out")
+    # As after an update of a library that encodes images: no shard can be resumed.
+    monkeypatch.setattr(state, "_image_libraries", lambda: "others")
+    assert build("gs://bucket/out") == 0
+    assert server.matching(deletions) == 1
+    assert server.contents("out").keys() == before.keys()
+
+
+def test_a_repeated_build_of_a_complete_data_set_leaves_it_complete(server: GcsServer):
+    assert build("gs://bucket/out") == 0
+    server.log.clear()
+    assert build("gs://bucket/out") == 0
+    assert server.matching("DELETE .*dataset_info.json") == 0
+
+
+def test_a_data_set_is_incomplete_before_any_of_its_shards_is_written_again(
+    server: GcsServer, monkeypatch: pytest.MonkeyPatch
+):
+    assert build("gs://bucket/out") == 0
+    monkeypatch.setattr(state, "_image_libraries", lambda: "others")
+    server.log.clear()
+    assert build("gs://bucket/out") == 0
+    deleted = server.first(r"DELETE .*dataset_info.json")
+    assert deleted < server.first(r"(POST|PUT) /upload/.*train-0000")
+
+
+def test_worker_processes_of_a_runner_name_the_project_that_pays(server: GcsServer):
+    server.requester_pays = "payer"
+    options = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+    assert build("gs://bucket/out", "--billing_project=payer", *options) == 0
+    assert main(["verify", "gs://bucket/out", "--billing_project=payer"]) == 0
+
+
+def test_relative_uris_in_a_manifest_name_objects_not_paths(server: GcsServer):
+    listed = ["a//1.jpg", "x/../2.jpg", "./3.jpg", "d/./4.jpg"]
+    for number, name in enumerate(["a//1.jpg", "x/../2.jpg", "3.jpg", "d/./4.jpg"]):
+        server.put(f"odd/{name}", image_bytes(number))
+    # A path would lead to these.
+    for number, name in enumerate(["a/1.jpg", "2.jpg", "d/4.jpg"], 10):
+        server.put(f"odd/{name}", image_bytes(number))
+    server.put("odd/list.txt", "".join(f"{name}\n" for name in listed).encode())
+    options = ["--input=gs://bucket/odd/list.txt", "--output=gs://bucket/out", "--labels=none"]
+    assert main(["build", *options, "--num_shards=1"]) == 0
+    records = reader.open("gs://bucket/out", "train")
+    found = {
+        example.decode(records.serialized(number))["image/encoded"][0]
+        for number in range(len(records))
+    }
+    assert found == {image_bytes(number) for number in range(4)}

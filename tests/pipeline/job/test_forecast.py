@@ -1,0 +1,111 @@
+"""`--dry_run`: what a build would do, without writing anything."""
+
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from conftest import Build, Command
+from helpers import build_json, contents, image_bytes, imageshards, write_images
+
+SPLITS = "--splits=train=0.7,test=0.3"
+
+
+def forecast(command: Command, *arguments: object) -> dict:  # type: ignore[type-arg]
+    code, out, error = command("build", *arguments, "--dry_run", "--json")
+    assert (code, error) == (0, "")
+    return json.loads(out)  # type: ignore[no-any-return]
+
+
+def test_it_plans_what_the_build_then_does(
+    build: Build, photos: Path, tmp_path: Path, command: Command
+):
+    places = [photos, photos / "class00"]
+    arguments = [*(f"--input={place}" for place in places), "--output", tmp_path / "out", SPLITS]
+    found = forecast(command, *arguments, "--num_shards=4")
+    assert not (tmp_path / "out").exists()
+    build(*places, num_shards="4", splits=SPLITS[9:])
+    built = build_json(tmp_path / "out")
+    assert found["output"] == str(tmp_path / "out")
+    for name in ("inputs", "duplicates", "passed_over"):
+        assert found[name] == built["counts"][name]
+    assert found["duplicates"] == 20
+    assert list(found["splits"]) == list(built["splits"]) == ["train", "test"]
+    for name, split in found["splits"].items():
+        assert (split["images"], split["shards"]) == (built["splits"][name]["images"], 4)
+        rows = [row["records"] for row in built["shards"] if row["name"].startswith(name)]
+        assert split["records_per_shard"] == [min(rows), max(rows)]
+        labels = {built["classes"][int(k)]: n for k, n in built["splits"][name]["labels"].items()}
+        assert split["classes"] == labels
+    total = sum(split["bytes"] for split in found["splits"].values())
+    assert total == sum(path.stat().st_size for path in photos.rglob("*.jpg"))
+
+
+def test_it_writes_nothing_anywhere(photos: Path, tmp_path: Path, command: Command):
+    with tarfile.open(tmp_path / "photos.tgz", "w:gz") as tar:
+        tar.add(photos, arcname=".")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    before = contents(tmp_path)
+    done = imageshards(
+        "build", "--input", tmp_path / "photos.tgz", "--output", tmp_path / "deep/out",
+        "--dry_run", "--runner=DataflowRunner", TMPDIR=str(scratch),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{tmp_path}/deep/out (dry run: nothing was written)\n")
+    assert "train: 120 images, " in done.stdout
+    assert "1 shard of 120; 6 classes: class00 20, class01 20" in done.stdout
+    assert contents(tmp_path) == before
+    assert not os.listdir(scratch)
+    assert not (tmp_path / "deep").exists()
+
+
+def test_rejects_that_the_listing_shows_are_counted(tmp_path: Path, command: Command):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number in range(4):
+            data = image_bytes(number)
+            info = tarfile.TarInfo(f"cat/{number}.jpg" if number else "../cat/0.jpg")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+        large = tarfile.TarInfo("dog/large.jpg")
+        large.size = 50_000
+        tar.addfile(large, io.BytesIO(bytes(large.size)))
+    found = forecast(
+        command, "--input", tmp_path / "a.tar", "--output", tmp_path / "out", "--max_bytes=40000"
+    )
+    assert (found["rejects"], found["errors"]) == (2, {"TooLarge": 1, "UnsafeName": 1})
+    assert found["splits"]["train"]["classes"] == {"cat": 3}
+    assert found["splits"]["train"]["images"] == 5
+    assert found["notes"][-1] == (
+        "WOULD FAIL: 2 rejects of 5 are more than --max_reject_fraction 0.01"
+    )
+
+
+def test_it_reports_what_the_output_holds(
+    build: Build, photos: Path, tmp_path: Path, command: Command
+):
+    arguments = ["--input", photos, "--output", tmp_path / "out"]
+    assert forecast(command, *arguments)["found"] == "a new data set"
+    build(photos)
+    assert "only shards of changed images would be" in forecast(command, *arguments)["found"]
+    (tmp_path / "out/dataset_info.json").unlink()
+    assert "would be resumed" in forecast(command, *arguments)["found"]
+    before = contents(tmp_path / "out")
+    other = [*arguments, "--seed=1"]
+    code, out, error = command("build", *other, "--dry_run")
+    assert (code, out, error.count("\n")) == (2, "", 1)
+    assert "holds an incomplete build with other options: --seed was 0, now 1" in error
+    assert "would be replaced" in forecast(command, *other, "--overwrite")["found"]
+    assert contents(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("more", [["--num_shards=9"], ["--splits=column:split"]])
+def test_what_would_fail_fails_in_one_line(tmp_path: Path, command: Command, more: list[str]):
+    write_images(tmp_path / "in", 1, 3)
+    arguments = ["--input", tmp_path / "in", "--output", tmp_path / "out", *more]
+    code, out, error = command("build", *arguments, "--dry_run")
+    assert code in (1, 2)
+    assert (out, error.count("\n")) == ("", 1)
+    assert (code, "", error) == command("build", *arguments)
