@@ -70,7 +70,7 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         which = "of this machine" if tpu == "local" else tpu
-        reason = (str(error).strip() or "no reason given").splitlines()[0]
+        reason = (str(error).strip() or "no reason given").splitlines()[0].partition(". ")[0]
         raise UsageError(
             f"TensorFlow {tf.__version__} cannot use the TPU {which} ({reason}): train with "
             "imageshards.launch.training.train_jax, install imageshards[tpu] in an environment "

@@ -180,11 +180,13 @@ def _request(path: str, headers: dict[str, str]) -> Iterator[BaseHTTPResponse]:
             if response.status not in (_OK, _PART, _NO_SUCH_RANGE):
                 raise _failure(response)
             yield response
-        except (exceptions.TimeoutError, TimeoutError) as error:
-            raise Failure(f"no data for {retry.POLICY.silence:g} s") from error
         except exceptions.NameResolutionError as error:
             reason = f"no address of {gcs_auth.host()}: {connection_error(error)}"
             raise Failure(reason, cause="offline") from error
+        except exceptions.NewConnectionError as error:  # a subclass of TimeoutError
+            raise Failure(connection_error(error)) from error
+        except (exceptions.TimeoutError, TimeoutError) as error:
+            raise Failure(f"no data for {retry.POLICY.silence:g} s") from error
         except (exceptions.HTTPError, OSError) as error:
             raise Failure(connection_error(error)) from error
         finally:
