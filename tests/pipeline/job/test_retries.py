@@ -58,7 +58,7 @@ def test_images_are_read_once_if_too_many_are_rejected(tmp_path: Path, rows: lis
         (tmp_path / "m.jsonl").write_text("\n".join(rows))
         web = {"web_retries": 0, "allow_private_hosts": True, "labels": "none"}
         first = attempt(spec_of(tmp_path, "job1", **web))
-        assert "1 of 6 images (16.7%) were rejected" in first
+        assert "1 of 6 images (16.7%) was rejected" in first
         assert attempt(spec_of(tmp_path, "job1", **web)) == first
         assert server.requests == {"/good.jpg": 1, "/busy.jpg": 1}
         server.pages["/busy.jpg"] = image_bytes(2)
