@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import hand_gif
+import numpy as np
 from hand_jpeg import jpeg, segment
 from pictures import (
     HEIGHT,
