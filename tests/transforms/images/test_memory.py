@@ -16,7 +16,7 @@ from imageshards.transforms.images.convert import convert
 from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.validate import ImageError
 
-SIDE = 2500
+SIDE = 1800
 
 # Converts files, as many at a time as the first argument says; prints the growth of the peak RSS.
 MEASURE = """
