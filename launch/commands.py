@@ -65,6 +65,9 @@ def _declare_verify(parser: ArgumentParser) -> None:
 def _verify(args: Namespace) -> int:
     from imageshards.reader.verify import verify
 
+    if args.own_process:
+        # TensorFlow logs how it was compiled when it is imported.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     verdict = verify(args.output, sample=args.sample, decoder=args.decoder)
     for problem in verdict.problems:
         complain(problem, 1)

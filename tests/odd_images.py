@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import hand_gif
+import numpy as np
 from hand_jpeg import jpeg, segment
 from pictures import (
     HEIGHT,
@@ -66,6 +67,7 @@ def odd_images() -> dict[str, Odd]:
 def _jpegs() -> Iterator[tuple[str, Odd]]:
     for h, v in ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3), (4, 1), (1, 4), (3, 2), (4, 2)):
         yield f"sampling{h}x{v}.jpg", Odd(jpeg(sampling=((h, v), (1, 1), (1, 1))))
+    yield "sampling-plain.jpg", Odd(jpeg())
     yield "sampling-of-chroma.jpg", Odd(jpeg(sampling=((1, 1), (2, 2), (1, 1))))
     yield "sampling-of-three.jpg", Odd(jpeg(sampling=((2, 2), (1, 2), (1, 1))))
     yield "extended.jpg", Odd(jpeg(sof=1))
@@ -89,16 +91,24 @@ def _jpegs() -> Iterator[tuple[str, Odd]]:
     icc = b"ICC_PROFILE\0" + bytes([2, 9]) + bytes(100)
     jfif = b"JFIF\0\x09\x09\0\0\1\0\1\0\0"
     for name, extra in {
-        "odd-adobe": segment(0xEE, adobe), "short-app14": segment(0xEE, b"Adobe"),
-        "foreign-app14": segment(0xEE, b"other"), "rgb": segment(0xEE, adobe[:-1] + b"\0"),
-        "bad-icc": segment(0xE2, icc), "odd-jfif": segment(0xE0, jfif),
-        "comment": segment(0xFE, b"\xff" * 60_000), "photoshop": segment(0xED, b"Photoshop 3.0\0x"),
-        "bytes-before-marker": segment(0xE5, b"") + b"abcdefgh" * 40, "stuffed-bytes": b"\xff\0\xff\0", "fill": b"\xff" * 9,
-        "empty-app": segment(0xE5, b""), "all-app": b"".join(segment(n, b"x") for n in range(0xE3, 0xED)),
-        "exif-without-tiff": segment(0xE1, b"Exif\0\0"), "xmp": segment(0xE1, xmp(1)),
+        "odd-adobe": segment(0xEE, adobe),
+        "short-app14": segment(0xEE, b"Adobe"),
+        "foreign-app14": segment(0xEE, b"other"),
+        "rgb": segment(0xEE, adobe[:-1] + b"\0"),
+        "bad-icc": segment(0xE2, icc),
+        "odd-jfif": segment(0xE0, jfif),
+        "comment": segment(0xFE, b"\xff" * 60_000),
+        "photoshop": segment(0xED, b"Photoshop\0x"),
+        "bytes-before-marker": segment(0xE5, b"") + b"abcdefgh" * 40,
+        "stuffed-bytes": b"\xff\0\xff\0",
+        "fill": b"\xff" * 9,
+        "empty-app": segment(0xE5, b""),
+        "all-app": b"".join(segment(n, b"x") for n in range(0xE3, 0xED)),
+        "exif-without-tiff": segment(0xE1, b"Exif\0\0"),
+        "xmp": segment(0xE1, xmp(1)),
         "many-warnings": segment(0xE2, icc) + b"zz" + segment(0xEE, adobe) + b"z",
         "thumbnail": segment(0xE1, b"Exif\0\0" + jpeg(size=(8, 8))),
-    }.items():  # fmt: skip
+    }.items():
         yield f"{name}.jpg", Odd(jpeg(extra=extra))
     plain = saved(picture(), "JPEG")
     for name, extra in {"zeros": bytes(500), "two": b"\1\2"}.items():
@@ -156,19 +166,42 @@ def _pngs() -> Iterator[tuple[str, Odd]]:
         "long-ztxt": chunk(b"zTXt", compressed_text(b"x\0" + bytes(2_000_000))),
         "long-text": chunk(b"tEXt", b"x\0" + b"y" * 3_000_000),
         "long-itxt": chunk(b"iTXt", b"x\0\1\0\0\0" + zlib.compress(b"y" * 3_000_000)),
-        "bad-icc": chunk(b"iCCP", b"x\0\0not a stream"), "short-chrm": chunk(b"cHRM", b"x"),
-        "short-phys": chunk(b"pHYs", b"x"), "private": chunk(b"abCd", bytes(99)),
+        "bad-icc": chunk(b"iCCP", b"x\0\0not a stream"),
+        "short-chrm": chunk(b"cHRM", b"x"),
+        "short-phys": chunk(b"pHYs", b"x"),
+        "private": chunk(b"abCd", bytes(99)),
         "xmp": chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + packet),
         "text-of-many": b"".join(chunk(b"tEXt", b"k%d\0v" % n) for n in range(300)),
-        "srgb": chunk(b"sRGB", b"\0"), "gamma": chunk(b"gAMA", struct.pack(">I", 45455)),
-        "empty-exif": chunk(b"eXIf", b""), "time": chunk(b"tIME", b"\x07\xe0\1\1\0\0\0"),
-    }.items():  # fmt: skip
+        "srgb": chunk(b"sRGB", b"\0"),
+        "gamma": chunk(b"gAMA", struct.pack(">I", 45455)),
+        "empty-exif": chunk(b"eXIf", b""),
+        "time": chunk(b"tIME", b"\x07\xe0\1\1\0\0\0"),
+    }.items():
         yield f"{name}.png", Odd(with_chunks(body))
         if name.startswith("long"):
             yield (
                 f"{name}-at-end.png",
                 Odd(with_chunks(after=body) if name != "long-icc" else with_chunks(body)),
             )
+    short = with_chunks()
+    taller = struct.pack(">IIBBBBB", WIDTH, 2 * HEIGHT, 8, 2, 0, 0, 0)
+    yield "few-rows.png", Odd(short[:8] + chunk(b"IHDR", taller) + short[33:], DAMAGED)
+    yield "few-passes.png", Odd(_without_last_pass(), DAMAGED)
+    palette = png(3, 8, 1)
+    at = palette.index(b"PLTE") - 4
+    table = palette[at : at + 780]
+    yield "two-palettes.png", Odd(palette[:at] + table + palette[at:], EXOTIC)
+    yield "no-palette.png", Odd(palette[:at] + palette[at + 780 :], DAMAGED)
+    yield "two-headers.png", Odd(short[:33] + short[8:], EXOTIC)
+    yield (
+        "unknown-filter-method.png",
+        Odd(short[:8] + chunk(b"IHDR", short[16:27] + b"\1\0") + short[33:], EXOTIC),
+    )
+    yield (
+        "long-header.png",
+        Odd(short[:8] + chunk(b"IHDR", short[16:29] + b"\0") + short[33:], EXOTIC),
+    )
+    yield "damaged-end.png", Odd(short[:-4] + bytes(4) + short[-12:], DAMAGED)
     yield "critical-extension.png", Odd(with_chunks(chunk(b"ABCD", b"x")), EXOTIC)
     yield "apple.png", Odd(_before_header(chunk(b"CgBI", b"P\0 \6")), EXOTIC)
     yield "bytes-after-end.png", Odd(with_chunks() + b"trailer")
@@ -222,6 +255,15 @@ def _filtered(colour: int, depth: int, samples: int, kind: int) -> bytes:
     return _rebuilt(
         colour, depth, False, b"".join(bytes([kind]) + rng.bytes(row) for _ in range(HEIGHT))
     )
+
+
+def _without_last_pass() -> bytes:
+    data = _interlaced(2, 8, 3)
+    at = data.index(b"IDAT")
+    (length,) = struct.unpack_from(">I", data, at - 4)
+    rows = zlib.decompress(data[at + 4 : at + 4 + length])
+    last = len(range(1, HEIGHT, 2)) * (1 + 3 * WIDTH)
+    return _rebuilt(2, 8, True, rows[:-last])
 
 
 def _interlaced(colour: int, depth: int, samples: int) -> bytes:
@@ -423,11 +465,15 @@ def _others() -> Iterator[tuple[str, Odd]]:
             yield f"{mode}-{quality}.webp", Odd(saved(picture(mode), "WEBP", quality=quality))
     yield "animated.webp", Odd(saved(picture("RGBA"), "WEBP", save_all=True, frames=3))
     for name, options in {
-        "tiled": {"tile_size": (16, 16)}, "layers": {"quality_layers": [40, 20, 10]},
-        "codestream": {"no_jp2": True}, "irreversible": {"irreversible": True},
-        "resolutions": {"num_resolutions": 2}, "progression": {"progression": "RPCL"},
-        "cinema": {"codeblock_size": (16, 16)}, "plain-colours": {"mct": 0},
-    }.items():  # fmt: skip
+        "tiled": {"tile_size": (16, 16)},
+        "layers": {"quality_layers": [40, 20, 10]},
+        "codestream": {"no_jp2": True},
+        "irreversible": {"irreversible": True},
+        "resolutions": {"num_resolutions": 2},
+        "progression": {"progression": "RPCL"},
+        "cinema": {"codeblock_size": (16, 16)},
+        "plain-colours": {"mct": 0},
+    }.items():
         yield f"{name}.jp2", Odd(saved(picture(), "JPEG2000", **options))
     yield (
         "sizes.ico",
@@ -479,16 +525,22 @@ def _orientations() -> Iterator[tuple[str, Odd]]:
 
 def _damaged() -> Iterator[tuple[str, Odd]]:
     files = {
-        "jpg": saved(picture("RGB", (64, 48)), "JPEG"), "png": saved(picture("RGB", (64, 48)), "PNG"),
-        "gif": saved(picture("RGB", (64, 48)), "GIF"), "bmp": saved(picture("RGB", (64, 48)), "BMP"),
-        "webp": saved(picture("RGB", (64, 48)), "WEBP"), "jp2": saved(picture("RGB", (64, 48)), "JPEG2000"),
+        "jpg": saved(picture("RGB", (64, 48)), "JPEG"),
+        "png": saved(picture("RGB", (64, 48)), "PNG"),
+        "gif": saved(picture("RGB", (64, 48)), "GIF"),
+        "bmp": saved(picture("RGB", (64, 48)), "BMP"),
+        "webp": saved(picture("RGB", (64, 48)), "WEBP"),
+        "jp2": saved(picture("RGB", (64, 48)), "JPEG2000"),
         "tif": saved(picture("RGB", (64, 48)), "TIFF", compression="tiff_lzw"),
-        "avif": saved(picture("RGB", (64, 48)), "AVIF"), "qoi": saved(picture("RGB", (64, 48)), "QOI"),
-        "tga": saved(picture("RGB", (64, 48)), "TGA"), "heif": saved(picture("RGB", (64, 48)), "HEIF"),
-        "ico": saved(picture("RGBA", (64, 48)), "ICO"), "interlaced.png": _interlaced(2, 8, 3),
+        "avif": saved(picture("RGB", (64, 48)), "AVIF"),
+        "qoi": saved(picture("RGB", (64, 48)), "QOI"),
+        "tga": saved(picture("RGB", (64, 48)), "TGA"),
+        "heif": saved(picture("RGB", (64, 48)), "HEIF"),
+        "ico": saved(picture("RGBA", (64, 48)), "ICO"),
+        "interlaced.png": _interlaced(2, 8, 3),
         "animated.gif": saved(picture(), "GIF", save_all=True, frames=3),
         "progressive.jpg": saved(picture("RGB", (64, 48)), "JPEG", progressive=True),
-    }  # fmt: skip
+    }
     for name, data in files.items():
         for number, part in enumerate(truncated(data, 5)[1:]):
             yield f"cut{number}.{name}", Odd(part, DAMAGED)
@@ -502,20 +554,67 @@ FLASHPIX = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600)
 def _not_images() -> Iterator[tuple[str, Odd]]:
     postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n"
     for name, data in {
-        "empty.jpg": b"", "text.jpg": b"not an image\n", "html.png": b"<html><body>404", "one.gif": b"G",
-        "zeros.bmp": bytes(1000), "magic.jpg": b"\xff\xd8\xff", "magic.png": b"\x89PNG\r\n\x1a\n",
-        "magic.gif": b"GIF89a", "magic.bmp": b"BM", "magic.tif": b"II*\0", "magic.webp": b"RIFF\0\0\0\0WEBP",
-        "magic.avif": b"\0\0\0\x18ftypavif", "magic.heic": b"\0\0\0\x18ftypheic", "magic.ico": b"\0\0\1\0",
-        "magic.psd": b"8BPS", "magic.jp2": b"\0\0\0\x0cjP  \r\n\x87\n", "eoi.jpg": b"\xff\xd8\xff\xd9",
-        "archive.jpg": b"PK\3\4" + bytes(99), "document.jpg": b"%PDF-1.7\n", "drawing.png": b"<svg xmlns=",
-        "negative.jp2": b"\xff\x4f\xff\x51\0\x29\0\0" + struct.pack(">4I", 5, 5, 9, 0xF0000000) + bytes(60),
-    }.items():  # fmt: skip
+        "empty.jpg": b"",
+        "text.jpg": b"not an image\n",
+        "html.png": b"<html><body>404",
+        "one.gif": b"G",
+        "zeros.bmp": bytes(1000),
+        "magic.jpg": b"\xff\xd8\xff",
+        "magic.png": b"\x89PNG\r\n\x1a\n",
+        "magic.gif": b"GIF89a",
+        "magic.bmp": b"BM",
+        "magic.tif": b"II*\0",
+        "magic.webp": b"RIFF\0\0\0\0WEBP",
+        "magic.avif": b"\0\0\0\x18ftypavif",
+        "magic.heic": b"\0\0\0\x18ftypheic",
+        "magic.ico": b"\0\0\1\0",
+        "magic.psd": b"8BPS",
+        "magic.jp2": b"\0\0\0\x0cjP  \r\n\x87\n",
+        "eoi.jpg": b"\xff\xd8\xff\xd9",
+        "archive.jpg": b"PK\3\4" + bytes(99),
+        "document.jpg": b"%PDF-1.7\n",
+        "drawing.png": b"<svg xmlns=",
+        "negative.jp2": b"\xff\x4f\xff\x51\0\x29\0\0"
+        + struct.pack(">4I", 5, 5, 9, 0xF0000000)
+        + bytes(60),
+    }.items():
         yield name, Odd(data, DAMAGED)
     for name, data in {
-        "drawing.eps": postscript, "dos.eps": struct.pack("<4sIIIIIIH", b"\xc5\xd0\xd3\xc6", 30, len(postscript),
-                                                          0, 0, 0, 0, 0xFFFF) + postscript,
-        "stars.fits": b"SIMPLE  =                    T".ljust(2880), "placed.wmf": b"\xd7\xcd\xc6\x9a" + bytes(90),
-        "bare.wmf": b"\1\0\x09\0\0\3" + bytes(90), "drawing.emf": b"\1\0\0\0" + bytes(36) + b" EMF" + bytes(60),
-        "flash.fpx": FLASHPIX, "bare.jxl": b"\xff\x0a" + bytes(50), "boxes.jxl": b"\0\0\0\x0cJXL \r\n\x87\n" + bytes(50),
-    }.items():  # fmt: skip
+        "drawing.eps": postscript,
+        "dos.eps": struct.pack(
+            "<4sIIIIIIH", b"\xc5\xd0\xd3\xc6", 30, len(postscript), 0, 0, 0, 0, 0xFFFF
+        )
+        + postscript,
+        "stars.fits": b"SIMPLE  =                    T".ljust(2880),
+        "placed.wmf": b"\xd7\xcd\xc6\x9a" + bytes(90),
+        "bare.wmf": b"\1\0\x09\0\0\3" + bytes(90),
+        "drawing.emf": b"\1\0\0\0" + bytes(36) + b" EMF" + bytes(60),
+        "flash.fpx": FLASHPIX,
+        "bare.jxl": b"\xff\x0a" + bytes(50),
+        "boxes.jxl": b"\0\0\0\x0cJXL \r\n\x87\n" + bytes(50),
+    }.items():
         yield name, Odd(data, EXOTIC)
+
+
+def may_reject(odd: Odd, kind: str, convert: str, multi_frame: str) -> bool:
+    """Whether a build with these options may reject a file with an error of this kind."""
+    if odd.state == DAMAGED:
+        return True
+    if odd.state == EXOTIC:
+        return kind in ("Unsupported", "Corrupt")
+    return (
+        (kind in ("Unsupported", "NotAnImage") and (convert == "never" or multi_frame == "all"))
+        or (kind == "MultiFrame" and multi_frame != "first")
+        or (kind == "TooLarge" and convert == "jpeg")  # a side is longer than JPEG's limit
+    )
+
+
+def write_odd_images(
+    folder: Path, wanted: Callable[[str, Odd], bool] = lambda name, odd: True
+) -> list[str]:
+    """Writes the odd images below a folder; returns their names."""
+    names = [name for name, odd in odd_images().items() if wanted(name, odd)]
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(odd_images()[name].data)
+    return names

@@ -19,8 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from gcs_server import GcsServer
 from helpers import IMAGESHARDS, contents, image_bytes, imageshards, names, write_images
-from web_server import WebServer, reply, running, status
+from web_server import WebServer, reply, running
 
 from imageshards.pipeline.options.beam_arguments import ignored_options
 
@@ -51,15 +52,16 @@ def prism() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def flink(tmp_path_factory: pytest.TempPathFactory, gcs: dict[str, str]) -> Iterator[list[str]]:
     """The options of a build on Flink. The cluster ends when its stdin does."""
     made(".engines/flink.made", "java", "mvn")
     folder = tmp_path_factory.mktemp("flink")
     script = ROOT / "launch/flink/cluster.py"
     options = ["--folder", folder, "--rest_port=0", "--job_port=0", "--restarts=1"]
     cluster = subprocess.Popen(
-        [sys.executable, script, "run", *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+        [sys.executable, script, "run", *options],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **gcs},
+    )  # fmt: skip
     assert cluster.stdin
     assert cluster.stdout
     try:
@@ -183,18 +185,22 @@ def test_a_failed_build_prints_one_line(engine: list[str], tmp_path: Path):
     assert not (out / "dataset_info.json").exists()
 
 
-def test_flink_reads_no_image_again_if_too_many_were_rejected(
-    flink: list[str], web: WebServer, tmp_path: Path
+def test_a_bad_manifest_is_read_no_more_often_on_flink_than_locally(
+    flink: list[str], gcs: dict[str, str], server: GcsServer, tmp_path: Path
 ):
-    web.pages = {"/good.jpg": image_bytes(1), "/busy.jpg": status(500)}
-    (tmp_path / "list.txt").write_text("".join(f"{web.url}{path}\n" for path in web.pages))
-    done = imageshards(
-        "build", "--input", tmp_path / "list.txt", "--output", tmp_path / "out", "--num_shards=1",
-        "--labels=none", "--web_retries=0", "--allow_private_hosts", *flink,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "1 of 2 images (50.0%) were rejected" in done.stderr.splitlines()[-1]
-    assert web.requests == {"/good.jpg": 1, "/busy.jpg": 1}, "the restarted job read them again"
+    # Only the workers find the error, which is beyond the first rows.
+    server.put("list.jsonl", b'{"uri": "a.jpg"}\n' * 20_000 + b"no JSON")
+    reads = []
+    for number, runner in enumerate(([], flink)):
+        server.requests.clear()
+        done = imageshards(
+            "build", "--input=gs://bucket/list.jsonl", "--output", tmp_path / f"{number}",
+            "--labels=none", *runner, **gcs,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert "list.jsonl:20001: not JSON" in done.stderr.splitlines()[-1]
+        reads.append(server.requests["GET media"])
+    assert reads[0] == reads[1] > 0, "the restarted job read it again"
 
 
 def is_progress(line: str) -> bool:

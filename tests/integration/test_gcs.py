@@ -80,7 +80,7 @@ def test_a_repeated_build_does_nothing_and_another_build_is_refused(bucket: dict
 def test_a_manifest_and_a_pattern_give_the_same_bytes(bucket: dict[str, str], tmp_path: Path):
     done = [
         imageshards("build", "--input", source, "--output", tmp_path / name, "--num_shards=2",
-                    **bucket)
+                    "--base_uri=gs://bucket/photos", **bucket)
         for name, source in (("a", "gs://bucket/list.jsonl"), ("b", "gs://bucket/photos/**.jpg"))
     ]  # fmt: skip
     assert [one.returncode for one in done] == [0, 0], [one.stderr for one in done]
@@ -139,8 +139,8 @@ def test_archives_in_a_bucket_are_read(bucket: dict[str, str], tmp_path: Path):
         uri = f"gs://bucket/archives/{name}"
         for out in (tmp_path / name, f"gs://bucket/out-{name}"):
             done = imageshards(
-                "build", "--input", uri, "--output", out, "--num_shards=2", "--base_uri", uri,
-                "--json", **bucket,
+                "build", "--input", uri, "--output", out, "--num_shards=2", "--json",
+                **bucket,
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
             result = json.loads(done.stdout)

@@ -5,8 +5,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from gcs_server import GcsServer
+from gcs_server import Fault, GcsServer
 from helpers import imageshards
 
 
@@ -61,3 +62,32 @@ def test_a_pointer_is_replaced_only_in_the_generation_that_was_read(
     )  # fmt: skip
     assert done.stdout.split() == ["True", "False", "True", "False"], done.stderr
     assert server.get("pointer") == b"3"
+
+
+def test_a_version_that_is_being_deleted_cannot_be_named(gcs: dict[str, str], server: GcsServer):
+    build = {"counts": {"records": 1, "rejects": 0, "bytes": 1}, "classes": [], "splits": {}}
+    for version in range(1, 5):
+        server.put(f"race/v{version}/dataset_info.json", b'{"name": "x"}')
+        content = json.dumps({**build, "version": version}).encode()
+        server.put(f"race/v{version}/metadata/build.json", content)
+
+    def publish(version: int, *options: str) -> str:
+        return imageshards("publish", f"gs://bucket/race/v{version}", *options, **gcs).stderr
+
+    stable = "--pointer=gs://bucket/other/stable"
+    for version in (1, 2, 3):
+        assert publish(version) + publish(version, stable) == ""
+    said = []
+
+    def delete_late(handler: Any, head: bytes, body: bytes) -> None:
+        """Deletes the file after another publisher has tried to go back to the version."""
+        said.append(publish(1, stable, "--rollback"))
+        server.delete("race/v1/dataset_info.json")
+        handler.connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    with server.failing(Fault(delete_late, requests="DELETE .*v1.*dataset_info", times=1)):
+        assert publish(4, "--keep_versions=1") == ""
+    named = json.loads(server.get("other/stable"))["version"]
+    assert "dataset_info.json" in server.contents(f"race/{named}")
+    (line,) = said
+    assert line.startswith("imageshards: gs://bucket/race/v1: another publish deletes this version")

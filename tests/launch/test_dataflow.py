@@ -230,7 +230,7 @@ def accepts(name: str, value: str) -> bool:
 
 def test_the_template_has_every_option():
     of_beam = {"number_of_worker_harness_threads", "sdk_container_image"}
-    assert OPTIONS.keys() - PARAMETERS.keys() == {"json", "wait", "workers"}
+    assert OPTIONS.keys() - PARAMETERS.keys() == {"dry_run", "json", "wait", "workers"}
     assert PARAMETERS.keys() - OPTIONS.keys() == of_beam
     assert len(PARAMETERS) == len(template()["parameters"])
     needed = {name for name, parameter in PARAMETERS.items() if not parameter["isOptional"]}

@@ -170,7 +170,7 @@ def test_a_folder_without_texts_is_empty(images: Path, tmp_path: Path, command: 
     assert out.endswith(": empty, no text found\n")
 
 
-@pytest.mark.parametrize("digest", ["HEX", "f" * 31, "F" * 32, "f" * 64, "None"])
+@pytest.mark.parametrize("digest", ["HEX", "f" * 63, "F" * 64, "f" * 32, "None"])
 def test_what_is_no_fingerprint_is_not_published(tmp_path: Path, command: Command, digest: str):
     code, _, err = command("publish", tmp_path, f"--fingerprint={digest}")
     assert (code, err.count("\n")) == (2, 1)

@@ -217,7 +217,10 @@ def _convert_png(data: bytes, policy: ImagePolicy) -> Converted:
         validate.check_png_crcs(data)
     done = ("first-frame",) if header.animated else ()
     with memory.turn(*size):
-        image = _loaded(decode.open_image(data, policy.max_pixels))
+        opened = decode.open_image(data, policy.max_pixels)
+        image = _loaded(opened)
+        with validate.image_errors("PNG"):
+            validate.check_png_pixels(opened.image, data)
         return _write(image, _Source("PNG", False, done), policy, applied, kept, plan)
 
 

@@ -10,7 +10,7 @@ import io
 import operator
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from PIL import Image, ImageChops
 from PIL.GifImagePlugin import GifImageFile
@@ -43,7 +43,8 @@ class Frame(NamedTuple):
     @property
     def has_pixels(self) -> bool:
         """Whether there are pixels, and giflib supports their code size."""
-        return 0 not in self.size and self.pixels[0] <= _MAX_CODE_SIZE and self.pixels[1] > 0
+        code_size, first_block = self.pixels[:2]
+        return 0 not in self.size and 0 < code_size <= _MAX_CODE_SIZE and first_block > 0
 
 
 class Unsupported(ValueError):
@@ -114,7 +115,8 @@ def check(data: bytes, decode: bool) -> None:
             raise Unsupported("without a color table")
         if not frame.has_pixels:
             raise ValueError("a frame has no pixels")
-        if decode and indices(frame).getextrema()[1] >= frame.colours:
+        # The extrema of an image with one band are two numbers.
+        if decode and cast(tuple[int, int], indices(frame).getextrema())[1] >= frame.colours:
             raise ValueError("a pixel has an index beyond the palette")
     if first is None:
         raise ValueError("it has no frame")

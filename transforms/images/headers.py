@@ -153,8 +153,8 @@ class PngHeader:
       colour_type: 0 grey, 2 RGB, 3 palette, 4 grey with alpha, 6 RGB with alpha.
       animated: whether it has more than one frame.
       orientation: the one that eXIf, a raw profile or XMP declares, 1 to 8.
-      extension: the name of a critical chunk that the PNG specification does not define; "" without
-        one. Decoders must refuse such a file.
+      refused: what libpng refuses in its critical chunks; "" if there is nothing.
+      raw_bytes: the size of the pixels that IDAT chunks have to hold, with the filter bytes.
     """
 
     height: int
@@ -162,34 +162,84 @@ class PngHeader:
     colour_type: int
     animated: bool
     orientation: int
-    extension: str
+    refused: str
+    raw_bytes: int
 
 
 def read_png(data: bytes) -> PngHeader | None:
     """Parses the chunks of a PNG; returns None if the file does not begin with IHDR."""
     if data[12:16] != b"IHDR" or len(data) < 29:
         return None
-    width, height, _, colour_type = struct.unpack_from(">IIBB", data, 16)
+    width, height, depth, colour_type, *methods = struct.unpack_from(">IIBBBBB", data, 16)
     animated = False
-    extension = ""
+    refused = ""
+    if data[8:12] != b"\0\0\0\x0d" or methods not in ([0, 0, 0], [0, 0, 1]):
+        refused = "an invalid IHDR"
+    pixels_at = palette = 0
     profiles: dict[str, bytes] = {}
     for name, at, end in _png_chunks(data):
         if name == b"IDAT":
-            continue
-        if name == b"acTL" and end - at == 20 and end <= len(data):
+            pixels_at = pixels_at or at
+        elif name == b"acTL" and end - at == 20 and end <= len(data):
             animated = struct.unpack_from(">I", data, at + 8)[0] > 1
         elif name == b"eXIf":
             profiles.setdefault("exif", data[at + 8 : end - 4])
         elif name in _PNG_TEXTS:
             profiles = _png_profile(name, data[at + 8 : end - 4]) | profiles
+        elif (name == b"IHDR" and at > 8) or (name == b"PLTE" and palette):
+            refused = refused or f"a second {name.decode()}"
+        elif name == b"PLTE":
+            palette = at
+            if colour_type == _PALETTE and (pixels_at or (end - at - 12) not in _PALETTE_BYTES):
+                refused = refused or "an invalid PLTE"
         elif name not in _PNG_CRITICAL and name.isalpha() and name[:1].isupper():
-            extension = extension or name.decode("ascii")
+            refused = refused or f"the chunk {name.decode('ascii')}"
     exif = profiles.get("exif") or profiles.get("raw exif", b"")
     turned = orientation(exif, profiles.get("xmp", b"")) if profiles else UPRIGHT
-    return PngHeader(height, width, colour_type, animated, turned, extension)
+    if colour_type == _PALETTE and not palette:
+        refused = refused or "a palette that is missing"
+    raw = _png_raw_bytes(width, height, depth * _PNG_SAMPLES.get(colour_type, 1), methods[2] == 1)
+    return PngHeader(height, width, colour_type, animated, turned, refused, raw)
+
+
+_PALETTE = 3
+_PALETTE_BYTES = range(3, 769, 3)
+_PNG_SAMPLES = {2: 3, 4: 2, 6: 4}
+_ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2),
+          (0, 1, 1, 2))  # fmt: skip
+"""(left, top, step right, step down) of each pass over an interlaced PNG."""
+
+
+def _png_raw_bytes(width: int, height: int, bits: int, interlaced: bool) -> int:
+    passes = _ADAM7 if interlaced else ((0, 0, 1, 1),)
+    sizes = ((-(-(width - x) // dx), -(-(height - y) // dy)) for x, y, dx, dy in passes)
+    return sum(
+        rows * (1 + (columns * bits + 7) // 8) for columns, rows in sizes if columns > 0 < rows
+    )
+
+
+def png_pixel_bytes(data: bytes, most: int) -> int:
+    """Returns how many bytes of pixels the IDAT chunks of a PNG hold, counted up to `most`.
+
+    Raises:
+      zlib.error: they are damaged.
+    """
+    inflate = zlib.decompressobj()
+    count = 0
+    for name, at, end in _png_chunks(data):
+        if name == b"IDAT" and count < most:
+            part = inflate.decompress(data[at + 8 : end - 4], _INFLATED)
+            while part:
+                count += len(part)
+                part = inflate.decompress(inflate.unconsumed_tail, _INFLATED)
+    return count
+
+
+_INFLATED = 1 << 18
 
 
 _PNG_CRITICAL = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 _PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 _MAX_PROFILE = 1 << 20
 """A compressed text of a PNG is decompressed up to this many bytes, to search its orientation."""
@@ -207,6 +257,11 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         if name == b"IEND":
             return
         at += size + 12
+
+
+def has_png_end(data: bytes) -> bool:
+    """Returns whether the chunks of a PNG end with an undamaged IEND."""
+    return any(data[at:end] == _PNG_END for name, at, end in _png_chunks(data) if name == b"IEND")
 
 
 def png_without_metadata(data: bytes) -> bytes:

@@ -106,6 +106,8 @@ def _is_odd_sampling(error: Exception) -> bool:
 
 
 def _decode_with_pillow(data: bytes, colorspace: str) -> npt.NDArray[np.uint8]:
+    if all(marker != _EOI for marker, _, _ in _segments(data)):
+        raise ValueError("the end of the image is missing")
     try:
         with JpegImageFile(io.BytesIO(data)) as image:
             pixels = np.asarray(image.convert("L" if colorspace == "GRAY" else "RGB"))

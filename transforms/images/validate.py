@@ -281,6 +281,8 @@ def _inspect_with_pillow(
                 _check_bmp(data, height, width)
             if check != "header" and image_format != "GIF":
                 image.load()
+                if image_format == "PNG":
+                    check_png_pixels(image, data)
     return ImageInfo(image_format, height, width)
 
 
@@ -291,8 +293,8 @@ def _check_png(data: bytes, check: Level) -> None:
         raise ImageError("Unsupported", "TensorFlow does not decode PNGs that begin without IHDR")
     if header.colour_type == headers.GREY_WITH_ALPHA:
         raise ImageError("Unsupported", "TensorFlow decodes grey with alpha to 2 channels")
-    if header.extension:
-        raise ImageError("Unsupported", f"TensorFlow does not decode PNGs with {header.extension}")
+    if header.refused:
+        raise ImageError("Unsupported", f"TensorFlow does not decode PNGs with {header.refused}")
     if check != "header":
         check_png_crcs(data)
 
@@ -306,10 +308,28 @@ def check_png_crcs(data: bytes) -> None:
     open_supported(data, "PNG").verify()
 
 
+def check_png_pixels(image: ImageFile, data: bytes) -> None:
+    """Raises an `ImageError` for a PNG whose pixels end early.
+
+    Args:
+      image: the image, decoded; Pillow leaves pixels without data at 0.
+      data: the whole file.
+    """
+    width, height = image.size
+    last = (image.crop((0, max(row, 0), width, row + 1)) for row in (height - 1, height - 2))
+    if all(row.getbbox() for row in last):
+        return
+    header = headers.read_png(data)
+    if header and headers.png_pixel_bytes(data, header.raw_bytes) < header.raw_bytes:
+        raise ImageError("Truncated", "PNG: its pixels end early")
+
+
 def check_png_end(data: bytes) -> None:
     """Raises an `ImageError` for a PNG without its last chunk."""
     if _PNG_END not in data:
         raise ImageError("Truncated", "PNG: the IEND chunk is missing")
+    if not headers.has_png_end(data):
+        raise ImageError("Corrupt", "PNG: its chunks are damaged")
 
 
 def check_gif_end(data: bytes) -> None:

@@ -165,13 +165,8 @@ def test_a_size_without_pixels_is_not_printed():
             convert(data, ImagePolicy())
 
 
-@pytest.mark.parametrize("kind", ["JPEG2000", "WEBP"])
-def test_an_empty_picture_of_a_size_that_takes_gigabytes_is_rejected(kind: str):
-    data = bytearray(saved(Image.new("RGB", (64, 64)), kind, lossless=True, no_jp2=True))
-    if kind == "WEBP":
-        vp8x = struct.pack("<4sIB3x", b"VP8X", 10, 0) + 2 * (12_600 - 1).to_bytes(3, "little")
-        data[12:12] = vp8x
-    else:
-        data[8:16] = struct.pack(">II", 12_600, 12_600)
+def test_an_empty_picture_of_a_size_that_takes_gigabytes_is_rejected():
+    data = bytearray(saved(Image.new("RGB", (64, 64)), "JPEG2000", no_jp2=True))
+    data[8:16] = struct.pack(">II", 12_600, 12_600)
     with pytest.raises(ImageError, match="cannot hold"):
         convert(bytes(data), ImagePolicy())

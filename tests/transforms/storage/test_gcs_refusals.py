@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import socket
 from collections.abc import Callable, Iterator
 
 import gcs_server
@@ -243,6 +244,17 @@ def test_requests_go_to_the_universe_of_the_credentials(
     monkeypatch.setattr(gcs_auth, "_found", None)
     monkeypatch.setattr(retry, "POLICY", RetryPolicy(offline=0.1, total=0.1, first_wait=0.01))
     with pytest.raises(storage.StoreError, match=r"storage\.example\.invalid"):
+        do()
+
+
+@pytest.mark.parametrize("do", EVERY)
+def test_a_server_that_cannot_be_reached_is_named_as_such(
+    server: GcsServer, do: Do, monkeypatch: pytest.MonkeyPatch
+):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+    with pytest.raises(storage.StoreError, match="Connection refused"):
         do()
 
 
