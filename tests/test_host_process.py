@@ -33,6 +33,8 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 from PIL import Image, ImageFile
 from test_imports import MODULES, OF_THE_TRAINING_SIDE, ROOT, at_import, imported
 
+pytestmark = pytest.mark.slow
+
 # The loops are programs to copy from, and the settings are for Beam's worker processes alone.
 NOT_PUBLIC = OF_THE_TRAINING_SIDE - {"reader/stream.py"} | {"launch/worker_settings.py"}
 PUBLIC = [path for path in MODULES if str(path.relative_to(ROOT)) not in NOT_PUBLIC]
@@ -128,7 +130,7 @@ CHANGES: list[tuple[set[str], Callable[[], object]]] = [
     ({"streams"}, lambda: sys.stdout.reconfigure(errors="ignore")),  # type: ignore[union-attr]
     ({"start method"}, lambda: multiprocessing.set_start_method("spawn", force=True)),
     ({"preloaded"}, lambda: multiprocessing.set_forkserver_preload(["json"])),
-    ({"signals"}, lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)),
+    ({"signals"}, lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN)),
     ({"environment"}, lambda: os.environ.update(TF_CPP_MIN_LOG_LEVEL="2")),
     ({"folder"}, lambda: os.chdir("/")),
     ({"gc"}, gc.disable),
@@ -199,7 +201,6 @@ def run_alone(task: Callable[[], list[str]]) -> list[str]:
     return list(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.slow
 def test_importing_public_modules_changes_nothing():
     assert run_alone(import_public_modules) == []
 
@@ -212,7 +213,6 @@ def test_the_comparison_finds_every_change():
     assert run_alone(make_changes) == []
 
 
-@pytest.mark.slow
 def test_local_workers_have_the_settings_of_workers():
     assert run_alone(run_workers) == []
 

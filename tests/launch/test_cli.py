@@ -118,6 +118,7 @@ def test_bad_input_is_one_clear_line(
     assert not list(tmp_path.rglob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_errors_of_worker_processes_are_one_line_too(bad: Path, tmp_path: Path):
     done = imageshards(
         "build", "--input", bad / "bad", "--output", tmp_path / "out",

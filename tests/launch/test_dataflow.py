@@ -363,6 +363,7 @@ def tools(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_make_template_says_each_command_before_it_runs_it(tools: Path, tmp_path: Path):
     done = make_template(str(tools), **VARIABLES, DRY_RUN="1")
     assert done.returncode == 0, done.stderr

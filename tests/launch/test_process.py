@@ -12,6 +12,8 @@ from imageshards.pipeline.job.progress import observe
 from imageshards.transforms import storage
 from imageshards.transforms.shards.layout import Layout
 
+pytestmark = pytest.mark.slow
+
 COMMAND = " ".join(IMAGESHARDS)
 
 

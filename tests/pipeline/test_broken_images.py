@@ -33,6 +33,7 @@ def build(folder: Path, output: Path) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 def test_two_builds_of_broken_images_are_equal_and_hold_no_addresses_paths_or_times(
     broken: Path, tmp_path: Path
 ):

@@ -100,6 +100,7 @@ def bmp(number: int, tall: bool) -> bytes:
     return head + info + bytes(24) + pixels
 
 
+@pytest.mark.slow
 def test_the_same_bytes_however_it_runs(build: Build, photos: Path, tmp_path: Path):
     two = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
     ways = {

@@ -47,7 +47,7 @@ def places(photos: Path, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("dedupe", ["none", "pixels"])
+@pytest.mark.parametrize("dedupe", ["none", pytest.param("pixels", marks=pytest.mark.slow)])
 def test_a_folder_elsewhere_or_packed_gives_equal_bytes(
     build: Build, places: Path, tmp_path: Path, dedupe: str
 ):

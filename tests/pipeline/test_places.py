@@ -76,6 +76,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in shards(folder)}
 
 
+@pytest.mark.slow
 def test_the_same_images_from_every_kind_of_input_give_equal_shards(
     build: Build, photos: Path, tmp_path: Path, server: WebServer
 ):

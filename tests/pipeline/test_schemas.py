@@ -458,6 +458,7 @@ def test_compressed_shards_are_read_by_tensorflow(
     assert "gzip: " in verify(str(out)).problems[0]
 
 
+@pytest.mark.slow
 def test_compressed_shards_are_reproducible_and_resumed(build: Build, folder: Path, tmp_path: Path):
     same = {**options_of("raw"), "compression": "gzip", "name": "x", "base_uri": str(folder)}
     build(folder, **same)

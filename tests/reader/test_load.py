@@ -107,6 +107,7 @@ def test_shuffled_records_are_far_from_their_order_in_the_files(sets):
 
 
 @pytest.mark.parametrize("shuffle", [True, 32, 1, False])
+@pytest.mark.slow
 def test_reading_starts_at_any_record(sets, shuffle):
     def take(data, count):
         return [one["image/filename"] for one in data.take(count).as_numpy_iterator()]
@@ -159,6 +160,7 @@ def test_a_state_of_another_order_is_refused(sets):
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.slow
 def test_a_state_of_other_records_of_the_same_sizes_is_refused(
     build, photos: Path, tmp_path: Path, compression: str
 ):

@@ -339,6 +339,7 @@ def test_an_index_that_does_not_fit_is_an_error(dataset: Path):
         reader.open(dataset, "train")[2]
 
 
+@pytest.mark.slow
 def test_what_the_readme_says_of_reading_runs(
     build: Build, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -16,6 +16,8 @@ from imageshards.transforms.images.convert import convert
 from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.validate import ImageError
 
+pytestmark = pytest.mark.slow
+
 SIDE = 1800
 
 # Converts files, as many at a time as the first argument says; prints the growth of the peak RSS.

@@ -233,6 +233,7 @@ def test_a_file_stays_in_one_split_if_it_is_a_group(build: Build, tmp_path: Path
     assert not files["train"] & files["test"]
 
 
+@pytest.mark.slow
 def test_builds_of_texts_are_reproducible_and_resumed(build: Build, corpus: Path, tmp_path: Path):
     same = {"features": "text", "num_shards": "3", "name": "x", "base_uri": str(corpus)}
     build(corpus, **same)

@@ -29,6 +29,7 @@ def test_as_many_processes_start_as_save_time(
     assert choose_workers(wanted, images, shards) == processes
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_writes_the_same(photos: Path, tmp_path: Path):
     photos = shutil.copytree(photos, tmp_path / "photos")
     (photos / "class00/bad.jpg").write_bytes(b"no image")
