@@ -23,6 +23,7 @@ from imageshards.transforms.references.keys import cut
 from imageshards.transforms.references.order import sort_group
 from imageshards.transforms.references.plan import Plan, Planner, Tally
 from imageshards.transforms.shards.failure import Failures
+from imageshards.transforms.shards.layout import Layout
 
 # "auto" needs sizes. If the listing did not report any, this many images of each bucket and split
 # are measured, 1,000 or more in all: a random sample, because keys are random.
@@ -61,15 +62,17 @@ class Shuffled(NamedTuple):
 
 
 class _SortGroup(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, planner: Planner) -> None:
-        self._measure = planner.num_shards.default is None
-        self._max_bytes = planner.max_bytes
+    def __init__(self, shuffle: ShuffleReferences) -> None:
+        self._measure = shuffle.planner.num_shards.default is None
+        self._max_bytes = shuffle.planner.max_bytes
+        self._failures = shuffle.failures or Failures(Layout(""))
 
     def process(
         self, element: tuple[int, Iterable[RefBatch]]
     ) -> Iterator[Group | beam.pvalue.TaggedOutput]:
         bucket, batches = element
-        groups, duplicates = sort_group(batches)
+        with self._failures.recording():
+            groups, duplicates = sort_group(batches)
         sizes = {split: self._sizes(refs) for split, refs in groups.items()}
         yield bucket, groups
         tally = Tally.of(bucket, groups, duplicates, sizes, self._max_bytes)
@@ -105,7 +108,7 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
         sorted_groups = (
             batches  # (bucket, references)
             | "GroupByBucket" >> beam.GroupByKey()  # (bucket, [references, ...])
-            | "Sort" >> beam.ParDo(_SortGroup(self.planner)).with_outputs("tallies", main="groups")
+            | "Sort" >> beam.ParDo(_SortGroup(self)).with_outputs("tallies", main="groups")
         )
         all_tallies = (tallies, sorted_groups.tallies) | "Tallies" >> beam.Flatten()
         plan = (

@@ -369,7 +369,7 @@ def test_a_file_of_another_kind_is_refused_as_pointer(base: Path):
 
 
 def test_the_command(base: Path, command: Command):
-    code, out, _ = command("publish", base / "2026-11-01", f"--fingerprint={'f' * 32}")
+    code, out, _ = command("publish", base / "2026-11-01", f"--fingerprint={'f' * 64}")
     assert code == 0
     assert out.splitlines()[0] == f"{base}/latest -> 2026-11-01"
     code, out, _ = command("publish", f"{base}/2026-11-02/", "--keep_versions=1", "--json")

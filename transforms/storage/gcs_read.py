@@ -33,7 +33,7 @@ from imageshards.transforms.storage.retry import Failure, Pace, connection_error
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    from urllib3 import BaseHTTPResponse, PoolManager
+    from urllib3 import BaseHTTPResponse, HTTPConnectionPool
 
 PACE = Pace()
 """The pace of this process's reads."""
@@ -198,9 +198,9 @@ def _request(path: str, headers: dict[str, str]) -> Iterator[BaseHTTPResponse]:
 def _send(path: str, headers: dict[str, str]) -> BaseHTTPResponse:
     from urllib3 import Timeout
 
-    url = gcs_auth.endpoint()
-    return _pools(url).request(
-        "GET", url + path, headers=headers, preload_content=False, decode_content=False,
+    # The methods of `PoolManager` look up the connections again for each request.
+    return _connections(gcs_auth.endpoint()).urlopen(
+        "GET", path, headers=headers, preload_content=False, decode_content=False,
         redirect=False, retries=False,
         timeout=Timeout(connect=retry.POLICY.connect, read=retry.POLICY.silence),
     )  # fmt: skip
@@ -223,12 +223,11 @@ def _path(uri: str) -> str:
 
 
 @cache
-def _pools(url: str) -> PoolManager:
+def _connections(url: str) -> HTTPConnectionPool:
     """Returns the connections to a server, with the proxy and the certificates of `requests`."""
     from requests import Session
-    from requests.utils import DEFAULT_CA_BUNDLE_PATH, select_proxy
+    from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_auth_from_url, select_proxy
     from urllib3 import PoolManager, ProxyManager, make_headers
-    from urllib3.util import parse_url
 
     settings = Session().merge_environment_settings(url, {}, None, None, None)
     found = settings["verify"]
@@ -236,10 +235,10 @@ def _pools(url: str) -> PoolManager:
         "maxsize": _CONNECTIONS,
         "ca_certs": found if isinstance(found, str) else DEFAULT_CA_BUNDLE_PATH,
     }
-    proxy = select_proxy(url, settings["proxies"])
+    # An emulator is on this machine, or near it.
+    proxy = select_proxy(url, settings["proxies"]) if url.startswith("https:") else None
     if not proxy:
-        return PoolManager(**options)
-    user = parse_url(proxy).auth
-    return ProxyManager(
-        proxy, proxy_headers=make_headers(proxy_basic_auth=user) if user else None, **options
-    )
+        return PoolManager(**options).connection_from_url(url)
+    user, password = get_auth_from_url(proxy)
+    headers = make_headers(proxy_basic_auth=f"{user}:{password}") if user else None
+    return ProxyManager(proxy, proxy_headers=headers, **options).connection_from_url(url)

@@ -507,7 +507,8 @@ def _imageshards(dataset: Dataset, *arguments: str) -> dict[str, Any]:
     if dataset.image:
         pod = _pod(dataset, arguments[0], list(arguments))
         # Airflow warns of the method `execute` inside another task, or refuses it.
-        return pod.execute_sync(get_current_context())
+        returned: dict[str, Any] = pod.execute_sync(get_current_context())
+        return returned
     hook = SubprocessHook()
     try:
         done = hook.run_command([dataset.python, "-m", _MODULE, *arguments, "--json"])

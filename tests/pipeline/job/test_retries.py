@@ -58,11 +58,22 @@ def test_images_are_read_once_if_too_many_are_rejected(tmp_path: Path, rows: lis
         (tmp_path / "m.jsonl").write_text("\n".join(rows))
         web = {"web_retries": 0, "allow_private_hosts": True, "labels": "none"}
         first = attempt(spec_of(tmp_path, "job1", **web))
-        assert "1 of 6 images (16.7%) were rejected" in first
+        assert "1 of 6 images (16.7%) was rejected" in first
         assert attempt(spec_of(tmp_path, "job1", **web)) == first
         assert server.requests == {"/good.jpg": 1, "/busy.jpg": 1}
         server.pages["/busy.jpg"] = image_bytes(2)
         assert attempt(spec_of(tmp_path, "job2", **web)) == ""
+
+
+def test_two_images_with_one_name_fail_all_attempts(tmp_path: Path):
+    inputs = tuple(str(tmp_path / name) for name in ("a", "b"))
+    for folder in inputs:
+        write_images(Path(folder), 1, 1)
+    first = attempt(spec_of(tmp_path, "job1", input=inputs))
+    assert "two images have the name 'class00/0000.jpg'" in first
+    (tmp_path / "b/class00/0000.jpg").rename(tmp_path / "b/class00/other.jpg")
+    assert attempt(spec_of(tmp_path, "job1", input=inputs)) == first
+    assert attempt(spec_of(tmp_path, "job2", input=inputs)) == ""
 
 
 def test_labels_that_cannot_be_numbered_fail_all_attempts(tmp_path: Path, rows: list[str]):

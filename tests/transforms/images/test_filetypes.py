@@ -40,7 +40,7 @@ def archive(kind: str) -> bytes:
         (Path(sys.executable).read_bytes(), "an ELF program"),
         (archive("tar"), "a tar archive"),
         (archive("zip"), "a zip archive"),
-        (gzip.compress(b"a"), "a gzip file"),
+        (gzip.compress(b"a", mtime=0), "a gzip file"),
         (bytes(100), "a file of zero bytes"),
         (b"\0\1\2\3\xff\xfe", "a file of an unknown type"),
     ],
