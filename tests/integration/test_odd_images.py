@@ -28,6 +28,9 @@ def test_odd_images_become_the_same_data_set_twice(
             "--workers=2", f"--check={check}", f"--convert={convert}",
             f"--multi_frame={multi_frame}",
         )  # fmt: skip
+        if convert in ("jpeg", "png") and multi_frame == "all":  # GIFs cannot be kept and rewritten
+            assert (done.returncode, "--multi_frame" in done.stderr) == (2, True)
+            return
         assert done.returncode == 0, done.stderr
     out = tmp_path / "one"
     assert contents(out) == contents(tmp_path / "two")
