@@ -39,7 +39,7 @@ lowest: .lowest/made
 	    tests/pipeline/test_golden.py \
 	    tests/integration/test_gcs.py::test_a_build_reads_from_a_bucket_and_writes_to_it \
 	    tests/integration/test_gcs.py::test_an_object_that_is_replaced_after_the_listing_is_not_read \
-	    --numprocesses logical --maxprocesses 8 --dist worksteal
+	    --numprocesses logical --maxprocesses 8 --dist worksteal -m 'not slow'
 
 # PyTorch has a virtual environment of its own, of 5 GB, which also sees the project's packages.
 SITE := import sysconfig; print(sysconfig.get_path("purelib"))
