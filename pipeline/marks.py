@@ -5,6 +5,7 @@ its mark says so. Both change the same file, metadata/published.json, and only i
 they have read it (`storage.replace`). So a pointer never names a version that is being deleted, on
 Cloud Storage and on local filesystems that support locks.
 
+    {}                                                                   no publish was completed
     {"fingerprint": ..., "build": ..., "name": ..., "pointers": [...]}   it is published
     {..., "publishing": {TOKEN: [POINTER, SECONDS]}}                     a pointer may name it soon
     {..., "deleting": TOKEN}                                             it is being deleted
@@ -153,9 +154,6 @@ def _change(layout: Layout, edit: Callable[[Mark], Mark]) -> Mark:
             after = edit(before)
             if after == before:
                 return before
-            if not after:
-                storage.delete([uri])
-                return {}
             if storage.replace(uri, to_json(after), layout.metadata, stamp):
                 return after
         # Another publisher has replaced it, or this one has, and the response was lost.

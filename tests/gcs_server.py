@@ -518,7 +518,10 @@ class _Handler(emulator.RequestHandler):
             self._say(404, {"error": {"code": 404, "message": f"No such object: {bucket}/{name}"}})
             return True
         if method == "DELETE":
-            return False
+            if first("ifGenerationMatch", resource["generation"]) == resource["generation"]:
+                return False
+            self._say(412, {"error": {"code": 412, "message": "conditionNotMet"}})
+            return True
         if found[2] or first("alt") == "media" or path.startswith("/download/"):
             self._media(resource, self.storage.get_file(bucket, name))
         else:

@@ -323,3 +323,32 @@ def test_on_the_local_disk_no_pointer_names_a_deleted_version(
         for pointer in POINTERS:
             version = json.loads(Path(base, pointer).read_text())["uri"]
             assert Path(version, "dataset_info.json").exists(), f"{pointer} names {version}"
+
+
+def test_a_publisher_that_gives_up_never_deletes_the_mark_of_another_one():
+    base, wrong = "mem://bucket", Action(VERSIONS, "other/foreign", False, 0)
+    for before in range(30):
+        store = SteppedStore()
+        storage.STORES["mem"] = store
+        try:
+            make_versions(base, store.write)
+            store.write(f"{base}/y/dataset_info.json", b"{}")
+            foreign = {"uri": f"{base}/y", "version": "y", "name": "y"}
+            store.write(f"{base}/other/foreign", json.dumps(foreign).encode())
+            left = iter(range(before))
+
+            def choose(waiting: list[int], left: Iterator[int] = left) -> int:
+                return min(waiting) if next(left, None) is not None else max(waiting)
+
+            store.steps = Steps(choose, lambda: None)
+            right = Action(VERSIONS, "sets/latest", False, 0)
+            actions = [wrong, right]
+            (error,) = store.steps.run(
+                [lambda action=action: action.run(base) for action in actions]
+            )
+            assert "is the pointer of the data set 'y'" in str(error)
+            mark = json.loads(store.files[f"{base}/sets/v{VERSIONS}/metadata/published.json"][0])
+            assert mark["pointers"] == ["latest"], f"after {before} requests"
+            assert "publishing" not in mark
+        finally:
+            del storage.STORES["mem"]

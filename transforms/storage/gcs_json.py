@@ -153,7 +153,11 @@ def _size(metadata: Mapping[str, str]) -> int:
 def delete(uri: str) -> None:
     """Deletes an object, if it exists."""
     with suppress(FileNotFoundError):
-        request("DELETE", uri, "delete", lambda response: None)
+        request("DELETE", uri, "delete", _nothing)
+
+
+def _nothing(response: Any) -> None:
+    """Takes nothing from a response."""
 
 
 def _list(bucket: str, fields: str, most: int = 0, **params: str) -> list[dict[str, Any]]:
@@ -264,7 +268,10 @@ def _is_as_sent(uri: str, written: Mapping[str, str], size: int, crc32c: int) ->
     """Returns whether a written object has this size and CRC-32C; if not, deletes it."""
     if _size(written) == size and _crc32c(written) in (None, crc32c):
         return True
-    delete(uri)
+    # Another writer may have replaced it in the meantime.
+    condition = {"ifGenerationMatch": written["generation"]}
+    with suppress(FileNotFoundError):
+        request("DELETE", uri, "delete", _nothing, accept=_PRECONDITION_FAILED, params=condition)
     return False
 
 
