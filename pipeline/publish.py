@@ -136,7 +136,9 @@ def publish(
         try:
             latest = _update(pointer, document, rollback)
         except BaseException:
-            reservation.release()
+            # If its response was lost, the pointer may have been written: keep the reservation.
+            if not _may_name(pointer, layout):
+                reservation.release()
             raise
         reservation.publish(
             {
@@ -257,6 +259,14 @@ def _read_pointer(uri: str) -> tuple[dict[str, Any] | None, int]:
     if not isinstance(document, dict) or not {"uri", "version"} <= document.keys():
         raise BuildError(f"{uri}: not a pointer file of imageshards: set another --pointer")
     return document, stamp
+
+
+def _may_name(pointer: str, layout: Layout) -> bool:
+    """Returns whether a pointer names a version, or cannot be read."""
+    try:
+        return (read_json(pointer) or {}).get("uri") == layout.root
+    except (BuildError, OSError):
+        return True
 
 
 def _family(name: str, version: str) -> str:
