@@ -245,6 +245,7 @@ class GcsServer:
       reads_at_a_time: further reads are refused with the status 429; 0: none are refused.
       refused: number of reads that were refused so.
       requester_pays: the project that must pay for each request; empty: the owner pays.
+      managed_key: lists report no CRC-32C, as for objects under a customer-managed key.
       token: the one access token that is accepted; empty: none is required.
       short_pages: pages of lists have fewer objects than requested, some have none.
       sorted_of: bucket and number of objects for which `sorted_names` is valid.
@@ -263,6 +264,7 @@ class GcsServer:
     now: int = 0
     uploaded: dict[str, dict[str, Any]] = field(default_factory=dict)
     requester_pays: str = ""
+    managed_key: bool = False
     token: str = ""
     short_pages: bool = False
     taken_bytes: int = 0
@@ -625,7 +627,8 @@ class _Handler(emulator.RequestHandler):
             if found:
                 prefixes.append(entry)
             else:
-                wanted = ("name", "size", "generation", "updated", "bucket", "md5Hash", "crc32c")
+                wanted = ["name", "size", "generation", "updated", "bucket"]
+                wanted += [] if self.gcs.managed_key else ["md5Hash", "crc32c"]
                 found = there[name]
                 items.append({key: found[key] for key in wanted if key in found})
         self._say(200, {"items": items, "prefixes": prefixes})

@@ -163,6 +163,17 @@ def stats(uris: Sequence[str]) -> list[tuple[int, int]]:
         return list(threads.map(stat, uris))
 
 
+def crc32cs(uris: Sequence[str]) -> list[int | None]:
+    """Returns the CRC-32C of each file, with concurrent requests.
+
+    It is None if the store would have to read the file for it.
+    """
+    if all(map(is_local, uris)):
+        return [None] * len(uris)
+    with ThreadPoolExecutor(_CONCURRENT_REQUESTS, "imageshards-crc32c") as threads:
+        return list(threads.map(lambda uri: _store(uri).crc32c(uri), uris))
+
+
 def exists(uri: str) -> bool:
     """Returns whether a file (or, locally, a folder) exists."""
     return _store(uri).exists(uri)

@@ -35,7 +35,7 @@ from imageshards.transforms.storage.retry import (
 if TYPE_CHECKING:
     from google.auth.transport.requests import AuthorizedSession
 
-__all__ = ["delete", "get", "list_folder", "list_prefix", "open_upload", "put", "stat"]
+__all__ = ["crc32c", "delete", "get", "list_folder", "list_prefix", "open_upload", "put", "stat"]
 """The requests that `ObjectStore` requires of a service; `gcs_read` makes `get` and `stat`."""
 
 T = TypeVar("T")
@@ -209,6 +209,14 @@ def list_folder(bucket: str, prefix: str) -> list[Entry]:
         for item in items
         if item["name"] != prefix
     ]
+
+
+def crc32c(uri: str) -> int | None:
+    """Returns the CRC-32C of an object, which lists do not always report; None without it."""
+    try:
+        return _crc32c(request("GET", uri, "read", _json, params={"fields": "crc32c"}))
+    except FileNotFoundError:
+        return None
 
 
 def _crc32c(metadata: Mapping[str, str]) -> int | None:
