@@ -217,11 +217,12 @@ def renew(headers: dict[str, str]) -> bool:
     found = credentials()
     if are_anonymous(found):
         return False
-    before = headers["authorization"]
+    before = headers.get("authorization")  # none, if the credentials were found in the meantime
     with _refreshing:
         # Many threads are refused at the same time, and the first one renews the token.
-        found.apply(headers)  # type: ignore[no-untyped-call]
-        if headers["authorization"] == before:
+        if found.valid:
+            found.apply(headers)  # type: ignore[no-untyped-call]
+        if headers.get("authorization") == before:
             _refresh(found)
             found.apply(headers)  # type: ignore[no-untyped-call]
     return True

@@ -6,6 +6,7 @@ import pickle
 import re
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import gcs_server
 import pytest
@@ -302,6 +303,21 @@ def test_many_threads_with_a_refused_token_renew_it_once(server: GcsServer, rene
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(lambda _: read(), range(32)))
     assert renewed.refreshed == 2
+
+
+def test_credentials_that_are_found_after_a_request_without_a_token_are_used(
+    server: GcsServer, renewed: Renewed, monkeypatch: pytest.MonkeyPatch
+):
+    accounts = iter([AnonymousCredentials(), renewed])  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(gcs_auth, "_find_account", lambda: next(accounts))
+
+    def after_the_search(handler: Any, head: bytes, body: bytes) -> None:
+        monkeypatch.setattr(gcs_auth, "_found", None)
+        refused(401, "Anonymous caller")(handler, head, body)
+
+    with server.failing(Fault(after_the_search, times=1)):
+        read()
+    assert renewed.refreshed == 1
 
 
 def test_a_token_that_is_refused_again_is_one_line(server: GcsServer, renewed: Renewed):
