@@ -76,7 +76,10 @@ def bill(project: str) -> None:
 def headers() -> dict[str, str]:
     """Returns the headers that all requests have."""
     project = billing_project()
-    return {"x-goog-user-project": project} if project else {}
+    # The service refuses a project in a request without a token, which can read what is public.
+    if not project or (are_anonymous(credentials()) and not emulator()):
+        return {}
+    return {"x-goog-user-project": project}
 
 
 def host() -> str:
@@ -261,8 +264,10 @@ def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
             f"{uri}: no access token for the Google Cloud credentials: "
             f"{failure}; {_LOGIN} renews them"
         )
-    if "requester pays" in message.lower() and not billing_project():
+    if "requester pays" in message.lower():
         advice = "specify --billing_project, the project that pays for the requests"
+        if billing_project():
+            advice = f"run {_LOGIN}: a project pays only for requests with credentials"
         return Refused(f"{cannot(uri, action)}: {message}; {advice}")
     account, permission = missing_permission(message)
     if failure.status not in (401, 403) or (message and not permission):

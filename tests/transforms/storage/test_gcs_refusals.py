@@ -194,6 +194,23 @@ def test_the_project_of_the_option_replaces_that_of_the_credentials(
     assert gcs_auth.credentials().quota_project_id == "mine"  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("do", [read, stat, list_])
+@pytest.mark.parametrize("name", ["GOOGLE_CLOUD_QUOTA_PROJECT", "IMAGESHARDS_BILLING_PROJECT"])
+def test_what_is_public_is_read_without_credentials_though_a_project_is_set(
+    server: GcsServer, do: Do, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    server.refuses_anonymous_payers = True
+    monkeypatch.setenv(name, "payer")
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    monkeypatch.setattr(gcs_auth, "endpoint", lambda: server.url)
+    monkeypatch.setattr(gcs_auth, "_find_account", lambda: AnonymousCredentials())  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(gcs_auth, "_found", None)
+    do()
+    server.requester_pays = "payer"
+    with pytest.raises(storage.StoreError, match="login': a project pays only for requests with"):
+        do()
+
+
 def test_the_output_of_a_build_requires_the_role_that_writes(
     server: GcsServer, capsys: pytest.CaptureFixture[str]
 ):
