@@ -6,6 +6,7 @@ import pickle
 import re
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import gcs_server
@@ -263,6 +264,21 @@ def test_requests_go_to_the_universe_of_the_credentials(
     monkeypatch.setattr(retry, "POLICY", RetryPolicy(offline=0.1, total=0.1, first_wait=0.01))
     with pytest.raises(storage.StoreError, match=r"storage\.example\.invalid"):
         do()
+
+
+def test_the_name_of_a_bucket_is_never_a_query(server: GcsServer):
+    for do in (storage.read, storage.stat):
+        with suppress(storage.ReadError, storage.StoreError):
+            do("gs://bucket?prefix=x/a")  # type: ignore[operator]
+    assert server.matching("prefix=") == 0
+    assert server.matching("bucket%3Fprefix%3Dx") == 2
+
+
+def test_the_name_of_an_emulator_without_an_address_is_reported(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://emulator.invalid:1")
+    monkeypatch.setattr(retry, "POLICY", RetryPolicy(offline=0.1, total=0.1, first_wait=0.01))
+    with pytest.raises(storage.StoreError, match=r"no address of emulator\.invalid: "):
+        read()
 
 
 @pytest.mark.parametrize("do", EVERY)
