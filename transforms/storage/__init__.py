@@ -279,13 +279,19 @@ def folder_problem(folder: str) -> str:
 def bill(project: str) -> None:
     """Sets the project that pays for the requests of this process to Google Cloud Storage.
 
-    Buckets with Requester Pays require it. Child processes inherit it, because it is the value of
-    the environment variable IMAGESHARDS_BILLING_PROJECT.
+    Buckets with Requester Pays require it. It is the value of the environment variable
+    IMAGESHARDS_BILLING_PROJECT, which child processes inherit, but not those that a server has
+    forked that was started earlier: they call this function too.
 
     Args:
       project: the ID of the project; empty: the value before the last call, if there is one.
     """
     gcs_auth.bill(project)
+
+
+def billing_project() -> str:
+    """Returns the project that pays for requests; empty: the owner of the bucket pays."""
+    return gcs_auth.billing_project()
 
 
 def close() -> None:
