@@ -93,22 +93,22 @@ class Reservation:
         return {**rest, "publishing": live} if live else rest
 
 
-def condemn(layout: Layout) -> str:
+def mark_for_deletion(layout: Layout) -> str:
     """Marks a version as being deleted, unless a pointer names it or may name it soon.
 
     Returns:
-      A token for `bury`; empty if the version must be kept.
+      A token for `delete_mark`; empty if the version must be kept.
     """
     token = uuid.uuid4().hex
 
-    def condemned(mark: Mark) -> Mark:
+    def marked(mark: Mark) -> Mark:
         is_needed = not mark or _live(mark) or _is_named(layout, mark)
         return mark if is_needed else {**mark, "deleting": token}
 
-    return token if _change(layout, condemned).get("deleting") == token else ""
+    return token if _change(layout, marked).get("deleting") == token else ""
 
 
-def bury(layout: Layout, token: str) -> bool:
+def delete_mark(layout: Layout, token: str) -> bool:
     """Deletes the mark of a deleted version; returns False if another publish deletes it too."""
     mine = read_mark(layout).get("deleting") == token
     if mine:

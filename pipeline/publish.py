@@ -29,10 +29,10 @@ from imageshards.pipeline.marks import (
     TRIES,
     Mark,
     Reservation,
-    bury,
     check_complete,
-    condemn,
+    delete_mark,
     locked,
+    mark_for_deletion,
     read_mark,
 )
 from imageshards.transforms import storage
@@ -320,11 +320,11 @@ def _delete_old(mine: Layout, name: str, latest: str, pointer: str, keep: int) -
         elif mark.get("deleting") and not storage.exists(layout.dataset_info):
             obsolete.append(layout)  # with a dataset_info.json, it has been built again
     for layout in [*old[: max(len(old) - keep + 1, 0)], *obsolete]:
-        if layout == mine or not (token := condemn(layout)):
+        if layout == mine or not (token := mark_for_deletion(layout)):
             continue
         clear(layout)
         # The mark is deleted last, so that an interrupted deletion is resumed.
-        if bury(layout, token) and storage.is_local(base):
+        if delete_mark(layout, token) and storage.is_local(base):
             for folder in (layout.index_folder, layout.state, layout.metadata, layout.root):
                 with suppress(OSError):  # not empty
                     os.rmdir(folder)
