@@ -5,6 +5,7 @@ its mark says so. Both change the same file, metadata/published.json, and only i
 they have read it (`storage.replace`). So a pointer never names a version that is being deleted, on
 Cloud Storage and on local filesystems that support locks.
 
+    {}                                                                   no publish was completed
     {"fingerprint": ..., "build": ..., "name": ..., "pointers": [...]}   it is published
     {..., "publishing": {TOKEN: [POINTER, SECONDS]}}                     a pointer may name it soon
     {..., "deleting": TOKEN}                                             it is being deleted
@@ -92,22 +93,22 @@ class Reservation:
         return {**rest, "publishing": live} if live else rest
 
 
-def condemn(layout: Layout) -> str:
+def mark_for_deletion(layout: Layout) -> str:
     """Marks a version as being deleted, unless a pointer names it or may name it soon.
 
     Returns:
-      A token for `bury`; empty if the version must be kept.
+      A token for `delete_mark`; empty if the version must be kept.
     """
     token = uuid.uuid4().hex
 
-    def condemned(mark: Mark) -> Mark:
+    def marked(mark: Mark) -> Mark:
         is_needed = not mark or _live(mark) or _is_named(layout, mark)
         return mark if is_needed else {**mark, "deleting": token}
 
-    return token if _change(layout, condemned).get("deleting") == token else ""
+    return token if _change(layout, marked).get("deleting") == token else ""
 
 
-def bury(layout: Layout, token: str) -> bool:
+def delete_mark(layout: Layout, token: str) -> bool:
     """Deletes the mark of a deleted version; returns False if another publish deletes it too."""
     mine = read_mark(layout).get("deleting") == token
     if mine:
@@ -153,9 +154,6 @@ def _change(layout: Layout, edit: Callable[[Mark], Mark]) -> Mark:
             after = edit(before)
             if after == before:
                 return before
-            if not after:
-                storage.delete([uri])
-                return {}
             if storage.replace(uri, to_json(after), layout.metadata, stamp):
                 return after
         # Another publisher has replaced it, or this one has, and the response was lost.

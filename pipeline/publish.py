@@ -29,10 +29,10 @@ from imageshards.pipeline.marks import (
     TRIES,
     Mark,
     Reservation,
-    bury,
     check_complete,
-    condemn,
+    delete_mark,
     locked,
+    mark_for_deletion,
     read_mark,
 )
 from imageshards.transforms import storage
@@ -136,7 +136,9 @@ def publish(
         try:
             latest = _update(pointer, document, rollback)
         except BaseException:
-            reservation.release()
+            # If its response was lost, the pointer may have been written: keep the reservation.
+            if not _may_name(pointer, layout):
+                reservation.release()
             raise
         reservation.publish(
             {
@@ -259,6 +261,14 @@ def _read_pointer(uri: str) -> tuple[dict[str, Any] | None, int]:
     return document, stamp
 
 
+def _may_name(pointer: str, layout: Layout) -> bool:
+    """Returns whether a pointer names a version, or cannot be read."""
+    try:
+        return (read_json(pointer) or {}).get("uri") == layout.root
+    except (BuildError, OSError):
+        return True
+
+
 def _family(name: str, version: str) -> str:
     """Returns a name that all versions of a data set share: digits in folder names are masked."""
     return re.sub(r"\d+", "#", name) if name == default_name(version) else name
@@ -310,11 +320,11 @@ def _delete_old(mine: Layout, name: str, latest: str, pointer: str, keep: int) -
         elif mark.get("deleting") and not storage.exists(layout.dataset_info):
             obsolete.append(layout)  # with a dataset_info.json, it has been built again
     for layout in [*old[: max(len(old) - keep + 1, 0)], *obsolete]:
-        if layout == mine or not (token := condemn(layout)):
+        if layout == mine or not (token := mark_for_deletion(layout)):
             continue
         clear(layout)
         # The mark is deleted last, so that an interrupted deletion is resumed.
-        if bury(layout, token) and storage.is_local(base):
+        if delete_mark(layout, token) and storage.is_local(base):
             for folder in (layout.index_folder, layout.state, layout.metadata, layout.root):
                 with suppress(OSError):  # not empty
                     os.rmdir(folder)

@@ -76,11 +76,18 @@ def check_files(layout: Layout, shards: Sequence[ShardReport]) -> None:
             f"{storage.join(layout.root, others[0])}: another build wrote here at the same time: "
             "run one at a time, and set --overwrite"
         )
+    # Lists of Cloud Storage have no checksums of objects under a customer-managed key.
+    unknown = [name for name in names & entries.keys() if entries[name].crc32c is None]
+    found = storage.crc32cs([storage.join(layout.root, name) for name in unknown])
+    checksums = dict(zip(unknown, found, strict=True))
     for report in shards:
         uri = layout.shard(report.shard)
-        entry = entries.get(uri.rpartition("/")[2])
+        name = uri.rpartition("/")[2]
+        entry = entries.get(name)
         if report.records and (
-            entry is None or entry.size != report.bytes or entry.crc32c not in (None, report.crc32c)
+            entry is None
+            or entry.size != report.bytes
+            or checksums.get(name, entry.crc32c) not in (None, report.crc32c)
         ):
             storage.delete([layout.shard_state(report.shard)])
             raise BuildError(

@@ -245,6 +245,8 @@ class GcsServer:
       reads_at_a_time: further reads are refused with the status 429; 0: none are refused.
       refused: number of reads that were refused so.
       requester_pays: the project that must pay for each request; empty: the owner pays.
+      refuses_anonymous_payers: a project is refused in a request without an access token.
+      managed_key: lists report no CRC-32C, as for objects under a customer-managed key.
       token: the one access token that is accepted; empty: none is required.
       short_pages: pages of lists have fewer objects than requested, some have none.
       sorted_of: bucket and number of objects for which `sorted_names` is valid.
@@ -263,6 +265,8 @@ class GcsServer:
     now: int = 0
     uploaded: dict[str, dict[str, Any]] = field(default_factory=dict)
     requester_pays: str = ""
+    refuses_anonymous_payers: bool = False
+    managed_key: bool = False
     token: str = ""
     short_pages: bool = False
     taken_bytes: int = 0
@@ -438,6 +442,8 @@ class _Handler(emulator.RequestHandler):
         if gcs.token and self.headers.get("Authorization") != f"Bearer {gcs.token}":
             return refused(401, "Invalid Credentials", "authError")
         project = self.headers.get("x-goog-user-project")
+        if gcs.refuses_anonymous_payers and project and "Authorization" not in self.headers:
+            return refused(401, "Anonymous caller cannot use a project.", "authError")
         if gcs.requester_pays and not project:
             text = "Bucket is requester pays bucket but no user project provided."
             return refused(400, text, "required")
@@ -518,7 +524,10 @@ class _Handler(emulator.RequestHandler):
             self._say(404, {"error": {"code": 404, "message": f"No such object: {bucket}/{name}"}})
             return True
         if method == "DELETE":
-            return False
+            if first("ifGenerationMatch", resource["generation"]) == resource["generation"]:
+                return False
+            self._say(412, {"error": {"code": 412, "message": "conditionNotMet"}})
+            return True
         if found[2] or first("alt") == "media" or path.startswith("/download/"):
             self._media(resource, self.storage.get_file(bucket, name))
         else:
@@ -622,7 +631,8 @@ class _Handler(emulator.RequestHandler):
             if found:
                 prefixes.append(entry)
             else:
-                wanted = ("name", "size", "generation", "updated", "bucket", "md5Hash", "crc32c")
+                wanted = ["name", "size", "generation", "updated", "bucket"]
+                wanted += [] if self.gcs.managed_key else ["md5Hash", "crc32c"]
                 found = there[name]
                 items.append({key: found[key] for key in wanted if key in found})
         self._say(200, {"items": items, "prefixes": prefixes})

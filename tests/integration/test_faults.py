@@ -262,9 +262,14 @@ def test_a_read_only_output_is_one_line(small_disk: Path, tmp_path: Path):
     assert imageshards(*options, "--output", small_disk / "out").returncode == 0
 
 
+@pytest.mark.parametrize("managed_key", [False, True])
 def test_a_build_whose_shard_was_replaced_is_not_complete(
-    server: GcsServer, whole: dict[str, bytes]
+    server: GcsServer,
+    whole: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    managed_key: bool,
 ):
+    monkeypatch.setattr(server, "managed_key", managed_key)
     shard = "out/train-00001-of-00003.tfrecord"
 
     def late(handler: object, head: bytes, body: bytes) -> None:

@@ -323,3 +323,64 @@ def test_on_the_local_disk_no_pointer_names_a_deleted_version(
         for pointer in POINTERS:
             version = json.loads(Path(base, pointer).read_text())["uri"]
             assert Path(version, "dataset_info.json").exists(), f"{pointer} names {version}"
+
+
+def test_a_publisher_that_gives_up_never_deletes_the_mark_of_another_one():
+    base, wrong = "mem://bucket", Action(VERSIONS, "other/foreign", False, 0)
+    for before in range(30):
+        store = SteppedStore()
+        storage.STORES["mem"] = store
+        try:
+            make_versions(base, store.write)
+            store.write(f"{base}/y/dataset_info.json", b"{}")
+            foreign = {"uri": f"{base}/y", "version": "y", "name": "y"}
+            store.write(f"{base}/other/foreign", json.dumps(foreign).encode())
+            left = iter(range(before))
+
+            def choose(waiting: list[int], left: Iterator[int] = left) -> int:
+                return min(waiting) if next(left, None) is not None else max(waiting)
+
+            store.steps = Steps(choose, lambda: None)
+            right = Action(VERSIONS, "sets/latest", False, 0)
+            actions = [wrong, right]
+            (error,) = store.steps.run(
+                [lambda action=action: action.run(base) for action in actions]
+            )
+            assert "is the pointer of the data set 'y'" in str(error)
+            mark = json.loads(store.files[f"{base}/sets/v{VERSIONS}/metadata/published.json"][0])
+            assert mark["pointers"] == ["latest"], f"after {before} requests"
+            assert "publishing" not in mark
+        finally:
+            del storage.STORES["mem"]
+
+
+class LosesResponse(SteppedStore):
+    """An object store that writes a file, and whose response is lost."""
+
+    lost = ""
+
+    def replace(self, uri: str, data: bytes, scratch: str, stamp: int, /) -> bool:
+        done = super().replace(uri, data, scratch, stamp)
+        if uri == self.lost:
+            raise storage.StoreError(f"{uri}: cannot be written: no response")
+        return done
+
+
+def test_a_pointer_that_was_written_though_its_response_was_lost_keeps_its_version():
+    store, base = LosesResponse(), "mem://bucket"
+    storage.STORES["mem"] = store
+    try:
+        make_versions(base, store.write)
+        for number in range(1, VERSIONS):
+            store.delete(f"{base}/sets/v{number}/metadata/published.json")
+            Action(number, "sets/latest", False, 0).run(base)
+        store.delete(f"{base}/other/stable")
+        store.lost = f"{base}/other/stable"
+        with pytest.raises(storage.StoreError, match="no response"):
+            Action(1, "other/stable", False, 0).run(base)
+        CLEANS_UP.run(base)
+        named = json.loads(store.files[f"{base}/other/stable"][0])["uri"]
+        assert f"{named}/dataset_info.json" in store.files
+        assert f"{base}/sets/v2/dataset_info.json" not in store.files
+    finally:
+        del storage.STORES["mem"]

@@ -67,12 +67,12 @@ def describe(data: bytes) -> str:
     return "a file of an unknown type"
 
 
-_CONTENT = re.compile(r"""\bb(['"])(?:\\.|(?!\1).)*\1|(?<=header: ).*""")
-"""What Pillow and Python quote of a file in their errors: bytes, and words of a header."""
+_CONTENT = re.compile(r"""(?<=: ).*|(?:\bb|(?<!\w))(['"])(?:\\.|(?!\1).)*\1""")
+"""What Pillow and Python may quote of a file in their errors."""
 
 
 def without_content(reason: str) -> str:
-    """Returns a decoder's error without the bytes of the file that it quotes; "" if none is left.
+    """Returns a decoder's error without what it may quote of the file; "" if nothing is left.
 
     >>> without_content("invalid literal for int() with base 10: b'hunter2'")
     'invalid literal for int() with base 10: ...'

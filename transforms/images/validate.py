@@ -257,8 +257,8 @@ def image_errors(image_format: str) -> Iterator[None]:
     except Exception as error:
         # Corrupt files make decoders raise struct.error, KeyError, zlib.error, AssertionError, ...
         reason = _ADDRESS.sub("", " ".join(str(error).split()))
-        reason = without_content(reason) or type(error).__name__
         kind = "Truncated" if "truncated" in reason.lower() else "Corrupt"
+        reason = without_content(reason) or type(error).__name__
         if reason.startswith(_UNSUPPORTED_REASONS):
             kind = "Unsupported"
         raise ImageError(kind, f"{image_format}: {reason}") from error

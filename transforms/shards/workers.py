@@ -29,7 +29,7 @@ from imageshards.transforms.references.batch import use_system_allocator
 from imageshards.transforms.shards.read_ahead import ReadAhead
 from imageshards.transforms.shards.state import ShardResult
 from imageshards.transforms.shards.write import ShardJob, write_shard
-from imageshards.transforms.storage import gcs_auth, web
+from imageshards.transforms.storage import web
 
 _LOG = logging.getLogger(__name__)
 REMOTE_READS_IN_FLIGHT = 32
@@ -141,7 +141,7 @@ class WorkerPool:
             processes,
             _context(),
             initializer=_begin,
-            initargs=(processes, ends, gcs_auth.billing_project()),
+            initargs=(processes, ends, storage.billing_project()),
         )
         self._pending: deque[Future[ShardResult]] = deque()
 

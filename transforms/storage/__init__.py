@@ -163,6 +163,17 @@ def stats(uris: Sequence[str]) -> list[tuple[int, int]]:
         return list(threads.map(stat, uris))
 
 
+def crc32cs(uris: Sequence[str]) -> list[int | None]:
+    """Returns the CRC-32C of each file, with concurrent requests.
+
+    It is None if the store would have to read the file for it.
+    """
+    if all(map(is_local, uris)):
+        return [None] * len(uris)
+    with ThreadPoolExecutor(_CONCURRENT_REQUESTS, "imageshards-crc32c") as threads:
+        return list(threads.map(lambda uri: _store(uri).crc32c(uri), uris))
+
+
 def exists(uri: str) -> bool:
     """Returns whether a file (or, locally, a folder) exists."""
     return _store(uri).exists(uri)
@@ -268,13 +279,19 @@ def folder_problem(folder: str) -> str:
 def bill(project: str) -> None:
     """Sets the project that pays for the requests of this process to Google Cloud Storage.
 
-    Buckets with Requester Pays require it. Child processes inherit it, because it is the value of
-    the environment variable IMAGESHARDS_BILLING_PROJECT.
+    Buckets with Requester Pays require it. It is the value of the environment variable
+    IMAGESHARDS_BILLING_PROJECT, which child processes inherit, but not those that a server has
+    forked that was started earlier: they call this function too.
 
     Args:
       project: the ID of the project; empty: the value before the last call, if there is one.
     """
     gcs_auth.bill(project)
+
+
+def billing_project() -> str:
+    """Returns the project that pays for requests; empty: the owner of the bucket pays."""
+    return gcs_auth.billing_project()
 
 
 def close() -> None:

@@ -12,6 +12,11 @@ import socket
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 """Addresses by which hosts without IPv4 reach IPv4 servers: the last 32 bits (RFC 6052)."""
 
+_NOT_PUBLIC = tuple(
+    map(ipaddress.ip_network, ("192.0.0.0/24", "168.63.129.16/32", "64:ff9b:1::/48", "3fff::/20"))
+)
+"""Networks that not every version of Python knows; clouds have services in the first two."""
+
 
 def is_public(address: str) -> bool:
     """Returns whether an IP address is not private, loopback, link-local, multicast or reserved.
@@ -29,6 +34,8 @@ def is_public(address: str) -> bool:
             found = inner
         elif found.is_site_local:
             return False
+    if any(found in network for network in _NOT_PUBLIC):
+        return False
     return found.is_global and not (found.is_multicast or found.is_reserved)
 
 

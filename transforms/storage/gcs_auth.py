@@ -20,7 +20,7 @@ IMPERSONATE = "IMAGESHARDS_IMPERSONATE"
 BILLING_PROJECT = "IMAGESHARDS_BILLING_PROJECT"
 """Environment variable: the project that pays for requests."""
 _QUOTA_PROJECT = "GOOGLE_CLOUD_QUOTA_PROJECT"
-"""The variable with which all Google clients are told the same."""
+"""The variable that sets it for all Google clients."""
 _UNIVERSE = "GOOGLE_CLOUD_UNIVERSE_DOMAIN"
 _KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 _EMULATOR = "STORAGE_EMULATOR_HOST"
@@ -76,7 +76,10 @@ def bill(project: str) -> None:
 def headers() -> dict[str, str]:
     """Returns the headers that all requests have."""
     project = billing_project()
-    return {"x-goog-user-project": project} if project else {}
+    # The service refuses a project in a request without a token, which can read what is public.
+    if not project or (are_anonymous(credentials()) and not emulator()):
+        return {}
+    return {"x-goog-user-project": project}
 
 
 def host() -> str:
@@ -217,11 +220,12 @@ def renew(headers: dict[str, str]) -> bool:
     found = credentials()
     if are_anonymous(found):
         return False
-    before = headers["authorization"]
+    before = headers.get("authorization")  # none, if the credentials were found in the meantime
     with _refreshing:
         # Many threads are refused at the same time, and the first one renews the token.
-        found.apply(headers)  # type: ignore[no-untyped-call]
-        if headers["authorization"] == before:
+        if found.valid:
+            found.apply(headers)  # type: ignore[no-untyped-call]
+        if headers.get("authorization") == before:
             _refresh(found)
             found.apply(headers)  # type: ignore[no-untyped-call]
     return True
@@ -260,8 +264,10 @@ def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
             f"{uri}: no access token for the Google Cloud credentials: "
             f"{failure}; {_LOGIN} renews them"
         )
-    if "requester pays" in message.lower() and not billing_project():
+    if "requester pays" in message.lower():
         advice = "specify --billing_project, the project that pays for the requests"
+        if billing_project():
+            advice = f"run {_LOGIN}: a project pays only for requests with credentials"
         return Refused(f"{cannot(uri, action)}: {message}; {advice}")
     account, permission = missing_permission(message)
     if failure.status not in (401, 403) or (message and not permission):

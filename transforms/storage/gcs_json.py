@@ -35,7 +35,7 @@ from imageshards.transforms.storage.retry import (
 if TYPE_CHECKING:
     from google.auth.transport.requests import AuthorizedSession
 
-__all__ = ["delete", "get", "list_folder", "list_prefix", "open_upload", "put", "stat"]
+__all__ = ["crc32c", "delete", "get", "list_folder", "list_prefix", "open_upload", "put", "stat"]
 """The requests that `ObjectStore` requires of a service; `gcs_read` makes `get` and `stat`."""
 
 T = TypeVar("T")
@@ -153,7 +153,11 @@ def _size(metadata: Mapping[str, str]) -> int:
 def delete(uri: str) -> None:
     """Deletes an object, if it exists."""
     with suppress(FileNotFoundError):
-        request("DELETE", uri, "delete", lambda response: None)
+        request("DELETE", uri, "delete", _nothing)
+
+
+def _nothing(response: Any) -> None:
+    """Takes nothing from a response."""
 
 
 def _list(bucket: str, fields: str, most: int = 0, **params: str) -> list[dict[str, Any]]:
@@ -205,6 +209,14 @@ def list_folder(bucket: str, prefix: str) -> list[Entry]:
         for item in items
         if item["name"] != prefix
     ]
+
+
+def crc32c(uri: str) -> int | None:
+    """Returns the CRC-32C of an object, which lists do not always report; None without it."""
+    try:
+        return _crc32c(request("GET", uri, "read", _json, params={"fields": "crc32c"}))
+    except FileNotFoundError:
+        return None
 
 
 def _crc32c(metadata: Mapping[str, str]) -> int | None:
@@ -264,7 +276,10 @@ def _is_as_sent(uri: str, written: Mapping[str, str], size: int, crc32c: int) ->
     """Returns whether a written object has this size and CRC-32C; if not, deletes it."""
     if _size(written) == size and _crc32c(written) in (None, crc32c):
         return True
-    delete(uri)
+    # Another writer may have replaced it in the meantime.
+    condition = {"ifGenerationMatch": written["generation"]}
+    with suppress(FileNotFoundError):
+        request("DELETE", uri, "delete", _nothing, accept=_PRECONDITION_FAILED, params=condition)
     return False
 
 

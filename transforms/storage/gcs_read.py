@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import google_crc32c
 
@@ -66,7 +66,7 @@ def get(uri: str, stamp: int, span: tuple[int, int] | None, limit: int) -> Conte
 def stat(uri: str) -> tuple[int, int]:
     """Returns (bytes, generation) of an object, or `UNKNOWN`."""
     bucket, name = split(uri)
-    path = f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}?fields=size,generation"
+    path = f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}?fields=size,generation"
 
     def attempt() -> tuple[int, int]:
         with _request(path, {}) as response:
@@ -181,7 +181,8 @@ def _request(path: str, headers: dict[str, str]) -> Iterator[BaseHTTPResponse]:
                 raise _failure(response)
             yield response
         except exceptions.NameResolutionError as error:
-            reason = f"no address of {gcs_auth.host()}: {connection_error(error)}"
+            host = urlsplit(gcs_auth.endpoint()).hostname
+            reason = f"no address of {host}: {connection_error(error)}"
             raise Failure(reason, cause="offline") from error
         except exceptions.NewConnectionError as error:  # a subclass of TimeoutError
             raise Failure(connection_error(error)) from error
@@ -219,7 +220,7 @@ def _body(response: BaseHTTPResponse) -> bytes:
 
 def _path(uri: str) -> str:
     bucket, name = split(uri)
-    return f"/{bucket}/{quote(name, safe='')}"
+    return f"/{quote(bucket, safe='')}/{quote(name, safe='')}"
 
 
 @cache

@@ -89,6 +89,9 @@ class Api(Protocol):
     def stat(self, uri: str) -> tuple[int, int]:
         """Returns (bytes, stamp) of an object, or `UNKNOWN`."""
 
+    def crc32c(self, uri: str) -> int | None:
+        """Returns the CRC-32C of an object; None if there is no object, or it is not reported."""
+
     def list_prefix(self, bucket: str, prefix: str) -> Iterator[tuple[str, int, int]]:
         """Yields (name, bytes, stamp) of the objects with a prefix, in any order."""
 
@@ -187,6 +190,10 @@ class ObjectStore(Store):
         """Returns the objects directly below a prefix."""
         bucket, name = split(folder)
         return self._api.list_folder(bucket, name.rstrip("/") + "/" if name else "")
+
+    def crc32c(self, uri: str, /) -> int | None:
+        """Returns the CRC-32C of an object."""
+        return self._api.crc32c(uri)
 
     def delete(self, uri: str, /) -> None:
         """Deletes an object, if it exists."""

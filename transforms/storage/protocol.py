@@ -135,6 +135,10 @@ class Store(Protocol):
         """Returns whether a file (or, locally, a folder) exists."""
         return self.stat(uri) != UNKNOWN
 
+    def crc32c(self, uri: str, /) -> int | None:
+        """Returns the CRC-32C of a file; None if the store would have to read the file for it."""
+        return None
+
     def create(self, uri: str, data: bytes, scratch: str, /) -> bool:
         """Writes a small file unless it exists; of two concurrent calls, both may write."""
         return not self.exists(uri) and self.replace(uri, data, scratch, 0)

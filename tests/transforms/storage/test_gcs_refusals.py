@@ -6,6 +6,8 @@ import pickle
 import re
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
 
 import gcs_server
 import pytest
@@ -193,6 +195,23 @@ def test_the_project_of_the_option_replaces_that_of_the_credentials(
     assert gcs_auth.credentials().quota_project_id == "mine"  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("do", [read, stat, list_])
+@pytest.mark.parametrize("name", ["GOOGLE_CLOUD_QUOTA_PROJECT", "IMAGESHARDS_BILLING_PROJECT"])
+def test_what_is_public_is_read_without_credentials_though_a_project_is_set(
+    server: GcsServer, do: Do, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    server.refuses_anonymous_payers = True
+    monkeypatch.setenv(name, "payer")
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    monkeypatch.setattr(gcs_auth, "endpoint", lambda: server.url)
+    monkeypatch.setattr(gcs_auth, "_find_account", lambda: AnonymousCredentials())  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(gcs_auth, "_found", None)
+    do()
+    server.requester_pays = "payer"
+    with pytest.raises(storage.StoreError, match="login': a project pays only for requests with"):
+        do()
+
+
 def test_the_output_of_a_build_requires_the_role_that_writes(
     server: GcsServer, capsys: pytest.CaptureFixture[str]
 ):
@@ -245,6 +264,21 @@ def test_requests_go_to_the_universe_of_the_credentials(
     monkeypatch.setattr(retry, "POLICY", RetryPolicy(offline=0.1, total=0.1, first_wait=0.01))
     with pytest.raises(storage.StoreError, match=r"storage\.example\.invalid"):
         do()
+
+
+def test_the_name_of_a_bucket_is_never_a_query(server: GcsServer):
+    for do in (storage.read, storage.stat):
+        with suppress(storage.ReadError, storage.StoreError):
+            do("gs://bucket?prefix=x/a")  # type: ignore[operator]
+    assert server.matching("prefix=") == 0
+    assert server.matching("bucket%3Fprefix%3Dx") == 2
+
+
+def test_the_name_of_an_emulator_without_an_address_is_reported(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://emulator.invalid:1")
+    monkeypatch.setattr(retry, "POLICY", RetryPolicy(offline=0.1, total=0.1, first_wait=0.01))
+    with pytest.raises(storage.StoreError, match=r"no address of emulator\.invalid: "):
+        read()
 
 
 @pytest.mark.parametrize("do", EVERY)
@@ -302,6 +336,21 @@ def test_many_threads_with_a_refused_token_renew_it_once(server: GcsServer, rene
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(lambda _: read(), range(32)))
     assert renewed.refreshed == 2
+
+
+def test_credentials_that_are_found_after_a_request_without_a_token_are_used(
+    server: GcsServer, renewed: Renewed, monkeypatch: pytest.MonkeyPatch
+):
+    accounts = iter([AnonymousCredentials(), renewed])  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(gcs_auth, "_find_account", lambda: next(accounts))
+
+    def after_the_search(handler: Any, head: bytes, body: bytes) -> None:
+        monkeypatch.setattr(gcs_auth, "_found", None)
+        refused(401, "Anonymous caller")(handler, head, body)
+
+    with server.failing(Fault(after_the_search, times=1)):
+        read()
+    assert renewed.refreshed == 1
 
 
 def test_a_token_that_is_refused_again_is_one_line(server: GcsServer, renewed: Renewed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import gcs_server
 import pytest
@@ -11,11 +12,13 @@ from gcs_server import (
     GcsServer,
     Send,
     broken_json,
+    flipped,
     incomplete,
     refused,
     reset,
     short_body,
     status,
+    unchanged,
 )
 
 from imageshards.transforms import storage
@@ -156,3 +159,15 @@ def test_a_page_of_a_list_that_breaks_off_is_requested_again(server: GcsServer, 
 def test_an_upload_to_a_missing_bucket_says_so(server: GcsServer):
     with pytest.raises(storage.StoreError, match="gs://none: there is no such bucket"):
         write(uri="gs://none/a")
+
+
+def test_the_newer_object_of_another_writer_is_not_deleted_with_a_damaged_one(server: GcsServer):
+    def replaced(handler: Any, head: bytes, body: bytes) -> None:
+        """Sends the response after another writer has replaced the object."""
+        server.put("a", b"theirs")
+        unchanged(handler, head, body)
+
+    damaged = Fault(replaced, "POST .*media", before=False, receive=flipped, times=1)
+    with server.failing(damaged):
+        assert not storage.replace(URI, b"mine", "", 0)
+    assert server.get("a") == b"theirs"

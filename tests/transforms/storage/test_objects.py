@@ -35,6 +35,9 @@ class Api:
         found = self.found.get(split(uri)[1])
         return (found.size, found.stamp) if found else UNKNOWN
 
+    def crc32c(self, uri: str) -> int | None:
+        return None
+
     def list_prefix(self, bucket: str, prefix: str) -> Iterator[tuple[str, int, int]]:
         for name, found in self.found.items():
             if name.startswith(prefix):

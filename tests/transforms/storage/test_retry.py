@@ -79,6 +79,18 @@ print(before.refused, before.total, retry.POLICY.refused, retry.POLICY.total)
     assert done.stdout.split() == ["None", "120.0", "1800.0", "120.0"]
 
 
+def test_workers_on_this_machine_are_not_more_patient_than_their_command():
+    code = """
+import runpy
+from apache_beam.runners.worker import sdk_worker_main
+from imageshards.transforms.storage import retry
+sdk_worker_main.main = lambda arguments: print(retry.POLICY == retry.RetryPolicy())
+runpy.run_module("imageshards.launch.quiet_worker", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
 def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
     return StoreError(f"refused to {action}")
 
