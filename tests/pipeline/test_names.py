@@ -14,6 +14,13 @@ from helpers import build_json, contents, image_bytes, imageshards, names, rejec
 from imageshards.pipeline.job.failures import JobError
 from imageshards.pipeline.options.build_options import FORMAT_VERSION
 from imageshards.transforms.elements import UsageError
+from imageshards.transforms.inputs.kind import (
+    ListingOptions,
+    WorkUnit,
+    list_references,
+    roots_of,
+)
+from imageshards.transforms.inputs.sources import identify
 
 SAME = {"num_shards": "3", "splits": "train=0.7,test=0.3", "name": "x", "max_reject_fraction": 0.1}
 
@@ -168,6 +175,20 @@ def test_base_uri_names_what_is_below_it_and_nothing_else(
     build(photos, tmp_path / "a/more", num_shards="1", base_uri=f"{tmp_path}/a/")
     found = names(tmp_path / "out")
     assert {"more/class00/0000.jpg", "class00/0000.jpg"} < set(found)
+
+
+def names_among(source: Path | str, *others: Path | str) -> list[str]:
+    """The names of an input's images in a build of several inputs."""
+    inputs = [identify(str(one)) for one in (source, *others)]
+    roots = roots_of(inputs)
+    listed = [found.refs for found in list_references(WorkUnit(inputs[0]), ListingOptions())]
+    return [name for refs in listed for name in refs.with_roots(roots.lengths(refs)).names]
+
+
+def test_images_of_the_web_are_named_by_their_urls_whatever_else_is_an_input(photos: Path):
+    urls = ["https://e.org/a/1.jpg", "https://e.org/b/1.jpg"]
+    for url in urls:
+        assert names_among(url) == names_among(url, *urls) == names_among(url, photos) == [url]
 
 
 def test_labels_are_folders_also_of_an_input(build: Build, photos: Path, tmp_path: Path):

@@ -263,7 +263,8 @@ def roots_of(inputs: Iterable[InputKind], base: str = "") -> Roots:
     """
     sources = list(inputs)
     folders = frozenset(source.root for source in sources if not source.is_file)
-    return Roots(folders, frozenset(source.uri for source in sources if source.is_file), base)
+    files = frozenset(source.uri for source in sources if source.is_file and source.root)
+    return Roots(folders, files, base)
 
 
 def list_references(unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
