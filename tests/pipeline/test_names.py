@@ -191,6 +191,31 @@ def test_images_of_the_web_are_named_by_their_urls_whatever_else_is_an_input(pho
         assert names_among(url) == names_among(url, *urls) == names_among(url, photos) == [url]
 
 
+def test_a_manifest_beside_other_inputs_renames_none_of_their_images(photos: Path, tmp_path: Path):
+    shutil.copytree(photos, tmp_path / "photos")
+    with tarfile.open(tmp_path / "photos.tar", "w") as tar:
+        tar.add(photos, arcname=".")
+    manifest = tmp_path / "more.csv"
+    manifest.write_text("uri\nhttps://e.org/a/1.jpg\n")
+    for source in ("photos", "photos/*/*.jpg", "photos/class00/0000.jpg", "photos.tar"):
+        alone = names_among(tmp_path / source)
+        assert names_among(tmp_path / source, manifest) == alone, source
+
+
+def test_an_image_in_a_manifest_has_the_name_that_it_has_in_another_input(
+    photos: Path, tmp_path: Path
+):
+    shutil.copytree(photos, tmp_path / "photos")
+    (tmp_path / "photos/list.txt").write_text("class00/0000.jpg\n")
+    for folder in ("", "elsewhere/"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        manifest = tmp_path / f"{folder}list.txt"
+        manifest.write_text(f"{tmp_path}/photos/class00/0000.jpg\n")
+        for source in ("photos", "photos/class00", "photos/class00/0000.jpg", "photos/list.txt"):
+            (name,) = names_among(manifest, tmp_path / source)
+            assert name in names_among(tmp_path / source, manifest), source
+
+
 def test_labels_are_folders_also_of_an_input(build: Build, photos: Path, tmp_path: Path):
     build(photos / "class04", num_shards="1")
     assert build_json(tmp_path / "out")["classes"] == ["class04"]

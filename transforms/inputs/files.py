@@ -38,6 +38,8 @@ _File = tuple[str, int, int, int, bool]  # URI, root length, bytes, stamp, is in
 class Files(InputKind):
     """Files that a store lists: images, and files that hold many references."""
 
+    is_folder = True
+
     @abstractmethod
     def files(self, options: ListingOptions) -> Iterator[_File]:
         """Yields the files, whatever their names."""
