@@ -250,9 +250,14 @@ def test_the_version_of_the_format_is_recorded(build: Build, photos: Path, tmp_p
         ("photos", "photos-2", False),
         ("photos/class00", "photos", False),
         ("photos/*", "photos/class00/out", True),
-        ("photos/*/*.jpg", "photos/out", True),
-        ("photos/**/*.jpg", "photos/a/b/out", True),
-        ("photos/*.jpg", "photos", True),
+        ("photos/*/*", "photos/out", True),
+        ("photos/*/*.tfrecord", "photos/out", True),
+        ("photos/*/*.jpg", "photos/out", False),
+        ("photos/**/*", "photos/a/b/out", True),
+        ("photos/**/*.jpg", "photos/a/b/out", False),
+        ("photos/*", "photos", True),
+        ("photos/*.jpg", "photos", False),
+        ("photos/*.jpg", "photos/a.jpg/out", True),
         ("photos/*.jpg", "photos/out", False),
         ("photos/class*/*.jpg", "photos/out", False),
         ("photos/*/*.jpg", "photos/class00/a/out", False),
@@ -275,7 +280,7 @@ def test_an_output_inside_an_input_is_refused(
 
 
 def test_an_output_inside_a_remote_input_is_refused(command: Command):
-    for text in ("gs://b/photos", "gs://b/photos/", "gs://b/**/*.jpg", "gs://b/p*/*/*.tfrecord"):
+    for text in ("gs://b/photos", "gs://b/photos/", "gs://b/**/*", "gs://b/p*/*/*.tfrecord"):
         code, _, error = command("build", "--input", text, "--output", "gs://b/photos/out")
         assert (code, error.count("\n")) == (2, 1)
         assert "--output gs://b/photos/out is inside --input" in error
