@@ -75,16 +75,17 @@ def run(args: Namespace, begin: float) -> int:
 
 
 def _forecast(args: Namespace, options: BuildOptions, command: CommandOptions) -> int:
-    """Prints what the build would do, whichever runner it would use."""
+    """Prints what the build would do; this machine lists the inputs, whatever the runner is."""
     if args.own_process:
         load_beam(lean=True)
         logs.set_up(verbose=command.verbose)
     check_beam_arguments(args.beam_arguments)
     from imageshards.pipeline.job.forecast import forecast
 
+    remote = is_dataflow(args.beam_arguments)
     with hidden(("IPython",) if args.own_process else ()):
         try:
-            return show(forecast(options), json=command.json)
+            return show(forecast(options, reads_local_files=not remote), json=command.json)
         except JobError as error:
             if command.verbose:
                 print(error.details, file=sys.stderr)

@@ -75,7 +75,7 @@ def fingerprint(
     roots = roots_of(sources)
     for source in sources:
         before = files
-        root = roots.outermost(source.root)
+        root = roots.outermost(source.root) or len(source.root)
         for uri, length, stamp in source.fingerprint(options):
             line = f"{uri}\0{root}\0{length}\0{stamp}".encode("utf-8", "surrogateescape")
             total += int.from_bytes(blake2b(line, digest_size=32).digest())

@@ -53,6 +53,6 @@ def tally(batch: RefBatch, columns: bool = False) -> Tally:
     tallies = [Tally(listed=len(batch), label_sources=frozenset([source]))]
     for bucket, part in partition(batch):
         groups, duplicates = sort_group([part])
-        sizes = {split: refs.sizes for split, refs in groups.items()}
+        sizes = {split: refs.sizes[refs.acceptable(1 << 62)] for split, refs in groups.items()}
         tallies.append(Tally.of(bucket, groups, duplicates, sizes))
     return Tally.merge(tallies)

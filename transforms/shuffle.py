@@ -79,10 +79,11 @@ class _SortGroup(beam.DoFn):  # type: ignore[misc]
         yield beam.pvalue.TaggedOutput("tallies", tally)
 
     def _sizes(self, refs: RefBatch) -> Sequence[int] | np.ndarray:
+        """Sizes of the acceptable references, or of a sample of these."""
+        acceptable = np.flatnonzero(refs.acceptable(self._max_bytes))
         if not self._measure or (refs.sizes >= 0).any():
-            return refs.sizes
-        acceptable = np.flatnonzero(refs.acceptable(self._max_bytes))[:_SIZED_PER_BUCKET]
-        return [storage.size(uri) for uri in refs.take(acceptable).uris]
+            return refs.sizes[acceptable]
+        return [storage.size(uri) for uri in refs.take(acceptable[:_SIZED_PER_BUCKET]).uris]
 
 
 @dataclass

@@ -118,18 +118,19 @@ class Forecast:
         return text
 
 
-def forecast(options: BuildOptions) -> Forecast:
+def forecast(options: BuildOptions, *, reads_local_files: bool = True) -> Forecast:
     """Lists and shuffles the references of a build, and plans its shards.
 
     Args:
       options: the options of the build.
+      reads_local_files: whether the workers of the build could read the files of this machine.
 
     Raises:
       UsageError: the options are wrong.
       BuildError: the build would not start.
       JobError: listing failed, or the build would fail when it plans.
     """
-    spec, sources = prepare(options)
+    spec, sources = prepare(options, reads_local_files=reads_local_files)
     try:
         plan, counts = _plan(spec, sources)
     except Exception as error:

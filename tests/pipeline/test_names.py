@@ -14,6 +14,13 @@ from helpers import build_json, contents, image_bytes, imageshards, names, rejec
 from imageshards.pipeline.job.failures import JobError
 from imageshards.pipeline.options.build_options import FORMAT_VERSION
 from imageshards.transforms.elements import UsageError
+from imageshards.transforms.inputs.kind import (
+    ListingOptions,
+    WorkUnit,
+    list_references,
+    roots_of,
+)
+from imageshards.transforms.inputs.sources import identify
 
 SAME = {"num_shards": "3", "splits": "train=0.7,test=0.3", "name": "x", "max_reject_fraction": 0.1}
 
@@ -170,6 +177,45 @@ def test_base_uri_names_what_is_below_it_and_nothing_else(
     assert {"more/class00/0000.jpg", "class00/0000.jpg"} < set(found)
 
 
+def names_among(source: Path | str, *others: Path | str) -> list[str]:
+    """The names of an input's images in a build of several inputs."""
+    inputs = [identify(str(one)) for one in (source, *others)]
+    roots = roots_of(inputs)
+    listed = [found.refs for found in list_references(WorkUnit(inputs[0]), ListingOptions())]
+    return [name for refs in listed for name in refs.with_roots(roots.lengths(refs)).names]
+
+
+def test_images_of_the_web_are_named_by_their_urls_whatever_else_is_an_input(photos: Path):
+    urls = ["https://e.org/a/1.jpg", "https://e.org/b/1.jpg"]
+    for url in urls:
+        assert names_among(url) == names_among(url, *urls) == names_among(url, photos) == [url]
+
+
+def test_a_manifest_beside_other_inputs_renames_none_of_their_images(photos: Path, tmp_path: Path):
+    shutil.copytree(photos, tmp_path / "photos")
+    with tarfile.open(tmp_path / "photos.tar", "w") as tar:
+        tar.add(photos, arcname=".")
+    manifest = tmp_path / "more.csv"
+    manifest.write_text("uri\nhttps://e.org/a/1.jpg\n")
+    for source in ("photos", "photos/*/*.jpg", "photos/class00/0000.jpg", "photos.tar"):
+        alone = names_among(tmp_path / source)
+        assert names_among(tmp_path / source, manifest) == alone, source
+
+
+def test_an_image_in_a_manifest_has_the_name_that_it_has_in_another_input(
+    photos: Path, tmp_path: Path
+):
+    shutil.copytree(photos, tmp_path / "photos")
+    (tmp_path / "photos/list.txt").write_text("class00/0000.jpg\n")
+    for folder in ("", "elsewhere/"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        manifest = tmp_path / f"{folder}list.txt"
+        manifest.write_text(f"{tmp_path}/photos/class00/0000.jpg\n")
+        for source in ("photos", "photos/class00", "photos/class00/0000.jpg", "photos/list.txt"):
+            (name,) = names_among(manifest, tmp_path / source)
+            assert name in names_among(tmp_path / source, manifest), source
+
+
 def test_labels_are_folders_also_of_an_input(build: Build, photos: Path, tmp_path: Path):
     build(photos / "class04", num_shards="1")
     assert build_json(tmp_path / "out")["classes"] == ["class04"]
@@ -204,9 +250,14 @@ def test_the_version_of_the_format_is_recorded(build: Build, photos: Path, tmp_p
         ("photos", "photos-2", False),
         ("photos/class00", "photos", False),
         ("photos/*", "photos/class00/out", True),
-        ("photos/*/*.jpg", "photos/out", True),
-        ("photos/**/*.jpg", "photos/a/b/out", True),
-        ("photos/*.jpg", "photos", True),
+        ("photos/*/*", "photos/out", True),
+        ("photos/*/*.tfrecord", "photos/out", True),
+        ("photos/*/*.jpg", "photos/out", False),
+        ("photos/**/*", "photos/a/b/out", True),
+        ("photos/**/*.jpg", "photos/a/b/out", False),
+        ("photos/*", "photos", True),
+        ("photos/*.jpg", "photos", False),
+        ("photos/*.jpg", "photos/a.jpg/out", True),
         ("photos/*.jpg", "photos/out", False),
         ("photos/class*/*.jpg", "photos/out", False),
         ("photos/*/*.jpg", "photos/class00/a/out", False),
@@ -229,7 +280,7 @@ def test_an_output_inside_an_input_is_refused(
 
 
 def test_an_output_inside_a_remote_input_is_refused(command: Command):
-    for text in ("gs://b/photos", "gs://b/photos/", "gs://b/**/*.jpg", "gs://b/p*/*/*.tfrecord"):
+    for text in ("gs://b/photos", "gs://b/photos/", "gs://b/**/*", "gs://b/p*/*/*.tfrecord"):
         code, _, error = command("build", "--input", text, "--output", "gs://b/photos/out")
         assert (code, error.count("\n")) == (2, 1)
         assert "--output gs://b/photos/out is inside --input" in error

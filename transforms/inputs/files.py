@@ -38,6 +38,8 @@ _File = tuple[str, int, int, int, bool]  # URI, root length, bytes, stamp, is in
 class Files(InputKind):
     """Files that a store lists: images, and files that hold many references."""
 
+    is_folder = True
+
     @abstractmethod
     def files(self, options: ListingOptions) -> Iterator[_File]:
         """Yields the files, whatever their names."""
@@ -131,19 +133,20 @@ class Pattern(Files):
         return self.uri[: self.uri.rindex("/", 0, wildcard.start()) + 1]
 
     def holds(self, folder: str) -> bool:
-        """Whether the pattern matches the folder, a folder above it, or files in it."""
+        """Whether the pattern matches the folder, a folder above it, or files of a build in it."""
         root, below = real_folder(self.root), real_folder(folder)
         if not below.startswith(root):
             return False
         names = below.removeprefix(root).split("/")[:-1]
         parts = self.uri.removeprefix(self.root).split("/")
+        matches_files = not is_image_name(self.uri)  # no file of a build has the name of an image
         for name, part in zip(names, parts, strict=False):
             if "**" in part:
-                return True
+                return matches_files
             if not fnmatchcase(name, part):
                 return False
         if len(parts) > len(names):  # the rest of the pattern is about files below the folder
-            return len(parts) == len(names) + 1 or "**" in parts[len(names)]
+            return matches_files and (len(parts) == len(names) + 1 or "**" in parts[len(names)])
         return storage.is_local(self.uri)  # a folder that matches is listed
 
     def kind_of_file(self, uri: str) -> type[FileKind] | None:

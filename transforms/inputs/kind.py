@@ -102,7 +102,9 @@ class InputKind(ABC):
       noun: the kind, with its article, for messages.
       codecs: codecs of the byte ranges that `read` of this kind reads. Files, URLs and other ranges
         are read by `InputKind.read`.
-      is_file: whether it is a single file; other inputs list a folder, or name files of one.
+      is_file: whether it is a single file, or lists parts of one.
+      is_folder: whether it lists the files below its root. An input that is neither, such as a
+        manifest, names files of any folder.
     """
 
     text: str
@@ -110,6 +112,7 @@ class InputKind(ABC):
     noun: ClassVar[str] = "an input"
     codecs: ClassVar[tuple[Codec, ...]] = ()
     is_file: ClassVar[bool] = False
+    is_folder: ClassVar[bool] = False
 
     @property
     def root(self) -> str:
@@ -261,9 +264,15 @@ def roots_of(inputs: Iterable[InputKind], base: str = "") -> Roots:
       inputs: the inputs.
       base: a folder below which names are relative to it; see `Roots`.
     """
-    sources = list(inputs)
-    folders = frozenset(source.root for source in sources if not source.is_file)
-    return Roots(folders, frozenset(source.uri for source in sources if source.is_file), base)
+    folders, files, tables = set(), set(), set()
+    for source in inputs:
+        if source.is_folder:
+            folders.add(source.root)
+        elif not source.is_file:
+            tables.add(source.root)
+        elif source.root:
+            files.add(source.uri)
+    return Roots(frozenset(folders), frozenset(files), frozenset(tables), base)
 
 
 def list_references(unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:

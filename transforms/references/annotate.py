@@ -184,11 +184,7 @@ class Annotator:
     def _groups(self, refs: RefBatch, problems: dict[int, Problem]) -> Sequence[str]:
         rule = self.groups
         if rule.kind == "dirname":
-            # A folder that is an input is a group too.
-            return [
-                name.rpartition("/")[0] or parent_name(uri)
-                for uri, name in zip(refs.uris, refs.names, strict=True)
-            ]
+            return [name.rpartition("/")[0] for name in refs.names]
         found: Sequence[str | None]
         if rule.kind == "column":
             column = refs.text_column(rule.argument)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow.compute as pc
@@ -16,12 +18,14 @@ from imageshards.transforms.references.batch import RefBatch
 class Roots:
     """The roots of all inputs of a build: an image's name is its URI below the root of its input.
 
-    If inputs contain each other, names are relative to the outermost one, so that an image that
-    several of them list has a single name, and is a duplicate.
+    If inputs contain each other, names are relative to the outermost one, so that an image that is
+    listed by more than one of them has a single name, and is a duplicate. A manifest contains no
+    other input: beside it, all other images keep their names.
 
     Attributes:
       folders: roots of the inputs that list folders, with a slash at their ends.
-      files: URIs of the inputs that are single files.
+      files: URIs of the inputs that are single files with a root.
+      tables: folders of the inputs that name files of any folder, with a slash at their ends.
       base: a folder, with a slash at its end, below which names are relative to it; empty: none.
 
     >>> roots = Roots(frozenset({"/d/photos/", "/d/photos/new/"}))
@@ -31,51 +35,69 @@ class Roots:
 
     folders: frozenset[str] = frozenset()
     files: frozenset[str] = frozenset()
+    tables: frozenset[str] = frozenset()
     base: str = ""
 
-    def outermost(self, root: str) -> int:
-        """The length of the outermost root of an input that contains this root."""
-        return next((end for end in _folder_ends(root) if root[:end] in self.folders), len(root))
+    def outermost(self, uri: str) -> int:
+        """The length of the outermost folder that is an input and contains a URI; 0: none does."""
+        return _prefix_length(self._outer_folders, uri)
+
+    @cached_property
+    def _outer_folders(self) -> list[str]:
+        return _outer(self.folders)
+
+    @cached_property
+    def _outer_tables(self) -> list[str]:
+        return _outer(self.tables)
 
     def lengths(self, refs: RefBatch) -> np.ndarray:
         """Characters of each URI before its name; uint32.
 
         Args:
-          refs: references as they were listed, with the roots of their own inputs.
+          refs: references of one input as they were listed, with the roots of this input.
         """
         lengths = refs.roots
-        if len(self.folders) + len(self.files) > 1:
-            lengths = self._outermost_of(refs)
+        if len(self.folders) + len(self.files) + len(self.tables) > 1:
+            lengths = self._among_all(refs)
         if self.base:
             below = pc.starts_with(refs.rows.column("uri"), to_bytes(self.base))
             below = below.to_numpy(zero_copy_only=False)
             lengths = np.where(below, np.uint32(len(self.base)), lengths)
         return lengths
 
-    def _outermost_of(self, refs: RefBatch) -> np.ndarray:
-        known: dict[str, int] = {}
-        lengths = refs.roots.tolist()
-        are_records = refs.are_records
-        for row, (uri, length) in enumerate(zip(refs.uris, lengths, strict=True)):
-            if length:
-                root = uri[:length]
-                if root not in known:
-                    known[root] = self.outermost(root)
-                lengths[row] = known[root]
-            elif not are_records:  # a manifest names files of any folder; records may name others
-                lengths[row] = self._root_of_file(uri)
-        return np.array(lengths, np.uint32)
+    def _among_all(self, refs: RefBatch) -> np.ndarray:
+        lengths = refs.roots.copy()
+        for length in np.unique(refs.roots).tolist():  # an input has one root, and URIs without it
+            rows = np.flatnonzero(refs.roots == length)
+            root = refs.take(rows[:1]).uris[0][:length]
+            if outermost := self.outermost(root):
+                lengths[rows] = outermost
+            elif refs.are_records:  # names that a feature holds are no URIs
+                continue
+            elif not root or root in self.tables:
+                lengths[rows] = [self._length_of_file(uri) for uri in refs.take(rows).uris]
+        return lengths
 
-    def _root_of_file(self, uri: str) -> int:
-        """The length of the root of a file that the manifest's own root does not contain."""
-        if end := next((end for end in _folder_ends(uri) if uri[:end] in self.folders), 0):
-            return end
-        return uri.rindex("/") + 1 if uri in self.files else 0
+    def _length_of_file(self, uri: str) -> int:
+        """The length of the root of a file that a manifest names."""
+        if outermost := self.outermost(uri):
+            return outermost
+        if uri in self.files:
+            return uri.rindex("/") + 1
+        return _prefix_length(self._outer_tables, uri)
 
 
-def _folder_ends(path: str) -> Iterator[int]:
-    """Yields the length of each folder above a path, outermost first, with its slash."""
-    end = path.find("/") + 1
-    while end:
-        yield end
-        end = path.find("/", end) + 1
+def _outer(folders: Iterable[str]) -> list[str]:
+    """The folders that no other one contains, sorted."""
+    found: list[str] = []
+    for folder in sorted(folders):  # a folder is sorted before those that it contains
+        if not (found and folder.startswith(found[-1])):
+            found.append(folder)
+    return found
+
+
+def _prefix_length(outer: list[str], uri: str) -> int:
+    """The length of the one of `_outer` folders that contains a URI; 0: none does."""
+    # No folder that contains the URI is sorted after it, and no other folder between the two.
+    at = bisect_right(outer, uri)
+    return len(outer[at - 1]) if at and uri.startswith(outer[at - 1]) else 0

@@ -78,20 +78,21 @@ class Tally:
           bucket: its number.
           splits: split -> references in key order.
           duplicates: number of references that were dropped.
-          sizes: split -> sizes in bytes of its references, or of a sample of them; -1 if unknown.
+          sizes: split -> sizes in bytes of its acceptable references, or of a sample of these; -1
+            if unknown.
           max_bytes: larger images are rejected.
         """
-        acceptable = {split: refs.acceptable(max_bytes) for split, refs in splits.items()}
         known = {}
-        for split, mask in acceptable.items():
-            values = np.asarray(sizes[split], dtype=np.int64)
-            values = values[mask] if len(values) == len(mask) else values
-            known[split] = values[values <= max_bytes]
+        for split, values in sizes.items():
+            array = np.asarray(values, dtype=np.int64)
+            known[split] = array[(array >= 0) & (array <= max_bytes)]
         return Tally(
             images={(split, bucket): len(refs) for split, refs in splits.items()},
-            acceptable={split: int(mask.sum()) for split, mask in acceptable.items()},
-            num_bytes={split: int(values[values >= 0].sum()) for split, values in known.items()},
-            sized={split: int((values >= 0).sum()) for split, values in known.items()},
+            acceptable={
+                split: int(refs.acceptable(max_bytes).sum()) for split, refs in splits.items()
+            },
+            num_bytes={split: int(array.sum()) for split, array in known.items()},
+            sized={split: len(array) for split, array in known.items()},
             labels=frozenset[str]().union(*(refs.labels_found() for refs in splits.values())),
             duplicates=duplicates,
             digests={(split, bucket): digest_of(refs) for split, refs in splits.items()},

@@ -6,6 +6,7 @@ import os
 import tarfile
 from pathlib import Path
 
+import gcs_server
 import pytest
 from conftest import Build, Command
 from helpers import build_json, contents, image_bytes, imageshards, write_images
@@ -109,3 +110,17 @@ def test_what_would_fail_fails_in_one_line(tmp_path: Path, command: Command, mor
     assert code in (1, 2)
     assert (out, error.count("\n")) == ("", 1)
     assert (code, "", error) == command("build", *arguments)
+
+
+def test_what_the_workers_of_a_service_cannot_read_is_refused_as_in_the_build(photos: Path):
+    with gcs_server.running() as server:
+        server.put("local/list.txt", f"{photos}/class00/0000.jpg\n".encode())
+        arguments = ["build", "--input=gs://bucket/local/list.txt", "--output=gs://bucket/out",
+                     "--num_shards=1", "--dry_run"]  # fmt: skip
+        here = imageshards(*arguments, **server.environment)
+        there = imageshards(*arguments, "--runner=DataflowRunner", **server.environment)
+    assert here.returncode == 0, here.stderr
+    assert there.returncode == 2
+    (line,) = there.stderr.splitlines()
+    assert "list.txt: names the file /" in line
+    assert "the workers of the service cannot read files of this machine" in line

@@ -78,9 +78,21 @@ def test_base_uri_makes_a_copy_elsewhere_the_same():
     assert above.keys[0] != here.keys[0]
 
 
-def test_a_folder_that_is_an_input_is_a_group_by_folder():
-    refs = RefBatch.listed(["/scans/p1/a.jpg", "/scans/p1/b.jpg", "/scans/p2/c.jpg"], [10] * 3)
+def test_groups_by_folder_do_not_depend_on_where_the_input_is():
+    names = ["a.jpg", "b.jpg", "p1/c.jpg", "p2/d.jpg"]
     rule = annotator(splits="train=0.5,test=0.5", groups="dirname")
+    for seed in range(20):
+        here, there = (
+            replace(rule, seed=seed).annotate(listing([root + name for name in names], root)).splits
+            for root in ("/d/photos/", "/e/copy/")
+        )
+        assert here == there
+        assert here[0] == here[1], "the input itself is a group"
+
+
+def test_folders_that_are_inputs_are_groups_below_a_base():
+    refs = RefBatch.listed(["/scans/p1/a.jpg", "/scans/p1/b.jpg", "/scans/p2/c.jpg"], [10] * 3)
+    rule = annotator(splits="train=0.5,test=0.5", groups="dirname", base="/scans/")
     splits = [replace(rule, seed=seed).annotate(refs).splits for seed in range(20)]
     assert all(first == second for first, second, _ in splits)
     assert any(first != third for first, _, third in splits)
