@@ -1,5 +1,6 @@
 """A runner's retries of a job whose user has to mend something end at once."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import NoReturn
@@ -162,6 +163,26 @@ def test_an_error_of_the_writers_fails_all_attempts(
     vars(spec)["encoder"] = Broken(spec.schema, spec.rules, spec.reader)
     assert attempt(spec) == "images cannot be encoded"
     assert attempt(spec_of(tmp_path, "job1", **options)) == "images cannot be encoded"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "txt", "parquet"])
+def test_a_manifest_that_a_disk_fails_to_read_is_read_again(tmp_path: Path, suffix: str):
+    folder = tmp_path / "in"
+    write_images(folder, 1, 1)
+    manifest = tmp_path / f"m.{suffix}"
+    manifest.symlink_to("/proc/self/mem")  # reading it is an input/output error
+    given = {"input": (str(folder), str(manifest))}
+    assert f"m.{suffix}: " in attempt(spec_of(tmp_path, "job1", **given))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_manifest_fails_all_attempts(tmp_path: Path):
+    manifest = tmp_path / "m.csv.gz"
+    manifest.write_bytes(gzip.compress(b"uri\n/a.jpg\n")[:-4])
+    first = attempt(spec_of(tmp_path, "job1", input=(str(manifest),)))
+    assert "m.csv.gz: cannot be read: " in first
+    manifest.write_bytes(gzip.compress(b"uri\n/a.jpg\n"))
+    assert attempt(spec_of(tmp_path, "job1", input=(str(manifest),))) == first
 
 
 def test_a_local_build_that_fails_leaves_no_record(tmp_path: Path, rows: list[str]):
