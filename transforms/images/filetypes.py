@@ -67,8 +67,8 @@ def describe(data: bytes) -> str:
     return "a file of an unknown type"
 
 
-_CONTENT = re.compile(r"""\bb(['"])(?:\\.|(?!\1).)*\1|(?<=header: ).*""")
-"""What Pillow and Python quote of a file in their errors: bytes, and words of a header."""
+_CONTENT = re.compile(r"""(?<!\w)b?(['"])(?:\\.|(?!\1).)*\1|(?<=: ).*""")
+"""Where Pillow and Python quote a file in their errors: in quotes, and behind a colon."""
 
 
 def without_content(reason: str) -> str:
