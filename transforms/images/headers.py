@@ -175,7 +175,7 @@ def read_png(data: bytes) -> PngHeader | None:
     refused = ""
     if data[8:12] != b"\0\0\0\x0d" or methods not in ([0, 0, 0], [0, 0, 1]):
         refused = "an invalid IHDR"
-    pixels_at = palette = 0
+    pixels_at = palette = texts = 0
     profiles: dict[str, bytes] = {}
     for name, at, end in _png_chunks(data):
         if name == b"IDAT":
@@ -185,7 +185,10 @@ def read_png(data: bytes) -> PngHeader | None:
         elif name == b"eXIf":
             profiles.setdefault("exif", data[at + 8 : end - 4])
         elif name in _PNG_TEXTS:
-            profiles = _png_profile(name, data[at + 8 : end - 4]) | profiles
+            kind = _PNG_PROFILES.get(data[at + 8 : at + 8 + _KEYWORD].partition(b"\0")[0])
+            if kind and kind not in profiles and texts < _MAX_PROFILES:
+                texts += 1
+                profiles = _png_profile(name, data[at + 8 : end - 4]) | profiles
         elif (name == b"IHDR" and at > 8) or (name == b"PLTE" and palette):
             refused = refused or f"a second {name.decode()}"
         elif name == b"PLTE":
@@ -243,6 +246,10 @@ _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 _PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 _MAX_PROFILE = 1 << 20
 """A compressed text of a PNG is decompressed up to this many bytes, to search its orientation."""
+_MAX_PROFILES = 8
+"""Texts of a PNG that are read for its orientation: a hostile file may have thousands."""
+_KEYWORD = 80
+"""The most bytes of a keyword with its end."""
 
 
 def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
