@@ -242,7 +242,8 @@ _INFLATED = 1 << 18
 
 
 _PNG_CRITICAL = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
-_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+"""The last chunk of a PNG."""
 _PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 _MAX_PROFILE = 1 << 20
 """A compressed text of a PNG is decompressed up to this many bytes, to search its orientation."""
@@ -268,7 +269,7 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 def has_png_end(data: bytes) -> bool:
     """Returns whether the chunks of a PNG end with an undamaged IEND."""
-    return any(data[at:end] == _PNG_END for name, at, end in _png_chunks(data) if name == b"IEND")
+    return any(data[at:end] == PNG_END for name, at, end in _png_chunks(data) if name == b"IEND")
 
 
 def png_without_metadata(data: bytes) -> bytes:
