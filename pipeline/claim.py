@@ -86,7 +86,7 @@ def check_output(spec: BuildSpec) -> None:
 
 @contextmanager
 def _of_output() -> Iterator[None]:
-    """Makes a refusal to read name the role that writing to the output requires, too."""
+    """Names, where the output cannot be read, the role that also allows to write it."""
     try:
         yield
     except storage.Refused as refused:

@@ -290,7 +290,7 @@ def _check_png(data: bytes, check: Level) -> None:
     header = headers.read_png(data)
     if not header:
         raise ImageError("Unsupported", "TensorFlow does not decode PNGs that begin without IHDR")
-    if header.colour_type == headers.GREY_WITH_ALPHA:
+    if header.color_type == headers.GREY_WITH_ALPHA:
         raise ImageError("Unsupported", "TensorFlow decodes grey with alpha to 2 channels")
     if header.refused:
         raise ImageError("Unsupported", f"TensorFlow does not decode PNGs with {header.refused}")
