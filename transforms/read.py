@@ -97,7 +97,10 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
     def expand(self, root: beam.pvalue.PBegin) -> References:
         """Adds the transform to the root of a pipeline."""
         units = (
-            root | "Once" >> beam.Impulse() | "Units" >> beam.FlatMap(_units, self)  # unit of work
+            root
+            | "Once" >> beam.Impulse()
+            | "Units"
+            >> beam.FlatMap(_units, self.inputs, self.options, self.failures)  # unit of work
         )
         if len(self.inputs) > 1:
             units |= "Distribute" >> beam.Reshuffle()
@@ -111,10 +114,12 @@ def _count_listed(element: tuple[int, RefBatch]) -> Tally:
     return Tally(listed=len(element[1]))
 
 
-def _units(_: bytes, read: ReadReferences) -> Iterator[WorkUnit]:
-    with read.failures.recording():
-        for source in read.inputs:
-            yield from source.units(read.options)
+def _units(
+    _: bytes, inputs: Sequence[InputKind], options: ListingOptions, failures: Failures
+) -> Iterator[WorkUnit]:
+    with failures.recording():
+        for source in inputs:
+            yield from source.units(options)
 
 
 _Output: TypeAlias = tuple[int, RefBatch] | beam.pvalue.TaggedOutput
