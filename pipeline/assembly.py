@@ -14,6 +14,7 @@ from imageshards.pipeline.options.groups import AUTO
 from imageshards.pipeline.validation import check_combinations
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError, quoted
+from imageshards.transforms.failure import Failures
 from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.inputs.fetch import ImageReader
@@ -25,7 +26,6 @@ from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
 from imageshards.transforms.shards.encoder import ImageEncoder
-from imageshards.transforms.shards.failure import Failures
 from imageshards.transforms.shards.layout import Layout
 from imageshards.transforms.storage.web import WebOptions
 

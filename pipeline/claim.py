@@ -16,6 +16,7 @@ from imageshards.pipeline.marks import read_mark
 from imageshards.pipeline.options.build_options import FORMAT_VERSION
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ShardId
+from imageshards.transforms.failure import OutputTaken
 from imageshards.transforms.inputs.unpack import PREFIX as UNPACKED_PREFIX
 from imageshards.transforms.records.containers import is_shard_like, parse_shard_name
 from imageshards.transforms.references.plan import Plan
@@ -42,9 +43,9 @@ def _claim(plan: Plan, spec: BuildSpec) -> Plan:
     try:
         with _of_output():
             found = other_build_in(spec, plan.digest)
-        if found and not (spec.options.output.overwrite or has_no_shard(layout)):
+        if found and not (spec.options.output.overwrite or failed_without_shard(spec)):
             storage.delete(sorted(plan.unpacked))
-            raise BuildError(found)
+            raise OutputTaken(found)
         if found:
             clear(layout)
         layout.make_folders()
@@ -79,13 +80,13 @@ def check_output(spec: BuildSpec) -> None:
         raise BuildError(f"--output {spec.options.output.output}: {problem}")
     with _of_output():
         found = other_build_in(spec, None)
-    if found and not (spec.options.output.overwrite or has_no_shard(spec.layout)):
-        raise BuildError(found)
+    if found and not (spec.options.output.overwrite or failed_without_shard(spec)):
+        raise OutputTaken(found)
 
 
 @contextmanager
 def _of_output() -> Iterator[None]:
-    """Makes a refusal to read name the role that writing to the output requires, too."""
+    """Names, where the output cannot be read, the role that also allows to write it."""
     try:
         yield
     except storage.Refused as refused:
@@ -100,13 +101,19 @@ def check_ownership(plan: Plan, spec: BuildSpec) -> None:
     """
     found = read_json(spec.layout.plan) or {}
     if (found.get("digest"), found.get("settings")) != (plan.digest, spec.settings):
-        raise BuildError(
+        raise OutputTaken(
             f"{spec.layout.root}: another build has claimed this output; run one at a time"
         )
 
 
-def has_no_shard(layout: Layout) -> bool:
-    """Returns whether a folder has no shard, complete or being written, that could be lost."""
+def failed_without_shard(spec: BuildSpec) -> bool:
+    """Returns whether the build in the output has failed, and left no shard that could be lost.
+
+    Without its record of that, it may be running: its first shards may be uploads in progress.
+    """
+    layout = spec.layout
+    if not spec.failures.is_of((read_json(layout.plan) or {}).get("digest", "")):
+        return False
     unfinished = any(name.endswith(storage.TEMP_SUFFIX) for name in storage.names_in(layout.state))
     return not (unfinished or dataset_files_in(layout))
 

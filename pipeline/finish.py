@@ -40,7 +40,7 @@ def finish(
     Raises:
       BuildError: images are lost, too many are rejected, or a split or shard is empty.
     """
-    with spec.failures.ending():
+    with spec.failures.of(plan).ending():
         _finish(plan, reports, rejects, spec)
 
 

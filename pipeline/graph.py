@@ -62,7 +62,7 @@ class WriteDataset(beam.PTransform):  # type: ignore[misc]
         """Takes the result of `ReadReferences`; yields one None when the data set is complete."""
         spec = self.spec
         if spec.options.images.dedupe == "pixels":
-            batches = references.batches | "Dedupe" >> TakePixelsOnce(spec.encoder)
+            batches = references.batches | "Dedupe" >> TakePixelsOnce(spec.encoder, spec.failures)
             references = references._replace(batches=batches)
         groups, planned = references | "Shuffle" >> ShuffleReferences(spec.planner, spec.failures)
         # groups: (bucket, split -> sorted references); planned: one plan
@@ -88,7 +88,10 @@ def write_shards(
         groups
         | "AssignShards"
         >> beam.FlatMap(assign_shards, plan).with_output_types(tuple[ShardId, tuple[int, RefBatch]])
-        | "WriteShards" >> WriteShards(spec.layout, spec.encoder, spec.settings, plan, workers)
+        | "WriteShards"
+        >> WriteShards(
+            spec.layout, spec.encoder, spec.settings, plan, workers, failures=spec.failures
+        )
     )
     return written
 

@@ -16,6 +16,7 @@ ORDER = (
     "pipeline",
     "reader",
     *(f"transforms.{name}" for name in sorted(PTRANSFORMS)),
+    "transforms.failure",
     "transforms.shards",
     "transforms.inputs",
     "transforms.references",

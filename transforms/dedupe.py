@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import apache_beam as beam
 
 from imageshards.transforms import storage
+from imageshards.transforms.failure import Failures
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import mark_same_pixels, partition
 from imageshards.transforms.shards.encoder import ImageEncoder
@@ -27,9 +28,11 @@ class TakePixelsOnce(beam.PTransform):  # type: ignore[misc]
 
     Attributes:
       encoder: computes the digests of the pixels that would be written.
+      failures: where an error that a retry cannot mend is recorded.
     """
 
     encoder: ImageEncoder
+    failures: Failures = field(default_factory=Failures)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -41,15 +44,16 @@ class TakePixelsOnce(beam.PTransform):  # type: ignore[misc]
         return (
             batches
             | "DistributeReads" >> beam.Reshuffle()
-            | "HashPixels" >> beam.ParDo(_HashPixels(self.encoder))  # (hash bucket, references)
+            | "HashPixels" >> beam.ParDo(_HashPixels(self))  # (hash bucket, references)
             | "GroupByPixels" >> beam.GroupByKey()
             | "MarkSamePixels" >> beam.FlatMap(_mark)  # (bucket, references)
         )
 
 
 class _HashPixels(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, encoder: ImageEncoder) -> None:
-        self._encoder = encoder
+    def __init__(self, take: TakePixelsOnce) -> None:
+        self._encoder = take.encoder
+        self._failures = take.failures
         self._decoders: ThreadPoolExecutor
         self._readers: ThreadPoolExecutor
 
@@ -65,7 +69,8 @@ class _HashPixels(beam.DoFn):  # type: ignore[misc]
         _, batch = element
         local = all(map(storage.is_local, batch.files()))
         threads = self._decoders if local else self._readers
-        digests = list(threads.map(self._encoder.pixel_digest, batch.refs()))
+        with self._failures.recording():
+            digests = list(threads.map(self._encoder.pixel_digest, batch.refs()))
         buckets: dict[int, list[int]] = {}
         for row, digest in enumerate(digests):
             buckets.setdefault(digest[0] % _HASH_BUCKETS if digest else 0, []).append(row)

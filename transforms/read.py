@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 
+from imageshards.transforms.failure import Failures
 from imageshards.transforms.inputs.kind import (
     InputKind,
     ListingOptions,
@@ -21,8 +22,6 @@ from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import partition
 from imageshards.transforms.references.plan import Tally
-from imageshards.transforms.shards.failure import Failures
-from imageshards.transforms.shards.layout import Layout
 
 FLUSH_ROWS = 1 << 16
 """References that a worker collects before it emits them: about 500 for each bucket."""
@@ -64,7 +63,7 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
         `identify` returns them. The constructor identifies texts, and drops repeated inputs.
       annotator: adds labels, splits and keys. The constructor adds the roots of the inputs.
       options: how to list; `columns` is replaced by the columns of the annotator.
-      failures: where an error that a retry cannot mend is recorded; None: nowhere.
+      failures: where an error that a retry cannot mend is recorded.
 
     Raises:
       BuildError: an input does not exist.
@@ -82,7 +81,7 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
     inputs: Sequence[str | InputKind]
     annotator: Annotator
     options: ListingOptions = field(default_factory=ListingOptions)
-    failures: Failures | None = None
+    failures: Failures = field(default_factory=Failures)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -100,7 +99,8 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
         units = (
             root
             | "Once" >> beam.Impulse()
-            | "Units" >> beam.FlatMap(_units, self.inputs, self.options)  # unit of work
+            | "Units"
+            >> beam.FlatMap(_units, self.inputs, self.options, self.failures)  # unit of work
         )
         if len(self.inputs) > 1:
             units |= "Distribute" >> beam.Reshuffle()
@@ -114,9 +114,12 @@ def _count_listed(element: tuple[int, RefBatch]) -> Tally:
     return Tally(listed=len(element[1]))
 
 
-def _units(_: bytes, inputs: Sequence[InputKind], options: ListingOptions) -> Iterator[WorkUnit]:
-    for source in inputs:
-        yield from source.units(options)
+def _units(
+    _: bytes, inputs: Sequence[InputKind], options: ListingOptions, failures: Failures
+) -> Iterator[WorkUnit]:
+    with failures.recording():
+        for source in inputs:
+            yield from source.units(options)
 
 
 _Output: TypeAlias = tuple[int, RefBatch] | beam.pvalue.TaggedOutput
@@ -126,7 +129,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
     def __init__(self, read: ReadReferences) -> None:
         self._annotator = read.annotator
         self._options = read.options
-        self._failures = read.failures or Failures(Layout(""))
+        self._failures = read.failures
         self._images_listed = Metrics.counter("imageshards", "images_listed")
 
     def start_bundle(self) -> None:

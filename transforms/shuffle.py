@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from typing import NamedTuple
 
 import apache_beam as beam
@@ -18,12 +17,11 @@ import numpy as np
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId
+from imageshards.transforms.failure import Failures
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import cut
 from imageshards.transforms.references.order import sort_group
 from imageshards.transforms.references.plan import Plan, Planner, Tally
-from imageshards.transforms.shards.failure import Failures
-from imageshards.transforms.shards.layout import Layout
 
 # "auto" needs sizes. If the listing did not report any, this many images of each bucket and split
 # are measured, 1,000 or more in all: a random sample, because keys are random.
@@ -65,7 +63,7 @@ class _SortGroup(beam.DoFn):  # type: ignore[misc]
     def __init__(self, shuffle: ShuffleReferences) -> None:
         self._measure = shuffle.planner.num_shards.default is None
         self._max_bytes = shuffle.planner.max_bytes
-        self._failures = shuffle.failures or Failures(Layout(""))
+        self._failures = shuffle.failures
 
     def process(
         self, element: tuple[int, Iterable[RefBatch]]
@@ -92,11 +90,11 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
 
     Attributes:
       planner: computes the plan.
-      failures: where an error that a retry cannot mend is recorded; None: nowhere.
+      failures: where an error that a retry cannot mend is recorded.
     """
 
     planner: Planner
-    failures: Failures | None = None
+    failures: Failures = field(default_factory=Failures)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -121,8 +119,8 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
         return Shuffled(sorted_groups.groups, plan)
 
 
-def _plan(_: bytes, tallies: Iterable[Tally], planner: Planner, failures: Failures | None) -> Plan:
-    with failures.ending() if failures else nullcontext():
+def _plan(_: bytes, tallies: Iterable[Tally], planner: Planner, failures: Failures) -> Plan:
+    with failures.ending():
         return planner.plan(Tally.merge(tallies))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import apache_beam as beam
@@ -11,6 +11,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 
 from imageshards.transforms.elements import RejectReport, ShardId, ShardReport
+from imageshards.transforms.failure import Failures
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.encoder import ImageEncoder
@@ -38,6 +39,7 @@ class WriteShards(beam.PTransform):  # type: ignore[misc]
       plan: side input, the one Plan.
       workers: processes that each worker of the runner starts; None: as many as save time. Set 1
         for a runner with several workers.
+      failures: where an error that a retry cannot mend is recorded.
     """
 
     layout: Layout
@@ -45,6 +47,7 @@ class WriteShards(beam.PTransform):  # type: ignore[misc]
     settings: str
     plan: beam.pvalue.AsSingleton
     workers: int | None = 1
+    failures: Failures = field(default_factory=Failures)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -74,6 +77,7 @@ class _Write(beam.DoFn):  # type: ignore[misc]
         self._encoder = write.encoder
         self._settings = write.settings
         self._workers = write.workers
+        self._failures = write.failures
         self._writers: InProcess | WorkerPool | None = None
         self._images = Metrics.counter("imageshards", "images_written")
         self._bytes = Metrics.counter("imageshards", "bytes_written")
@@ -103,17 +107,20 @@ class _Write(beam.DoFn):  # type: ignore[misc]
             self._settings,
             digests=len(plan.splits) > 1,
         )
-        for result in self._writers.write(job):
-            yield from self._outputs(result)
+        self._failures = self._failures.of(plan)
+        with self._failures.recording():
+            for result in self._writers.write(job):
+                yield from self._outputs(result)
 
     def finish_bundle(self) -> Iterator[object]:
         in_window = GlobalWindows.windowed_value
-        for result in self._writers.rest() if self._writers else ():
-            for output in self._outputs(result):
-                if isinstance(output, beam.pvalue.TaggedOutput):
-                    yield beam.pvalue.TaggedOutput(output.tag, in_window(output.value))
-                else:
-                    yield in_window(output)
+        with self._failures.recording():
+            for result in self._writers.rest() if self._writers else ():
+                for output in self._outputs(result):
+                    if isinstance(output, beam.pvalue.TaggedOutput):
+                        yield beam.pvalue.TaggedOutput(output.tag, in_window(output.value))
+                    else:
+                        yield in_window(output)
 
     def _outputs(self, result: ShardResult) -> Iterator[_Output]:
         if result.resumed:

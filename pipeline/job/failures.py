@@ -16,10 +16,11 @@ import traceback
 from collections.abc import Iterator
 
 from imageshards.transforms.elements import BuildError
+from imageshards.transforms.failure import OutputTaken
 from imageshards.transforms.storage import LostUpload, NoFilesystem, Refused, StoreError
 
 _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.DOTALL)
-_ERRORS = (BuildError, LostUpload, NoFilesystem, Refused, StoreError)
+_ERRORS = (BuildError, LostUpload, NoFilesystem, OutputTaken, Refused, StoreError)
 _NAMES = "|".join(error.__name__ for error in _ERRORS)
 _OURS = re.compile(rf"\bimageshards\.[\w.]*\.(?:{_NAMES}): (.+)")
 # As the local runner and as Flink report it.

@@ -20,7 +20,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsSingleton
 
 from imageshards.pipeline.assembly import BuildSpec
-from imageshards.pipeline.claim import has_no_shard, other_build_in
+from imageshards.pipeline.claim import failed_without_shard, other_build_in
 from imageshards.pipeline.job.failures import job_error
 from imageshards.pipeline.job.preflight import prepare
 from imageshards.pipeline.options.build_options import BuildOptions
@@ -226,7 +226,7 @@ def _found(spec: BuildSpec, plan: Plan) -> str:
     """
     layout = spec.layout
     other = other_build_in(spec, plan.digest)
-    if other and not (spec.options.output.overwrite or has_no_shard(layout)):
+    if other and not (spec.options.output.overwrite or failed_without_shard(spec)):
         raise BuildError(other)
     if other:
         return "the output holds another build, which would be replaced"

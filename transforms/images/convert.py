@@ -205,7 +205,7 @@ def _convert_png(data: bytes, policy: ImagePolicy) -> Converted:
     applied, kept = _split_orientation(header.orientation, policy)
     plan = _plan_resize(policy, size, applied)
     if policy.convert == "never" or (
-        header.colour_type != headers.GREY_WITH_ALPHA
+        header.color_type != headers.GREY_WITH_ALPHA
         and policy.convert not in ("jpeg", "pixels")
         and applied == UPRIGHT
         and not plan

@@ -13,7 +13,7 @@ _SAMPLE_BYTES = 1024
 def image_digest(data: bytes, coded: bool = True) -> bytes:
     """Returns a digest of the encoded pixels of an image: 8 bytes.
 
-    The metadata at the beginning of a JPEG (EXIF, comments, colour profile) is skipped. Only the
+    The metadata at the beginning of a JPEG (EXIF, comments, color profile) is skipped. Only the
     length and three samples of 1 KiB of the other data are hashed, because two different images
     have different entropy-coded data nearly everywhere. A JPEG of 100 kB takes 3 us, not 100 us.
 

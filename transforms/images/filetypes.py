@@ -67,8 +67,8 @@ def describe(data: bytes) -> str:
     return "a file of an unknown type"
 
 
-_CONTENT = re.compile(r"""(?<=: ).*|(?:\bb|(?<!\w))(['"])(?:\\.|(?!\1).)*\1""")
-"""What Pillow and Python may quote of a file in their errors."""
+_CONTENT = re.compile(r"""(?<!\w)b?(['"])(?:\\.|(?!\1).)*\1|(?<=: ).*""")
+"""Where Pillow and Python quote a file in their errors: in quotes, and behind a colon."""
 
 
 def without_content(reason: str) -> str:

@@ -20,7 +20,7 @@ _IMAGE, _EXTENSION, _TRAILER = 0x2C, 0x21, 0x3B
 _MAX_CODE_SIZE = 8
 _INTERLACED = 0x40
 _GREYS = bytes(level for grey in range(256) for level in (grey, grey, grey))
-"""A colour table with which Pillow decodes to the indices themselves."""
+"""A color table with which Pillow decodes to the indices themselves."""
 
 
 class Frame(NamedTuple):
@@ -29,14 +29,14 @@ class Frame(NamedTuple):
     Attributes:
       size: (width, height) in pixels.
       offset: (left, top) on the canvas.
-      colours: the length of its colour table, its own or the global one; 0 without a table.
+      colors: the length of its color table, its own or the global one; 0 without a table.
       interlaced: whether its rows are interlaced.
       pixels: its compressed pixels: the LZW code size and the sub-blocks.
     """
 
     size: tuple[int, int]
     offset: tuple[int, int]
-    colours: int
+    colors: int
     interlaced: bool
     pixels: bytes
 
@@ -60,11 +60,11 @@ def frames(data: bytes) -> Iterator[Frame]:
       ValueError: it is not a sequence of valid blocks up to its trailer.
     """
     try:
-        at, shared = _colour_table(data, 10, _HEADER_BYTES)
+        at, shared = _color_table(data, 10, _HEADER_BYTES)
         while data[at] != _TRAILER:
             if data[at] == _IMAGE:
                 left, top, width, height, flags = struct.unpack_from("<4HB", data, at + 1)
-                begin, own = _colour_table(data, at + 9, at + 10)
+                begin, own = _color_table(data, at + 9, at + 10)
                 at = _after_sub_blocks(data, begin + 1)
                 yield Frame(
                     (width, height), (left, top), own or shared, bool(flags & _INTERLACED),
@@ -78,11 +78,11 @@ def frames(data: bytes) -> Iterator[Frame]:
         raise ValueError("invalid data between its blocks") from None
 
 
-def _colour_table(data: bytes, flags_at: int, at: int) -> tuple[int, int]:
-    """Returns (the offset after a colour table, the number of its colours)."""
+def _color_table(data: bytes, flags_at: int, at: int) -> tuple[int, int]:
+    """Returns (the offset after a color table, the number of its colors)."""
     flags = data[flags_at]
-    colours = 2 << (flags & 7) if flags & 0x80 else 0
-    return at + 3 * colours, colours
+    colors = 2 << (flags & 7) if flags & 0x80 else 0
+    return at + 3 * colors, colors
 
 
 def _after_sub_blocks(data: bytes, at: int) -> int:
@@ -111,12 +111,12 @@ def check(data: bytes, decode: bool) -> None:
                 raise Unsupported("whose first frame is smaller than its canvas")
         if any(map(operator.gt, frame.size, first.size)):
             raise Unsupported("with a frame larger than its canvas")
-        if not frame.colours:
+        if not frame.colors:
             raise Unsupported("without a color table")
         if not frame.has_pixels:
             raise ValueError("a frame has no pixels")
         # The extrema of an image with one band are two numbers.
-        if decode and cast(tuple[int, int], indices(frame).getextrema())[1] >= frame.colours:
+        if decode and cast(tuple[int, int], indices(frame).getextrema())[1] >= frame.colors:
             raise ValueError("a pixel has an index beyond the palette")
     if first is None:
         raise ValueError("it has no frame")
@@ -136,7 +136,7 @@ def check_first_frame(data: bytes) -> None:
 
 
 def indices(frame: Frame) -> Image.Image:
-    """Returns the colour indices of a frame.
+    """Returns the color indices of a frame.
 
     Raises:
       ValueError: the data end before the last pixel. Pillow raises other errors for other damage.
@@ -151,7 +151,7 @@ def indices(frame: Frame) -> Image.Image:
 
 
 def _decode(frame: Frame, marked: bool) -> Image.Image:
-    """Returns the colour indices of a frame; pixels that have no data are 0, or 255 if `marked`."""
+    """Returns the color indices of a frame; pixels that have no data are 0, or 255 if `marked`."""
     head = struct.pack("<6sHHBBB", b"GIF89a", *frame.size, 0xF7, 0, 0)
     transparent = struct.pack("<4BHBB", _EXTENSION, 0xF9, 4, 1, 0, 255, 0)
     flags = _INTERLACED if frame.interlaced else 0

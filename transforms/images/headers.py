@@ -75,7 +75,7 @@ class JpegHeader(NamedTuple):
       bits: per sample.
       height: in pixels, before the EXIF orientation is applied.
       width: in pixels, before the EXIF orientation is applied.
-      components: 1 grey, 3 colour, 4 CMYK or YCCK.
+      components: 1 grey, 3 color, 4 CMYK or YCCK.
       exif: the TIFF structure of the EXIF block; empty without one.
       xmp: the XMP packet; empty without one.
     """
@@ -135,7 +135,7 @@ def read_jpeg(data: bytes) -> JpegHeader | None:
 
 
 GREY_WITH_ALPHA = 4
-"""The colour type of PNGs that TensorFlow decodes to two channels."""
+"""The color type of PNGs that TensorFlow decodes to two channels."""
 
 
 def is_16_bit_png(data: bytes) -> bool:
@@ -150,7 +150,7 @@ class PngHeader:
     Attributes:
       height: in pixels, before the EXIF orientation is applied.
       width: in pixels, before the EXIF orientation is applied.
-      colour_type: 0 grey, 2 RGB, 3 palette, 4 grey with alpha, 6 RGB with alpha.
+      color_type: 0 grey, 2 RGB, 3 palette, 4 grey with alpha, 6 RGB with alpha.
       animated: whether it has more than one frame.
       orientation: the one that eXIf, a raw profile or XMP declares, 1 to 8.
       refused: what libpng refuses in its critical chunks; "" if there is nothing.
@@ -159,7 +159,7 @@ class PngHeader:
 
     height: int
     width: int
-    colour_type: int
+    color_type: int
     animated: bool
     orientation: int
     refused: str
@@ -170,12 +170,12 @@ def read_png(data: bytes) -> PngHeader | None:
     """Parses the chunks of a PNG; returns None if the file does not begin with IHDR."""
     if data[12:16] != b"IHDR" or len(data) < 29:
         return None
-    width, height, depth, colour_type, *methods = struct.unpack_from(">IIBBBBB", data, 16)
+    width, height, depth, color_type, *methods = struct.unpack_from(">IIBBBBB", data, 16)
     animated = False
     refused = ""
     if data[8:12] != b"\0\0\0\x0d" or methods not in ([0, 0, 0], [0, 0, 1]):
         refused = "an invalid IHDR"
-    pixels_at = palette = 0
+    pixels_at = palette = texts = 0
     profiles: dict[str, bytes] = {}
     for name, at, end in _png_chunks(data):
         if name == b"IDAT":
@@ -185,21 +185,24 @@ def read_png(data: bytes) -> PngHeader | None:
         elif name == b"eXIf":
             profiles.setdefault("exif", data[at + 8 : end - 4])
         elif name in _PNG_TEXTS:
-            profiles = _png_profile(name, data[at + 8 : end - 4]) | profiles
+            kind = _PNG_PROFILES.get(data[at + 8 : at + 8 + _KEYWORD].partition(b"\0")[0])
+            if kind and kind not in profiles and texts < _MAX_PROFILES:
+                texts += 1
+                profiles = _png_profile(name, data[at + 8 : end - 4]) | profiles
         elif (name == b"IHDR" and at > 8) or (name == b"PLTE" and palette):
             refused = refused or f"a second {name.decode()}"
         elif name == b"PLTE":
             palette = at
-            if colour_type == _PALETTE and (pixels_at or (end - at - 12) not in _PALETTE_BYTES):
+            if color_type == _PALETTE and (pixels_at or (end - at - 12) not in _PALETTE_BYTES):
                 refused = refused or "an invalid PLTE"
         elif name not in _PNG_CRITICAL and name.isalpha() and name[:1].isupper():
             refused = refused or f"the chunk {name.decode('ascii')}"
     exif = profiles.get("exif") or profiles.get("raw exif", b"")
     turned = orientation(exif, profiles.get("xmp", b"")) if profiles else UPRIGHT
-    if colour_type == _PALETTE and not palette:
+    if color_type == _PALETTE and not palette:
         refused = refused or "a palette that is missing"
-    raw = _png_raw_bytes(width, height, depth * _PNG_SAMPLES.get(colour_type, 1), methods[2] == 1)
-    return PngHeader(height, width, colour_type, animated, turned, refused, raw)
+    raw = _png_raw_bytes(width, height, depth * _PNG_SAMPLES.get(color_type, 1), methods[2] == 1)
+    return PngHeader(height, width, color_type, animated, turned, refused, raw)
 
 
 _PALETTE = 3
@@ -239,10 +242,15 @@ _INFLATED = 1 << 18
 
 
 _PNG_CRITICAL = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
-_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+"""The last chunk of a PNG."""
 _PNG_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 _MAX_PROFILE = 1 << 20
 """A compressed text of a PNG is decompressed up to this many bytes, to search its orientation."""
+_MAX_PROFILES = 8
+"""Texts of a PNG that are read for its orientation: a hostile file may have thousands."""
+_KEYWORD = 80
+"""The most bytes of a keyword with its end."""
 
 
 def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -261,7 +269,7 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 def has_png_end(data: bytes) -> bool:
     """Returns whether the chunks of a PNG end with an undamaged IEND."""
-    return any(data[at:end] == _PNG_END for name, at, end in _png_chunks(data) if name == b"IEND")
+    return any(data[at:end] == PNG_END for name, at, end in _png_chunks(data) if name == b"IEND")
 
 
 def png_without_metadata(data: bytes) -> bytes:

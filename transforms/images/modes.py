@@ -1,6 +1,6 @@
 """Conversion of any Pillow mode to 8-bit grey or RGB. Pure.
 
-The results match what TensorFlow decodes from a PNG: the high byte of 16-bit samples, and no colour
+The results match what TensorFlow decodes from a PNG: the high byte of 16-bit samples, and no color
 management of RGB.
 """
 
@@ -23,7 +23,7 @@ _BITS_PER_SAMPLE = 258
 def to_grey_or_rgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
     """Converts an image to mode L or RGB, and drops its metadata.
 
-    Transparent pixels are composed on white, because the colours that they hide are often black or
+    Transparent pixels are composed on white, because the colors that they hide are often black or
     noise.
 
     Args:

@@ -69,7 +69,6 @@ _UNSUPPORTED_MAGIC = (
     (0, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "FlashPix"),
 )
 _WITHOUT_DECODER = ("JPEG XL", "PostScript", "FITS", "WMF", "EMF", "FlashPix")
-_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 _GIF_END = b";"
 _PADDING = b"\0\r\n "
 _UNSUPPORTED_REASONS = ("Unsupported", "cannot handle")
@@ -291,7 +290,7 @@ def _check_png(data: bytes, check: Level) -> None:
     header = headers.read_png(data)
     if not header:
         raise ImageError("Unsupported", "TensorFlow does not decode PNGs that begin without IHDR")
-    if header.colour_type == headers.GREY_WITH_ALPHA:
+    if header.color_type == headers.GREY_WITH_ALPHA:
         raise ImageError("Unsupported", "TensorFlow decodes grey with alpha to 2 channels")
     if header.refused:
         raise ImageError("Unsupported", f"TensorFlow does not decode PNGs with {header.refused}")
@@ -326,7 +325,7 @@ def check_png_pixels(image: ImageFile, data: bytes) -> None:
 
 def check_png_end(data: bytes) -> None:
     """Raises an `ImageError` for a PNG without its last chunk."""
-    if _PNG_END not in data:
+    if headers.PNG_END not in data:
         raise ImageError("Truncated", "PNG: the IEND chunk is missing")
     if not headers.has_png_end(data):
         raise ImageError("Corrupt", "PNG: its chunks are damaged")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, Codec, ImageRef, counted
+from imageshards.transforms.elements import BuildError, Codec, ImageRef, counted, shortened
 from imageshards.transforms.inputs import ranges
 from imageshards.transforms.inputs.listed import Listed
 from imageshards.transforms.references.annotate import Columns
@@ -90,6 +90,10 @@ class RecordSample(NamedTuple):
 
 FileState = tuple[str, int, int | str]
 """URI of a file, its size in bytes or -1, and a value that changes with its content."""
+
+
+_LASTING = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""Errors of a file that a retry does not mend."""
 
 
 @dataclass(frozen=True)
@@ -172,9 +176,14 @@ class InputKind(ABC):
         image, stamp = storage.read(ref.uri, limit, ref.stamp, reader.web)
         return Read(image, stamp=stamp)
 
-    def unreadable(self, error: OSError) -> BuildError:
-        """The error of an input that cannot be opened or read."""
-        return BuildError(f"{self.uri}: cannot be read: {error.strerror or 'no such file'}")
+    def unreadable(self, error: Exception, where: str = "cannot be read") -> BuildError:
+        """The error of an input that cannot be opened or read: a `StoreError` if a retry may."""
+        reason = getattr(error, "strerror", None)
+        if not reason and not isinstance(error, FileNotFoundError):
+            reason = shortened(str(error))
+        may_pass = getattr(error, "errno", None) and not isinstance(error, _LASTING)
+        kind = storage.StoreError if may_pass else BuildError
+        return kind(f"{self.uri}: {where}: {reason or 'no such file'}")
 
     def advice_on_skipped(self, options: ListingOptions) -> str:
         """What to do if all files of the input were skipped, for messages."""

@@ -26,7 +26,6 @@ from imageshards.transforms.elements import (
     counted,
     enumerated,
     quoted,
-    shortened,
 )
 from imageshards.transforms.inputs import listed
 from imageshards.transforms.inputs.kind import (
@@ -246,7 +245,7 @@ def _open_text(source: Manifest) -> Iterator[Iterator[str]]:
         except UnicodeDecodeError as error:
             raise BuildError(f"{_not_utf8(source)}; save the manifest as UTF-8") from error
         except (OSError, EOFError, zlib.error) as error:
-            raise BuildError(f"{source.uri}: cannot be read: {shortened(str(error))}") from error
+            raise source.unreadable(error) from error
 
 
 def _not_utf8(source: Manifest) -> str:
@@ -311,7 +310,7 @@ def _read_csv(source: Manifest, delimiter: str, needed: list[str]) -> Iterator[_
     except (pyarrow.ArrowException, OSError, EOFError, zlib.error) as error:
         for _ in _csv_lines(source, delimiter):
             pass  # raises an error that names the line
-        raise BuildError(f"{source.uri}: cannot be read: {shortened(str(error))}") from error
+        raise source.unreadable(error) from error
 
 
 class _QuoteCounter(io.RawIOBase):
@@ -406,7 +405,7 @@ def _open_parquet(source: Manifest, columns: list[str]) -> _Manifest:
     try:
         table = parquet.ParquetFile(file)
     except (pyarrow.ArrowException, OSError) as error:
-        raise BuildError(f"{source.uri}: not a Parquet file: {shortened(str(error))}") from error
+        raise source.unreadable(error, "not a Parquet file") from error
     header = list(table.schema_arrow.names)
     needed = [name for name in dict.fromkeys(columns) if name in header]
 
@@ -421,8 +420,6 @@ def _open_parquet(source: Manifest, columns: list[str]) -> _Manifest:
                 yield _Rows(values, partial(row_of, before))
                 before += batch.num_rows
         except (pyarrow.ArrowException, OSError) as error:
-            raise BuildError(
-                f"{source.uri}: after row {before - 1}: {shortened(str(error))}"
-            ) from error
+            raise source.unreadable(error, f"after row {before - 1}") from error
 
     return header, chunks()

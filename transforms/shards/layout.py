@@ -144,7 +144,8 @@ METADATA_FILES: dict[str, MetadataFile] = {
     "rejects_part": MetadataFile("metadata/shards/{part}.rejects.jsonl"),
     # Identifies the build that the folder belongs to; by `claim`, before the first shard.
     "plan": MetadataFile("metadata/shards/plan.json", cleared="last"),
-    # Why a job failed, for the runner's retries of it; by the step that failed. `claim` deletes it.
+    # Why a job failed, for the runner's retries and the next build; by the step that failed.
+    # `claim` deletes it.
     "failure": MetadataFile("metadata/shards/failure.json"),
     # Identifies the data set that `reshard` read; replaces the plan.
     "reshard": MetadataFile("metadata/shards/reshard.json", cleared="last"),

@@ -273,7 +273,7 @@ class _Object(io.RawIOBase):
                 found = self._store.read_stored(self._uri, begin, len(buffer), self._first.stamp)
                 data = found.data
             except ReadError as error:
-                raise BuildError(
+                raise StoreError(
                     f"{self._uri}: was replaced while it was read; run the command again"
                 ) from error
         buffer[: len(data)] = data

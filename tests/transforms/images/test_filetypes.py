@@ -63,6 +63,9 @@ def test_no_file_of_a_data_set_quotes_a_file_that_is_not_an_image(
         "long": b"P6 hunter2hunter2 5 255\n",
         "chunk": b"\x89PNG\r\n\x1a\n" + image_bytes(1, "PNG")[8:33] + b"\0\0\0\1h-t2rswordIEND",
         "size": b"Image size (x*y): hunter2\n" + bytes(100),
+        "float": b"Image size (x*y): hunter2\n" + bytes(512),
+        "float-text": b"Image type: L 16 image\nImage size (x*y): hunter2\n",
+        "scale": b"Pf\n2 2\nhunter2\n" + bytes(16),
         "pixels": b"P3 2 2 255\nhunter2 hunter2\n",
     }
     for name, data in secrets.items():

@@ -117,6 +117,15 @@ def test_an_object_that_was_replaced_is_not_read(api: Api):
     assert caught.value.kind == "Missing"
 
 
+def test_an_object_that_is_replaced_while_it_is_read_may_be_read_again(api: Api):
+    api.put("s3x://bucket/a", bytes(1 << 24), None)
+    with storage.open_read("s3x://bucket/a") as file:
+        file.read(5)
+        api.put("s3x://bucket/a", b"two", None)
+        with pytest.raises(StoreError, match="was replaced while it was read"):
+            file.read()
+
+
 def put_gzip(api: Api, stored: bytes) -> None:
     api.found["a"] = Content(stored, len(stored), 1, is_gzip=True)
 
