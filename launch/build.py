@@ -84,7 +84,8 @@ def _forecast(args: Namespace, options: BuildOptions, command: CommandOptions) -
 
     with hidden(("IPython",) if args.own_process else ()):
         try:
-            return show(forecast(options), json=command.json)
+            found = forecast(options)
+            return show(found, json=command.json) or int(bool(found.would_fail))
         except JobError as error:
             if command.verbose:
                 print(error.details, file=sys.stderr)

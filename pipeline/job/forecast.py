@@ -25,6 +25,7 @@ from imageshards.pipeline.job.failures import job_error
 from imageshards.pipeline.job.preflight import prepare
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.report import by_count, human_bytes
+from imageshards.pipeline.verdict import truncated
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, counted, to_text
 from imageshards.transforms.inputs.kind import InputKind
@@ -71,6 +72,7 @@ class Forecast:
       errors: type of error -> such images.
       splits: name -> split.
       notes: what the build would choose automatically, and why.
+      would_fail: why the build would fail, as far as the listing shows it; empty if it would not.
       noun: what a record is: "image" or "text".
     """
 
@@ -83,6 +85,7 @@ class Forecast:
     errors: dict[str, int]
     splits: dict[str, SplitForecast]
     notes: tuple[str, ...]
+    would_fail: tuple[str, ...] = ()
     noun: str = "image"
 
     def to_json(self) -> str:
@@ -101,7 +104,9 @@ class Forecast:
             f"  {counted(self.rejects, 'reject')} known before reading{errors and f' ({errors})'}, "
             f"{counted(self.duplicates, 'duplicate')}, {counted(self.passed_over, 'file')} skipped"
         )
-        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+        lines += [f"  {note}" for note in self.notes]
+        lines += [f"  WOULD FAIL: {reason}" for reason in self.would_fail]
+        return "\n".join(lines)
 
     def _split(self, split: SplitForecast) -> str:
         least, most = split.records_per_shard
@@ -163,7 +168,8 @@ def forecast(options: BuildOptions) -> Forecast:
             )
             for name, split in plan.splits.items()
         },
-        notes=(*plan.notes, *_warnings(spec, plan, errors)),
+        notes=(*plan.notes, *_notes(spec)),
+        would_fail=tuple(_failures(spec, plan, errors)),
         noun=spec.schema.noun,
     )
 
@@ -236,12 +242,18 @@ def _found(spec: BuildSpec, plan: Plan) -> str:
     return "a new data set"
 
 
-def _warnings(spec: BuildSpec, plan: Plan, errors: Counter[str]) -> Iterator[str]:
-    most = spec.options.output.max_reject_fraction
-    if errors.total() > most * plan.images:
-        yield (
-            f"WOULD FAIL: {counted(errors.total(), 'reject')} of {plan.images:,} are more than "
-            f"--max_reject_fraction {most:g}"
-        )
+def _notes(spec: BuildSpec) -> Iterator[str]:
     if spec.options.images.dedupe == "pixels":
         yield "--dedupe pixels finds duplicates only when it reads the images"
+
+
+def _failures(spec: BuildSpec, plan: Plan, errors: Counter[str]) -> Iterator[str]:
+    if reason := truncated(errors, spec):
+        yield reason
+    most = spec.options.output.max_reject_fraction
+    if errors.total() > most * plan.images:
+        images = counted(plan.images, spec.schema.noun)
+        yield (
+            f"{errors.total():,} of {images} ({errors.total() / plan.images:.1%}) would be "
+            f"rejected, more than --max_reject_fraction {most:g}"
+        )

@@ -15,8 +15,9 @@ SPLITS = "--splits=train=0.7,test=0.3"
 
 def forecast(command: Command, *arguments: object) -> dict:  # type: ignore[type-arg]
     code, out, error = command("build", *arguments, "--dry_run", "--json")
-    assert (code, error) == (0, "")
-    return json.loads(out)  # type: ignore[no-any-return]
+    found = json.loads(out)
+    assert (code, error) == (1 if found["would_fail"] else 0, "")
+    return found  # type: ignore[no-any-return]
 
 
 def test_it_plans_what_the_build_then_does(
@@ -78,9 +79,28 @@ def test_rejects_that_the_listing_shows_are_counted(tmp_path: Path, command: Com
     assert (found["rejects"], found["errors"]) == (2, {"TooLarge": 1, "UnsafeName": 1})
     assert found["splits"]["train"]["classes"] == {"cat": 3}
     assert found["splits"]["train"]["images"] == 5
-    assert found["notes"][-1] == (
-        "WOULD FAIL: 2 rejects of 5 are more than --max_reject_fraction 0.01"
-    )
+    assert found["would_fail"] == [
+        "2 of 5 images (40.0%) would be rejected, more than --max_reject_fraction 0.01"
+    ]
+
+
+def test_a_truncated_archive_would_fail_for_the_reason_of_the_build(
+    photos: Path, tmp_path: Path, command: Command
+):
+    with tarfile.open(tmp_path / "whole.tar", "w") as tar:
+        tar.add(photos, arcname=".")
+    data = (tmp_path / "whole.tar").read_bytes()
+    (tmp_path / "cut.tar").write_bytes(data[: len(data) * 2 // 3])
+    arguments = ["--input", tmp_path / "cut.tar", "--output", tmp_path / "out", "--workers=1"]
+    found = forecast(command, *arguments)
+    assert found["errors"] == {"Lost": 1}
+    reason = found["would_fail"][0]
+    assert f"\n  WOULD FAIL: {reason}" in command("build", *arguments, "--dry_run")[1]
+    code, _, error = command("build", *arguments)
+    assert code == 1
+    assert f"imageshards: {reason}; see " in error
+    accepted = forecast(command, *arguments, "--max_reject_fraction=1")
+    assert accepted["would_fail"] == []
 
 
 def test_it_reports_what_the_output_holds(
