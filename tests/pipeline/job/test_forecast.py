@@ -52,7 +52,7 @@ def test_it_writes_nothing_anywhere(photos: Path, tmp_path: Path, command: Comma
     before = contents(tmp_path)
     done = imageshards(
         "build", "--input", tmp_path / "photos.tgz", "--output", tmp_path / "deep/out",
-        "--dry_run", "--runner=DataflowRunner", TMPDIR=str(scratch),
+        "--dry_run", "--runner=FlinkRunner", TMPDIR=str(scratch),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{tmp_path}/deep/out (dry run: nothing was written)\n")
@@ -121,7 +121,15 @@ def test_it_reports_what_the_output_holds(
     assert contents(tmp_path / "out") == before
 
 
-@pytest.mark.parametrize("more", [["--num_shards=9"], ["--splits=column:split"]])
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--num_shards=9"],
+        ["--splits=column:split"],
+        ["--runner=DataflowRunner"],
+        ["--workers=2", "--direct_running_mode=multi_processing"],
+    ],
+)
 def test_what_would_fail_fails_in_one_line(tmp_path: Path, command: Command, more: list[str]):
     write_images(tmp_path / "in", 1, 3)
     arguments = ["--input", tmp_path / "in", "--output", tmp_path / "out", *more]
