@@ -78,15 +78,15 @@ def fingerprint(args: Namespace) -> int:
     else:
         files = counted(found.files, "file")
         text = _DESCRIPTIONS[state].format(version=version, noun=spec.schema.noun)
-        print(f"{found.digest}  {files}, {found.bytes / 1e6:,.1f} MB: {state}, {text}")
+        print(f"{found.digest}  {files}, {found.bytes / 1e6:,.1f} MB: {state}: {text}")
     return 0
 
 
 _DESCRIPTIONS = {
-    "new": "{version} is to be built",
-    "unchanged": "nothing changed since {version}",
-    "done": "{version} is published",
-    "changed": "{version} was published from other inputs",
+    "new": "version {version} is to be built",
+    "unchanged": "nothing changed since version {version}",
+    "done": "version {version} is published",
+    "changed": "version {version} was published from other inputs",
     "empty": "no {noun} found",
 }
 

@@ -128,7 +128,7 @@ def test_the_command_prints_state_and_digest(images: Path, tmp_path: Path, comma
     assert "no image found" in command("fingerprint", *gone)[1]
     code, out, _ = command("fingerprint", *options, "--skip_missing")
     assert out.startswith(f"{found['digest']}  6 files, ")
-    assert out.endswith(" MB: new, 1 is to be built\n")
+    assert out.endswith(" MB: new: version 1 is to be built\n")
     code, _, err = command("fingerprint", *options, "--direct_num_wrokers=2")
     assert (code, err.count("\n")) == (2, 1)
     assert "--direct_num_wrokers" in err
