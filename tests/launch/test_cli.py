@@ -32,7 +32,7 @@ BAD = [
     (["--input", "foo://x/y"], "no filesystem", 1),
     (
         ["--input", "{photos}", "--runner", "Nonsense"],
-        "unknown runner --runner=Nonsense: Beam has DataflowRunner",
+        "--runner=Nonsense: Beam has Dat",
         2,
     ),
     (["--input", "{photos}", "--runner=flinkruner"], "did you mean FlinkRunner?", 2),
