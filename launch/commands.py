@@ -203,7 +203,8 @@ COMMANDS = {
         schedule.declare_fingerprint,
         schedule.fingerprint,
         "Takes the options of build, lists the inputs, and reports whether there is anything to "
-        "build: new, unchanged, done, changed, or empty.",
+        "build: new, unchanged, done, changed, or empty. Of a manifest it compares the file itself, "
+        "not the images that it names.",
         takes_beam_arguments=True,
     ),
     "publish": Command(
