@@ -10,11 +10,12 @@ import json
 import pickle
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import apache_beam as beam
+import numpy as np
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsSingleton
@@ -23,6 +24,7 @@ from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.claim import has_no_shard, other_build_in
 from imageshards.pipeline.job.failures import job_error
 from imageshards.pipeline.job.preflight import prepare
+from imageshards.pipeline.missing import suggestion_for
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.report import by_count, human_bytes
 from imageshards.pipeline.verdict import truncated
@@ -34,9 +36,13 @@ from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shuffle import Group, ShuffleReferences
 
 _CLASSES_SHOWN = 8
+# References are in random order, so that some of each bucket are a random sample.
+_UNSIZED_PER_BUCKET = 4
+_LOOKED_AT = 100
 
 _Counts = Counter[tuple[str, str, str]]
-"""("label", split, text) or ("reject", split, error type) -> references."""
+"""("label", split, text) or ("reject", split, error type) -> references; ("unsized", URI, name) of
+some files whose size the listing does not have, such as those of a manifest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +129,59 @@ class Forecast:
         return text
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Sample:
+    """Files that a manifest names and the listing has not looked at: whether some of them exist.
+
+    Attributes:
+      looked_at: number of files looked at.
+      missing: (URI, name) of those that do not exist.
+      empty: number of those without a byte.
+      on_web: whether others are on web servers, which are not asked.
+    """
+
+    looked_at: int
+    missing: Sequence[tuple[str, str]]
+    empty: int
+    on_web: bool
+
+    @staticmethod
+    def of(files: Sequence[tuple[str, str]]) -> _Sample:
+        """Looks at some of the files, given as (URI, name)."""
+        listable = sorted(file for file in files if storage.can_list(file[0]))
+        some = listable[:: -(-len(listable) // _LOOKED_AT) or 1]
+        sizes = [size for size, _ in storage.stats([uri for uri, _ in some])]
+        return _Sample(
+            looked_at=len(some),
+            missing=[file for file, size in zip(some, sizes, strict=True) if size < 0],
+            empty=sizes.count(0),
+            on_web=len(listable) < len(files),
+        )
+
+    def notes(self, spec: BuildSpec) -> Iterator[str]:
+        if self.looked_at and not self._would_fail(spec):
+            yield self._text(spec)
+        if self.on_web:
+            yield f"{spec.schema.noun}s on web servers were not looked at"
+
+    def failures(self, spec: BuildSpec) -> Iterator[str]:
+        if self._would_fail(spec):
+            advice = suggestion_for(self.missing)
+            yield f"{self._text(spec)}{advice and '; '}{advice}"
+
+    def _would_fail(self, spec: BuildSpec) -> bool:
+        # It is a sample: a few missing files do not show that there are too many.
+        broken = len(self.missing) + self.empty
+        share = max(spec.options.output.max_reject_fraction, 0.5)
+        return broken > share * self.looked_at
+
+    def _text(self, spec: BuildSpec) -> str:
+        are = "is" if len(self.missing) == 1 else "are"
+        empty = f", {self.empty:,} empty" if self.empty else ""
+        looked_at = counted(self.looked_at, spec.schema.noun)
+        return f"{len(self.missing):,} of {looked_at} looked at {are} missing{empty}"
+
+
 def forecast(options: BuildOptions) -> Forecast:
     """Lists and shuffles the references of a build, and plans its shards.
 
@@ -140,6 +199,7 @@ def forecast(options: BuildOptions) -> Forecast:
     except Exception as error:
         raise job_error(error) from error
     found = _found(spec, plan)
+    sample = _Sample.of([(uri, name) for kind, uri, name in counts if kind == "unsized"])
     errors: Counter[str] = Counter()
     classes: dict[str, Counter[str]] = {name: Counter() for name in plan.splits}
     for (kind, split, text), count in sorted(counts.items()):
@@ -168,8 +228,8 @@ def forecast(options: BuildOptions) -> Forecast:
             )
             for name, split in plan.splits.items()
         },
-        notes=(*plan.notes, *_notes(spec)),
-        would_fail=tuple(_failures(spec, plan, errors)),
+        notes=(*plan.notes, *_notes(spec), *sample.notes(spec)),
+        would_fail=(*_failures(spec, plan, errors), *sample.failures(spec)),
         noun=spec.schema.noun,
     )
 
@@ -209,6 +269,9 @@ def _count(group: Group, max_bytes: int) -> _Counts:
         for problem in problems.values():
             found["reject", split, problem.error] += 1
         found["reject", split, "TooLarge"] += int((~acceptable).sum()) - len(problems)
+        unsized = refs.take(np.flatnonzero(acceptable & (refs.sizes < 0))[:_UNSIZED_PER_BUCKET])
+        for uri, name in zip(unsized.uris, unsized.names, strict=True):
+            found["unsized", uri, name] += 1
     return +found
 
 

@@ -137,3 +137,27 @@ def test_what_would_fail_fails_in_one_line(tmp_path: Path, command: Command, mor
     assert code in (1, 2)
     assert (out, error.count("\n")) == ("", 1)
     assert (code, "", error) == command("build", *arguments)
+
+
+def test_missing_files_of_a_manifest_would_fail(tmp_path: Path, command: Command):
+    write_images(tmp_path / "in", 1, 20)
+    rows = [f"in/class00/{number:04d}" for number in range(20)]
+    (tmp_path / "list.csv").write_text("\n".join(["uri", *rows]))
+    arguments = ["--input", tmp_path / "list.csv", "--output", tmp_path / "out", "--num_shards=1"]
+    found = forecast(command, *arguments)
+    assert found["would_fail"] == [
+        "20 of 20 images looked at are missing; 20 of 20 missing images that were looked for exist "
+        "with .jpg at the end: add it to the URIs in the manifest"
+    ]
+    (tmp_path / "list.csv").write_text("\n".join(["uri", *(f"{row}.jpg" for row in rows)]))
+    (tmp_path / "in/class00/0003.jpg").unlink()
+    (tmp_path / "in/class00/0004.jpg").write_bytes(b"")
+    found = forecast(command, *arguments)
+    assert found["would_fail"] == []
+    assert "1 of 20 images looked at is missing, 1 empty" in found["notes"]
+
+
+def test_files_on_web_servers_are_said_not_to_be_looked_at(tmp_path: Path, command: Command):
+    (tmp_path / "list.csv").write_text("uri\nhttp://127.0.0.1:1/a/1.jpg\n")
+    found = forecast(command, "--input", tmp_path / "list.csv", "--output", tmp_path / "out")
+    assert found["notes"][-1] == "images on web servers were not looked at"
