@@ -51,12 +51,12 @@ def run(args: Namespace, begin: float) -> int:
     options: BuildOptions = options_from(args)
     command = command_options_from(args)
     spec = BuildSpec(options)  # reports wrong combinations before Beam is loaded
-    if command.dry_run:
-        return _forecast(args, options, command)
     beam_arguments = with_runner([*args.beam_arguments, *beam_labels(args.labels)])
     workers = worker_processes(options, command, beam_arguments)
     wait = waits(command, beam_arguments)
     with _completed(beam_arguments, spec) as complete:
+        if command.dry_run:
+            return _forecast(args, options, command)
         if workers != 1 and options.execution.writer == "shard":
             from imageshards.transforms.shards.workers import pool_problem, start_server
 
@@ -85,7 +85,8 @@ def _forecast(args: Namespace, options: BuildOptions, command: CommandOptions) -
     remote = is_dataflow(args.beam_arguments)
     with hidden(("IPython",) if args.own_process else ()):
         try:
-            return show(forecast(options, reads_local_files=not remote), json=command.json)
+            found = forecast(options, reads_local_files=not remote)
+            return show(found, json=command.json) or int(bool(found.would_fail))
         except JobError as error:
             if command.verbose:
                 print(error.details, file=sys.stderr)

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from imageshards.launch import process
 from imageshards.launch.commands import COMMANDS
-from imageshards.launch.terminal import complain
+from imageshards.launch.terminal import complain, say
 from imageshards.pipeline.options.parser import Parser, refuse
 
 _DESCRIPTION = (
@@ -116,7 +116,7 @@ def _dispatch(arguments: list[str], own_process: bool) -> int:
     if args.version:
         from imageshards.pipeline.metadata import version
 
-        print(f"imageshards {version()}")
+        say(f"imageshards {version()}")
         return 0
     if args.command is None:
         parser.print_help(sys.stderr)

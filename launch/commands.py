@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from imageshards.launch import schedule
-from imageshards.launch.terminal import add_common, complain, count, show
+from imageshards.launch.terminal import add_common, complain, count, say, show
 
 
 class Command(NamedTuple):
@@ -98,7 +98,7 @@ def _inspect(args: Namespace) -> int:
         from imageshards.reader.sheet import check_path
 
         check_path(args.contact_sheet)
-    print(inspect(args.path, args.records))
+    say(inspect(args.path, args.records))
     if (args.contact_sheet or in_terminal) and args.images:
         _show_images(args)
     return 0
@@ -115,7 +115,7 @@ def _show_images(args: Namespace) -> None:
     except CorruptRecord as error:
         if args.contact_sheet:
             raise
-        print(f"\n  no images to show: {error}")
+        say(f"\n  no images to show: {error}")
         return
     if sheet is None:
         from imageshards.transforms.elements import UsageError
@@ -124,11 +124,11 @@ def _show_images(args: Namespace) -> None:
             raise UsageError(f"--contact_sheet: {args.path} contains texts, not images")
     elif args.contact_sheet:
         sheet.save(args.contact_sheet)
-        print(f"\n  contact sheet: {args.contact_sheet}")
+        say(f"\n  contact sheet: {args.contact_sheet}")
     else:
-        print()
+        say("")
         for line in sheet.blocks(shutil.get_terminal_size().columns):
-            print(line)
+            say(line)
 
 
 def _declare_reshard(parser: ArgumentParser) -> None:
@@ -171,7 +171,7 @@ def _declare_features(parser: ArgumentParser) -> None:
 def _features(args: Namespace) -> int:
     from imageshards.reader.snippets import describe, list_schemas
 
-    print(describe(args.schema) if args.schema else list_schemas())
+    say(describe(args.schema) if args.schema else list_schemas())
     return 0
 
 
@@ -203,7 +203,8 @@ COMMANDS = {
         schedule.declare_fingerprint,
         schedule.fingerprint,
         "Takes the options of build, lists the inputs, and reports whether there is anything to "
-        "build: new, unchanged, done, changed, or empty.",
+        "build: new, unchanged, done, changed, or empty. Of a manifest it compares the file "
+        "itself, not the images that it names.",
         takes_beam_arguments=True,
     ),
     "publish": Command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
-from imageshards.launch.terminal import add_common, count, show
+from imageshards.launch.terminal import add_common, count, say, show
 
 
 def declare_fingerprint(parser: ArgumentParser) -> None:
@@ -74,19 +74,19 @@ def fingerprint(args: Namespace) -> int:
         state, version = state_of(output, found.digest, spec.dataset_name)
     if args.json:
         result = {**asdict(found), "output": spec.layout.root, "state": state, "version": version}
-        print(json.dumps(result))
+        say(json.dumps(result))
     else:
         files = counted(found.files, "file")
         text = _DESCRIPTIONS[state].format(version=version, noun=spec.schema.noun)
-        print(f"{found.digest}  {files}, {found.bytes / 1e6:,.1f} MB: {state}, {text}")
+        say(f"{found.digest}  {files}, {found.bytes / 1e6:,.1f} MB: {state}: {text}")
     return 0
 
 
 _DESCRIPTIONS = {
-    "new": "{version} is to be built",
-    "unchanged": "nothing changed since {version}",
-    "done": "{version} is published",
-    "changed": "{version} was published from other inputs",
+    "new": "version {version} is to be built",
+    "unchanged": "nothing changed since version {version}",
+    "done": "version {version} is published",
+    "changed": "version {version} was published from other inputs",
     "empty": "no {noun} found",
 }
 

@@ -19,14 +19,30 @@ def complain(message: str, code: int) -> int:
 
 
 def show(result: Any, *, json: bool) -> int:
-    """Prints a result as text or as one line of JSON, and returns the exit code."""
+    """Prints a result as text or as one line of JSON, and returns the exit code 0.
+
+    Raises:
+      StoreError: see `say`.
+    """
+    say(result.to_json() if json else result)
+    return 0
+
+
+def say(text: object) -> None:
+    """Prints a line, or several, of a command's result; all commands print theirs here.
+
+    Raises:
+      StoreError: stdout cannot be written, such as a file on a full disk.
+    """
     try:
-        print(result.to_json() if json else result, flush=True)
+        print(text, flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
-        return complain(f"the result cannot be written to stdout: {error.strerror}", 1)
-    return 0
+        from imageshards.transforms.storage import StoreError
+
+        reason = f"the result cannot be written to stdout: {error.strerror}"
+        raise StoreError(reason) from error
 
 
 def count(text: str) -> int:

@@ -19,11 +19,17 @@ def suggestion(layout: Layout) -> str:
 
     It looks for some of the missing images only, those among the first lines of rejects.jsonl.
     """
-    missing = [
-        (line["uri"], line["name"])
-        for line in first_lines(layout.rejects)
-        if line["error"] == "Missing" and storage.can_list(line["uri"])
-    ]
+    return suggestion_for(
+        [
+            (line["uri"], line["name"])
+            for line in first_lines(layout.rejects)
+            if line["error"] == "Missing" and storage.can_list(line["uri"])
+        ]
+    )
+
+
+def suggestion_for(missing: Sequence[tuple[str, str]]) -> str:
+    """As `suggestion`, of the (URI, name) of some missing images."""
     for text, changed in _changes(missing):
         uris = [uri for pair in missing if (uri := changed(*pair))]
         found = sum(size >= 0 for size, _ in storage.stats(uris))

@@ -127,21 +127,22 @@ def human_bytes(size: float) -> str:
 def _head(build: Mapping[str, Any]) -> str:
     counts = build["counts"]
     facts = [
-        ("records", f"{counts['records']:,}", False),
+        _fact(counts["records"], "record"),
         ("in shards", human_bytes(counts["bytes"]), False),
-        ("shards", f"{len(build['shards']):,}", False),
+        _fact(len(build["shards"]), "shard"),
     ]
     if build["classes"]:
-        facts.append(("classes", f"{len(build['classes']):,}", False))
+        facts.append(_fact(len(build["classes"]), "class"))
     facts.append(("converted", f"{counts['converted']:,}", False))
-    facts.append(("rejects", f"{counts['rejects']:,}", counts["rejects"] > 0))
-    facts.append(("duplicates", f"{counts['duplicates']:,}", False))
+    facts.append(_fact(counts["rejects"], "reject", bad=counts["rejects"] > 0))
+    facts.append(_fact(counts["duplicates"], "duplicate"))
     if counts["leaks"]:
         facts.append(("in two splits", f"{counts['leaks']:,}", True))
     if unseen := classes_not_in_train(build["splits"], build["classes"]):
         number = len({name for names in unseen.values() for name in names})
-        facts.append(("classes not in train", f"{number:,}", True))
-    facts.append(("skipped files", f"{counts['passed_over']:,}", False))
+        count, _, noun = counted(number, "class").partition(" ")
+        facts.append((f"{noun} not in train", count, True))
+    facts.append(_fact(counts["passed_over"], "skipped file"))
     cards = "".join(
         f'<div class="fact{" bad" * bad}"><b>{value}</b><span class=soft>{name}</span></div>'
         for name, value, bad in facts
@@ -154,6 +155,12 @@ def _head(build: Mapping[str, Any]) -> str:
         "</p>"
         f"<div class=facts>{cards}</div>{notes}"
     )
+
+
+def _fact(number: int, noun: str, *, bad: bool = False) -> tuple[str, str, bool]:
+    """Returns (noun in the right number, number, bad)."""
+    text, _, noun = counted(number, noun).partition(" ")
+    return noun, text, bad
 
 
 def _split(
@@ -197,8 +204,8 @@ def _split(
         f"({share:.1%}), {human_bytes(split['bytes'])}, {formats}</p>"
         f"<h3>A random sample</h3>{sheet}"
         f"<div class=two>{''.join(charts)}</div>"
-        f"<h3>Shards, bytes ({len(shards):,} of {spread}{each}, "
-        f"{_span([shard['bytes'] for shard in shards])})</h3>{_shard_bars(shards)}</section>"
+        f"<h3>Size of each shard: {counted(len(shards), 'shard')} of {spread}{each}, "
+        f"{_span([shard['bytes'] for shard in shards])}</h3>{_shard_bars(shards)}</section>"
     )
 
 
@@ -344,10 +351,13 @@ def _leaks(build: Mapping[str, Any], leaked: Sequence[Mapping[str, Any]], noun: 
         for line in leaked
     )
     remedy = " <code>--dedupe pixels</code> keeps one of each." if noun == "image" else ""
+    leaks = build["counts"]["leaks"]
+    are = "is" if leaks == 1 else "are"
+    first = f"<h3>The first {len(leaked):,}</h3>" if len(leaked) < leaks else ""
     return (
-        f"<section><h2>Leaks</h2><p class=soft>{build['counts']['leaks']:,} {noun}s are in more "
+        f"<section><h2>Leaks</h2><p class=soft>{counted(leaks, noun)} {are} in more "
         "than one split. Each is a line of <code>metadata/leaks.jsonl</code>."
-        f"{remedy}</p><ul>{items}</ul></section>"
+        f"{remedy}</p>{first}<ul>{items}</ul></section>"
     )
 
 

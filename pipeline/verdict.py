@@ -52,7 +52,7 @@ def check_rejects(
       BuildError: there are too many, an input is truncated, or a split or shard is empty.
     """
     problem = (
-        _truncated(errors, spec)
+        truncated(errors, spec)
         or _too_many(plan, errors, spec)
         or _empty_split(plan, shards, spec)
         or _empty_shards(plan, shards, spec)
@@ -96,7 +96,8 @@ def check_files(layout: Layout, shards: Sequence[ShardReport]) -> None:
             )
 
 
-def _truncated(errors: Counter[str], spec: BuildSpec) -> str:
+def truncated(errors: Counter[str], spec: BuildSpec) -> str:
+    """Returns why a build with these rejects fails if an input is truncated; otherwise empty."""
     if not errors[LOST] or spec.options.output.max_reject_fraction >= 1:
         return ""
     inputs = "inputs are" if errors[LOST] > 1 else "input is"

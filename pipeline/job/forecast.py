@@ -10,11 +10,12 @@ import json
 import pickle
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import apache_beam as beam
+import numpy as np
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsSingleton
@@ -23,8 +24,10 @@ from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.claim import failed_without_shard, other_build_in
 from imageshards.pipeline.job.failures import job_error
 from imageshards.pipeline.job.preflight import prepare
+from imageshards.pipeline.missing import suggestion_for
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.report import by_count, human_bytes
+from imageshards.pipeline.verdict import truncated
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, counted, to_text
 from imageshards.transforms.inputs.kind import InputKind
@@ -33,9 +36,13 @@ from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shuffle import Group, ShuffleReferences
 
 _CLASSES_SHOWN = 8
+# References are in random order, so that some of each bucket are a random sample.
+_UNSIZED_PER_BUCKET = 4
+_LOOKED_AT = 100
 
 _Counts = Counter[tuple[str, str, str]]
-"""("label", split, text) or ("reject", split, error type) -> references."""
+"""("label", split, text) or ("reject", split, error type) -> references; ("unsized", URI, name) of
+some files whose size the listing does not have, such as those of a manifest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +78,7 @@ class Forecast:
       errors: type of error -> such images.
       splits: name -> split.
       notes: what the build would choose automatically, and why.
+      would_fail: why the build would fail, as far as the listing shows it; empty if it would not.
       noun: what a record is: "image" or "text".
     """
 
@@ -83,6 +91,7 @@ class Forecast:
     errors: dict[str, int]
     splits: dict[str, SplitForecast]
     notes: tuple[str, ...]
+    would_fail: tuple[str, ...] = ()
     noun: str = "image"
 
     def to_json(self) -> str:
@@ -101,7 +110,9 @@ class Forecast:
             f"  {counted(self.rejects, 'reject')} known before reading{errors and f' ({errors})'}, "
             f"{counted(self.duplicates, 'duplicate')}, {counted(self.passed_over, 'file')} skipped"
         )
-        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+        lines += [f"  {note}" for note in self.notes]
+        lines += [f"  WOULD FAIL: {reason}" for reason in self.would_fail]
+        return "\n".join(lines)
 
     def _split(self, split: SplitForecast) -> str:
         least, most = split.records_per_shard
@@ -116,6 +127,59 @@ class Forecast:
             more = ", ..." if len(ordered) > _CLASSES_SHOWN else ""
             text += f"; {counted(len(ordered), 'class')}: {shown}{more}"
         return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sample:
+    """Files that a manifest names and the listing has not looked at: whether some of them exist.
+
+    Attributes:
+      looked_at: number of files looked at.
+      missing: (URI, name) of those that do not exist.
+      empty: number of those without a byte.
+      on_web: whether others are on web servers, which are not asked.
+    """
+
+    looked_at: int
+    missing: Sequence[tuple[str, str]]
+    empty: int
+    on_web: bool
+
+    @staticmethod
+    def of(files: Sequence[tuple[str, str]]) -> _Sample:
+        """Looks at some of the files, given as (URI, name)."""
+        listable = sorted(file for file in files if storage.can_list(file[0]))
+        some = listable[:: -(-len(listable) // _LOOKED_AT) or 1]
+        sizes = [size for size, _ in storage.stats([uri for uri, _ in some])]
+        return _Sample(
+            looked_at=len(some),
+            missing=[file for file, size in zip(some, sizes, strict=True) if size < 0],
+            empty=sizes.count(0),
+            on_web=len(listable) < len(files),
+        )
+
+    def notes(self, spec: BuildSpec) -> Iterator[str]:
+        if self.looked_at and not self._would_fail(spec):
+            yield self._text(spec)
+        if self.on_web:
+            yield f"{spec.schema.noun}s on web servers were not looked at"
+
+    def failures(self, spec: BuildSpec) -> Iterator[str]:
+        if self._would_fail(spec):
+            advice = suggestion_for(self.missing)
+            yield f"{self._text(spec)}{advice and '; '}{advice}"
+
+    def _would_fail(self, spec: BuildSpec) -> bool:
+        # It is a sample: a few missing files do not show that there are too many.
+        broken = len(self.missing) + self.empty
+        share = max(spec.options.output.max_reject_fraction, 0.5)
+        return broken > share * self.looked_at
+
+    def _text(self, spec: BuildSpec) -> str:
+        are = "is" if len(self.missing) == 1 else "are"
+        empty = f", {self.empty:,} empty" if self.empty else ""
+        looked_at = counted(self.looked_at, spec.schema.noun)
+        return f"{len(self.missing):,} of {looked_at} looked at {are} missing{empty}"
 
 
 def forecast(options: BuildOptions, *, reads_local_files: bool = True) -> Forecast:
@@ -136,6 +200,7 @@ def forecast(options: BuildOptions, *, reads_local_files: bool = True) -> Foreca
     except Exception as error:
         raise job_error(error) from error
     found = _found(spec, plan)
+    sample = _Sample.of([(uri, name) for kind, uri, name in counts if kind == "unsized"])
     errors: Counter[str] = Counter()
     classes: dict[str, Counter[str]] = {name: Counter() for name in plan.splits}
     for (kind, split, text), count in sorted(counts.items()):
@@ -164,7 +229,8 @@ def forecast(options: BuildOptions, *, reads_local_files: bool = True) -> Foreca
             )
             for name, split in plan.splits.items()
         },
-        notes=(*plan.notes, *_warnings(spec, plan, errors)),
+        notes=(*plan.notes, *_notes(spec), *sample.notes(spec)),
+        would_fail=(*_failures(spec, plan, errors), *sample.failures(spec)),
         noun=spec.schema.noun,
     )
 
@@ -204,6 +270,9 @@ def _count(group: Group, max_bytes: int) -> _Counts:
         for problem in problems.values():
             found["reject", split, problem.error] += 1
         found["reject", split, "TooLarge"] += int((~acceptable).sum()) - len(problems)
+        unsized = refs.take(np.flatnonzero(acceptable & (refs.sizes < 0))[:_UNSIZED_PER_BUCKET])
+        for uri, name in zip(unsized.uris, unsized.names, strict=True):
+            found["unsized", uri, name] += 1
     return +found
 
 
@@ -237,12 +306,18 @@ def _found(spec: BuildSpec, plan: Plan) -> str:
     return "a new data set"
 
 
-def _warnings(spec: BuildSpec, plan: Plan, errors: Counter[str]) -> Iterator[str]:
-    most = spec.options.output.max_reject_fraction
-    if errors.total() > most * plan.images:
-        yield (
-            f"WOULD FAIL: {counted(errors.total(), 'reject')} of {plan.images:,} are more than "
-            f"--max_reject_fraction {most:g}"
-        )
+def _notes(spec: BuildSpec) -> Iterator[str]:
     if spec.options.images.dedupe == "pixels":
         yield "--dedupe pixels finds duplicates only when it reads the images"
+
+
+def _failures(spec: BuildSpec, plan: Plan, errors: Counter[str]) -> Iterator[str]:
+    if reason := truncated(errors, spec):
+        yield reason
+    most = spec.options.output.max_reject_fraction
+    if errors.total() > most * plan.images:
+        images = counted(plan.images, spec.schema.noun)
+        yield (
+            f"{errors.total():,} of {images} ({errors.total() / plan.images:.1%}) would be "
+            f"rejected, more than --max_reject_fraction {most:g}"
+        )

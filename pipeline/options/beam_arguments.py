@@ -42,10 +42,15 @@ def with_runner(arguments: Sequence[str]) -> list[str]:
     return [*arguments, f"--runner={_IN_PROCESS}"]
 
 
-def runner_of(arguments: Sequence[str]) -> str:
-    """Returns the name of the runner; Beam accepts several spellings, and the last option wins."""
+def given_runner(arguments: Sequence[str]) -> str:
+    """Returns the value of `--runner` as it was written; the last one wins."""
     named = [name for word, name in pairwise(_words(arguments)) if word == "--runner"]
-    name = named[-1].rpartition(".")[2] if named else ""
+    return named[-1] if named else ""
+
+
+def runner_of(arguments: Sequence[str]) -> str:
+    """Returns the name of the runner; Beam accepts several spellings."""
+    name = given_runner(arguments).rpartition(".")[2]
     known = (r for r in _RUNNERS if name.lower() in (r.lower(), r.lower().removesuffix("runner")))
     return next(known, name)
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from imageshards.pipeline.options.beam_arguments import (
+    given_runner,
     is_dataflow,
     is_in_process,
     runner_of,
@@ -73,7 +74,7 @@ def check_beam_arguments(arguments: Sequence[str]) -> None:
     """Checks that Beam knows all of its arguments: it ignores a misspelt one silently.
 
     Raises:
-      UsageError: neither imageshards nor Beam has such an option.
+      UsageError: neither imageshards nor Beam has such an option, or Beam has no such runner.
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -84,6 +85,7 @@ def check_beam_arguments(arguments: Sequence[str]) -> None:
                 adder(beam)
     unknown = beam.parse_known_args(list(arguments))[1]
     if not unknown:
+        _check_runner(given_runner(arguments))
         return
     check_no_input(unknown)
     ours = Parser(add_help=False)
@@ -92,6 +94,24 @@ def check_beam_arguments(arguments: Sequence[str]) -> None:
         f"unknown option {unknown[0]}{beam.similar(unknown[0], ours)} (imageshards build --help "
         "lists the options; those of Beam are accepted too)"
     )
+
+
+def _check_runner(name: str) -> None:
+    """Raises a UsageError if Beam has no runner of this name; it also accepts package.Class."""
+    from difflib import get_close_matches
+
+    from apache_beam.options.pipeline_options import StandardOptions
+
+    from imageshards.transforms.elements import enumerated
+
+    runners = StandardOptions.KNOWN_RUNNER_NAMES
+    known = {runner.lower().removesuffix("runner"): runner for runner in runners}
+    short = name.lower().removesuffix("runner")
+    if not name or "." in name or short in known:
+        return
+    similar = get_close_matches(short, known, 1)
+    hint = f"did you mean {known[similar[0]]}?" if similar else f"Beam has {enumerated(runners)}"
+    refuse(f"unknown runner --runner={name}: {hint}")
 
 
 def check_no_input(arguments: Sequence[str]) -> None:

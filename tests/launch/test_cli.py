@@ -30,7 +30,12 @@ BAD = [
     (["--input", "{photos}", "--class_names", ""], "--class_names is empty", 2),
     (["--input", "{photos}", "--base_uri", "/none"], "none of the images is below it", 1),
     (["--input", "foo://x/y"], "no filesystem", 1),
-    (["--input", "{photos}", "--runner", "Foo"], "Foo", 1),
+    (
+        ["--input", "{photos}", "--runner", "Nonsense"],
+        "--runner=Nonsense: Beam has Dat",
+        2,
+    ),
+    (["--input", "{photos}", "--runner=flinkruner"], "did you mean FlinkRunner?", 2),
     (["--input", "{photos}", "--output", "gs://b/o[1]"], "*, ? and [ for patterns", 2),
     (["--input", "{tmp}/list.json"], "write it as JSONL", 2),
     (["--input", "{tmp}/bad.csv.gz"], "bad.csv.gz: cannot be read", 2),

@@ -6,7 +6,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from helpers import IMAGESHARDS, contents, image_bytes, imageshards, names, write_images
+from conftest import Build
+from helpers import IMAGESHARDS, contents, image_bytes, imageshards, names, told, write_images
 
 from imageshards.pipeline.job.progress import observe
 from imageshards.transforms import storage
@@ -155,3 +156,30 @@ def test_a_clock_that_was_set_back_does_not_change_what_is_resumed(folder: Path,
     state = observe(layout, before)
     assert state
     assert (state.shards, state.all_shards) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inspect", "{out}"],
+        ["inspect", "{out}", "--contact_sheet", "{tmp}/sheet.png"],
+        ["verify", "{out}", "--json"],
+        ["features"],
+        ["fingerprint", "--input", "{photos}", "--output", "{out}"],
+        ["build", "--input", "{photos}", "--output", "{out}", "--num_shards=1", "--dry_run"],
+        ["--version"],
+    ],
+    ids=" ".join,
+)
+def test_every_command_reports_a_result_that_cannot_be_written(
+    build: Build, photos: Path, tmp_path: Path, arguments: list[str]
+):
+    build(photos, num_shards="1")
+    filled = [a.format(out=tmp_path / "out", tmp=tmp_path, photos=photos) for a in arguments]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*IMAGESHARDS, *filled], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    reason = "the result cannot be written to stdout: No space left on device"
+    assert told(done.stderr) == [f"imageshards: {reason}"]
+    assert done.returncode == 1

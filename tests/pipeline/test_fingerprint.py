@@ -9,6 +9,7 @@ import pytest
 from conftest import Command
 from helpers import image_bytes, write_images
 
+from imageshards.launch.cli import main
 from imageshards.pipeline.fingerprint import fingerprint
 from imageshards.transforms.elements import BuildError
 
@@ -115,6 +116,24 @@ def test_an_input_that_cannot_be_read_is_not_missing(tmp_path: Path):
         fingerprint([str(tmp_path / "a.json")], skip_missing=True)
 
 
+def test_a_manifest_is_compared_and_not_its_images_as_the_help_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    write_images(tmp_path / "in", 1, 2)
+    image = tmp_path / "in/class00/0001.jpg"
+    manifest = tmp_path / "list.csv"
+    manifest.write_text(f"uri\n{image}\n")
+    before = fingerprint([str(manifest)])
+    image.write_bytes(b"another image")
+    assert fingerprint([str(manifest)]) == before
+    manifest.write_text(f"uri\n{image}\n{image.with_name('0000.jpg')}\n")
+    assert fingerprint([str(manifest)]) != before
+    with pytest.raises(SystemExit):
+        main(["fingerprint", "--help"])
+    help_text = " ".join(capsys.readouterr().out.split())
+    assert "not the images that it names" in help_text
+
+
 def test_the_command_prints_state_and_digest(images: Path, tmp_path: Path, command: Command):
     options = ["--input", images, "--input", tmp_path / "gone", "--output", tmp_path / "out/1"]
     code, out, _ = command("fingerprint", *options, "--skip_missing", "--json")
@@ -128,7 +147,7 @@ def test_the_command_prints_state_and_digest(images: Path, tmp_path: Path, comma
     assert "no image found" in command("fingerprint", *gone)[1]
     code, out, _ = command("fingerprint", *options, "--skip_missing")
     assert out.startswith(f"{found['digest']}  6 files, ")
-    assert out.endswith(" MB: new, 1 is to be built\n")
+    assert out.endswith(" MB: new: version 1 is to be built\n")
     code, _, err = command("fingerprint", *options, "--direct_num_wrokers=2")
     assert (code, err.count("\n")) == (2, 1)
     assert "--direct_num_wrokers" in err

@@ -12,6 +12,7 @@ BACKGROUND = "background"
 _NUMBER = re.compile(r"\d+(\.0+)?", re.ASCII)  # also 3.0, which tables write if values are missing
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _MAX_NUMBER = (1 << 20) - 1
+_NO_NUMBER = "nan"
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ def number_classes(
         if unused := len(names) - len(set(numbers.values())):
             note += f" ({unused:,} of 0 to {largest:,} have no image)"
     else:
-        if from_column and all(map(_DECIMAL.fullmatch, texts)):
-            _check_whole(texts, sources)
+        if from_column:
+            _check_numbers(texts, sources)
         names = tuple(texts)
         numbers = {name: number for number, name in enumerate(names)}
         if from_column and any(map(_NUMBER.fullmatch, texts)):
@@ -96,6 +97,21 @@ def number_classes(
             )
         names = (BACKGROUND,) * offset + names
     return Classes(names, {text: numbers[text] + offset for text in texts}, note)
+
+
+def _check_numbers(texts: Sequence[str], sources: frozenset[str]) -> None:
+    """Raises a BuildError if texts are numbers, but not those of classes."""
+    numbers = [text for text in texts if text.lower() != _NO_NUMBER]
+    if numbers and all(map(_DECIMAL.fullmatch, numbers)):
+        _check_whole(numbers, sources)
+        # Tables write it for a missing value. As a class it would make names of all the others.
+        if missing := [text for text in texts if text not in numbers]:
+            column = min(sources).removeprefix("column ")
+            raise BuildError(
+                f"the labels in column {column!r} are numbers, but some are {quoted(missing[0])}: "
+                "leave out these rows, leave these values empty, or name the classes in "
+                "--class_names"
+            )
 
 
 def _check_whole(texts: Sequence[str], sources: frozenset[str]) -> None:

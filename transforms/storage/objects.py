@@ -21,7 +21,7 @@ import google_crc32c
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.storage import globs
 from imageshards.transforms.storage.protocol import (
-    RESUME,
+    AGAIN,
     UNKNOWN,
     Entry,
     ReadError,
@@ -287,7 +287,7 @@ class _Object(io.RawIOBase):
         self._compared += len(data)
         if data and self._compared == self._first.size and self._crc32c != self._first.crc32c:
             raise StoreError(
-                f"{self._uri}: cannot be read: its bytes differ from its CRC-32C; {RESUME}"
+                f"{self._uri}: cannot be read: its bytes differ from its CRC-32C; {AGAIN}"
             )
 
 

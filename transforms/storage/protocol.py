@@ -17,7 +17,9 @@ MAX_BYTES = 1 << 28
 UNKNOWN = (-1, 0)
 """(bytes, stamp) of a file that does not exist, or whose store does not report them."""
 
-RESUME = "run the same command again to resume"
+AGAIN = "run the same command again"
+RESUME = f"{AGAIN} to resume"
+"""Only for what a command writes: a dry run, `verify` or `inspect` has nothing to resume."""
 
 
 class ReadError(Exception):

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from imageshards.transforms.storage.protocol import RESUME, StoreError
+from imageshards.transforms.storage.protocol import AGAIN, RESUME, StoreError
 
 T = TypeVar("T")
 
@@ -163,7 +163,8 @@ def translate(uri: str, action: Action, failure: Failure, refusal: Refusal) -> E
         return FileNotFoundError(2, "no such object or bucket", uri)
     if failure.cause == "credentials" or (400 <= failure.status < 500 and not failure.retry):
         return refusal(uri, action, failure)
-    hint = f"; {RESUME}" if failure.retry else ""
+    advice = RESUME if action == "write" else AGAIN
+    hint = f"; {advice}" if failure.retry else ""
     return StoreError(f"{cannot(uri, action)}: {failure}{hint}")
 
 

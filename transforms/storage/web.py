@@ -299,11 +299,10 @@ class _ToPublicHosts:
             raise NameResolutionError(name, self, error) from error  # type: ignore[arg-type]
         public = [address for address in found if is_public(address)]
         if not public:
-            is_named = "resolves to" if found[0] != name.strip("[]") else "is"
+            resolved = "" if found[0] == name.strip("[]") else f"resolves to {found[0]}, which "
             raise ReadError(
                 "PrivateHost",
-                f"{name} {is_named} {found[0]}, which is not a public address "
-                "(--allow_private_hosts permits it)",
+                f"{name} {resolved}is not a public address; --allow_private_hosts permits it",
             )
         for number, address in enumerate(public, 1):
             self.host = address

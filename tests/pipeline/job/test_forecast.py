@@ -16,8 +16,9 @@ SPLITS = "--splits=train=0.7,test=0.3"
 
 def forecast(command: Command, *arguments: object) -> dict:  # type: ignore[type-arg]
     code, out, error = command("build", *arguments, "--dry_run", "--json")
-    assert (code, error) == (0, "")
-    return json.loads(out)  # type: ignore[no-any-return]
+    found = json.loads(out)
+    assert (code, error) == (1 if found["would_fail"] else 0, "")
+    return found  # type: ignore[no-any-return]
 
 
 def test_it_plans_what_the_build_then_does(
@@ -52,7 +53,7 @@ def test_it_writes_nothing_anywhere(photos: Path, tmp_path: Path, command: Comma
     before = contents(tmp_path)
     done = imageshards(
         "build", "--input", tmp_path / "photos.tgz", "--output", tmp_path / "deep/out",
-        "--dry_run", "--runner=DataflowRunner", TMPDIR=str(scratch),
+        "--dry_run", "--runner=FlinkRunner", TMPDIR=str(scratch),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{tmp_path}/deep/out (dry run: nothing was written)\n")
@@ -79,9 +80,28 @@ def test_rejects_that_the_listing_shows_are_counted(tmp_path: Path, command: Com
     assert (found["rejects"], found["errors"]) == (2, {"TooLarge": 1, "UnsafeName": 1})
     assert found["splits"]["train"]["classes"] == {"cat": 3}
     assert found["splits"]["train"]["images"] == 5
-    assert found["notes"][-1] == (
-        "WOULD FAIL: 2 rejects of 5 are more than --max_reject_fraction 0.01"
-    )
+    assert found["would_fail"] == [
+        "2 of 5 images (40.0%) would be rejected, more than --max_reject_fraction 0.01"
+    ]
+
+
+def test_a_truncated_archive_would_fail_for_the_reason_of_the_build(
+    photos: Path, tmp_path: Path, command: Command
+):
+    with tarfile.open(tmp_path / "whole.tar", "w") as tar:
+        tar.add(photos, arcname=".")
+    data = (tmp_path / "whole.tar").read_bytes()
+    (tmp_path / "cut.tar").write_bytes(data[: len(data) * 2 // 3])
+    arguments = ["--input", tmp_path / "cut.tar", "--output", tmp_path / "out", "--workers=1"]
+    found = forecast(command, *arguments)
+    assert found["errors"] == {"Lost": 1}
+    reason = found["would_fail"][0]
+    assert f"\n  WOULD FAIL: {reason}" in command("build", *arguments, "--dry_run")[1]
+    code, _, error = command("build", *arguments)
+    assert code == 1
+    assert f"imageshards: {reason}; see " in error
+    accepted = forecast(command, *arguments, "--max_reject_fraction=1")
+    assert accepted["would_fail"] == []
 
 
 def test_it_reports_what_the_output_holds(
@@ -102,7 +122,15 @@ def test_it_reports_what_the_output_holds(
     assert contents(tmp_path / "out") == before
 
 
-@pytest.mark.parametrize("more", [["--num_shards=9"], ["--splits=column:split"]])
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--num_shards=9"],
+        ["--splits=column:split"],
+        ["--runner=DataflowRunner"],
+        ["--workers=2", "--direct_running_mode=multi_processing"],
+    ],
+)
 def test_what_would_fail_fails_in_one_line(tmp_path: Path, command: Command, more: list[str]):
     write_images(tmp_path / "in", 1, 3)
     arguments = ["--input", tmp_path / "in", "--output", tmp_path / "out", *more]
@@ -118,9 +146,35 @@ def test_what_the_workers_of_a_service_cannot_read_is_refused_as_in_the_build(ph
         arguments = ["build", "--input=gs://bucket/local/list.txt", "--output=gs://bucket/out",
                      "--num_shards=1", "--dry_run"]  # fmt: skip
         here = imageshards(*arguments, **server.environment)
-        there = imageshards(*arguments, "--runner=DataflowRunner", **server.environment)
+        service = ["--runner=DataflowRunner", "--project=my-project", "--region=us-central1",
+                   "--temp_location=gs://bucket/tmp"]  # fmt: skip
+        there = imageshards(*arguments, *service, **server.environment)
     assert here.returncode == 0, here.stderr
     assert there.returncode == 2
     (line,) = there.stderr.splitlines()
     assert "list.txt: names the file /" in line
     assert "the workers of the service cannot read files of this machine" in line
+
+
+def test_missing_files_of_a_manifest_would_fail(tmp_path: Path, command: Command):
+    write_images(tmp_path / "in", 1, 20)
+    rows = [f"in/class00/{number:04d}" for number in range(20)]
+    (tmp_path / "list.csv").write_text("\n".join(["uri", *rows]))
+    arguments = ["--input", tmp_path / "list.csv", "--output", tmp_path / "out", "--num_shards=1"]
+    found = forecast(command, *arguments)
+    assert found["would_fail"] == [
+        "20 of 20 images looked at are missing; 20 of 20 missing images that were looked for exist "
+        "with .jpg at the end: add it to the URIs in the manifest"
+    ]
+    (tmp_path / "list.csv").write_text("\n".join(["uri", *(f"{row}.jpg" for row in rows)]))
+    (tmp_path / "in/class00/0003.jpg").unlink()
+    (tmp_path / "in/class00/0004.jpg").write_bytes(b"")
+    found = forecast(command, *arguments)
+    assert found["would_fail"] == []
+    assert "1 of 20 images looked at is missing, 1 empty" in found["notes"]
+
+
+def test_files_on_web_servers_are_said_not_to_be_looked_at(tmp_path: Path, command: Command):
+    (tmp_path / "list.csv").write_text("uri\nhttp://127.0.0.1:1/a/1.jpg\n")
+    found = forecast(command, "--input", tmp_path / "list.csv", "--output", tmp_path / "out")
+    assert found["notes"][-1] == "images on web servers were not looked at"

@@ -108,7 +108,7 @@ def test_classes_that_train_does_not_have_are_a_warning(build: Build, photos: Pa
     assert json.loads(summary.to_json())["classes_not_in_train"] == {"test": ["class02"]}
     assert build_json(tmp_path / "out")["counts"]["classes_not_in_train"] == 1
     report = (tmp_path / "out/metadata/report.html").read_text()
-    assert '<div class="fact bad"><b>1</b><span class=soft>classes not in train' in report
+    assert '<div class="fact bad"><b>1</b><span class=soft>class not in train' in report
     assert "<h2>Not in train</h2>" in report
 
 

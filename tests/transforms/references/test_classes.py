@@ -52,3 +52,16 @@ def test_numbers_that_are_not_whole_are_values_and_not_classes(texts: list[str])
     assert number_classes(texts, FOLDER).names == tuple(sorted(texts))
     assert number_classes(texts, frozenset(["column price"]), given=texts).names == tuple(texts)
     assert "x" in number_classes([*texts, "x"], frozenset(["column price"])).names
+
+
+@pytest.mark.parametrize("nothing", ["nan", "NaN"])
+def test_a_missing_number_is_no_class(nothing: str):
+    with pytest.raises(BuildError, match=f"column 'label' are numbers, but some are '{nothing}'"):
+        number_classes(["0", "1", nothing], COLUMN)
+    with pytest.raises(BuildError, match=r"not whole, such as '1\.5'"):
+        number_classes(["1.5", "2", nothing], COLUMN)
+    # Nan is a name too: of bread, and of people.
+    assert nothing in number_classes([nothing, "roti"], COLUMN).names
+    assert nothing in number_classes([nothing], COLUMN).names
+    assert nothing in number_classes(["0", "1", nothing], FOLDER).names
+    assert nothing in number_classes(["0", nothing], COLUMN, given=["0", nothing]).names

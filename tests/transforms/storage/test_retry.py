@@ -12,6 +12,17 @@ from imageshards.transforms.storage.retry import Action, Failure, RetryPolicy, t
 QUICK = RetryPolicy(first_wait=0.0)
 
 
+def refused(uri: str, action: Action, failure: Failure) -> StoreError:
+    return StoreError(f"{uri}: {action}: {failure}")
+
+
+@pytest.mark.parametrize("action", ["read", "list", "delete", "write"])
+def test_only_what_is_written_is_resumed(action: Action):
+    message = str(translate("gs://bucket/a", action, Failure("busy", 503, retry=True), refused))
+    assert "; run the same command again" in message
+    assert message.endswith(" to resume") == (action == "write")
+
+
 def attempts(policy: RetryPolicy, *failures: Failure) -> int:
     """Calls a function that fails so, and returns how often it was called."""
     left, calls = list(failures), 0
