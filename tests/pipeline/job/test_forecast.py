@@ -11,6 +11,10 @@ import pytest
 from conftest import Build, Command
 from helpers import build_json, contents, image_bytes, imageshards, write_images
 
+from imageshards.pipeline.job import forecast as job_forecast
+from imageshards.pipeline.options.build_options import BuildOptions
+from imageshards.transforms.elements import UsageError
+
 SPLITS = "--splits=train=0.7,test=0.3"
 
 
@@ -140,20 +144,19 @@ def test_what_would_fail_fails_in_one_line(tmp_path: Path, command: Command, mor
     assert (code, "", error) == command("build", *arguments)
 
 
-def test_what_the_workers_of_a_service_cannot_read_is_refused_as_in_the_build(photos: Path):
+def test_what_the_workers_of_a_service_cannot_read_is_refused_as_in_the_build(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+):
     with gcs_server.running() as server:
+        for variable, value in server.environment.items():
+            monkeypatch.setenv(variable, value)
         server.put("local/list.txt", f"{photos}/class00/0000.jpg\n".encode())
-        arguments = ["build", "--input=gs://bucket/local/list.txt", "--output=gs://bucket/out",
-                     "--num_shards=1", "--dry_run"]  # fmt: skip
-        here = imageshards(*arguments, **server.environment)
-        service = ["--runner=DataflowRunner", "--project=my-project", "--region=us-central1",
-                   "--temp_location=gs://bucket/tmp"]  # fmt: skip
-        there = imageshards(*arguments, *service, **server.environment)
-    assert here.returncode == 0, here.stderr
-    assert there.returncode == 2
-    (line,) = there.stderr.splitlines()
-    assert "list.txt: names the file /" in line
-    assert "the workers of the service cannot read files of this machine" in line
+        options = BuildOptions.of(
+            input=("gs://bucket/local/list.txt",), output="gs://bucket/out", num_shards="1"
+        )
+        assert job_forecast.forecast(options).would_fail == ()
+        with pytest.raises(UsageError, match="cannot read files of this machine"):
+            job_forecast.forecast(options, reads_local_files=False)
 
 
 def test_missing_files_of_a_manifest_would_fail(tmp_path: Path, command: Command):
