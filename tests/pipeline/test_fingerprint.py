@@ -186,7 +186,7 @@ def test_a_folder_without_texts_is_empty(images: Path, tmp_path: Path, command: 
     assert "no text found" in err
     code, out, _ = command("fingerprint", *options, "--skip_missing")
     assert code == 0
-    assert out.endswith(": empty, no text found\n")
+    assert out.endswith(": empty: no text found\n")
 
 
 @pytest.mark.parametrize("digest", ["HEX", "f" * 63, "F" * 64, "f" * 32, "None"])
