@@ -168,7 +168,7 @@ def test_the_error_of_a_failed_build_is_reported(
     with pytest.raises(AirflowException, match=r"^imageshards: .*no such file or folder$"):
         operator({"input": str(tmp_path / "gone")}).execute({})
     (tmp_path / "in0/class0/bad.jpg").write_bytes(b"no image")
-    with pytest.raises(AirflowException, match=r"^imageshards: 1 of 13 images \(7.7%\) were rej"):
+    with pytest.raises(AirflowException, match=r"^imageshards: 1 of 13 images \(7.7%\) was rej"):
         operator({"input": images}).execute({})
     with pytest.raises(AirflowException, match=r"^imageshards: 1 of 13 images"):
         operator({"input": images, "verbose": True}).execute({})
