@@ -45,8 +45,13 @@ def test_a_build_killed_at_random_moments_is_completed_by_the_next(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
         # Some kills come before the first shard, most while shards are written.
-        time.sleep(rng.uniform(0.3, 0.9) * seconds)
-        os.killpg(process.pid, signal.SIGKILL)
+        wanted = rng.randrange(-4, 23)
+        if wanted < 0:
+            time.sleep(rng.uniform(0.3, 0.7) * seconds)
+        while process.poll() is None and len(list(out.glob("*.tfrecord"))) <= wanted:
+            time.sleep(0.005)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         finished = len(list(out.glob("*.tfrecord")))
         killed_between += 0 < finished < 24
