@@ -29,8 +29,6 @@ _PROBLEMS_SHOWN = 20
 _IN_FLIGHT = 32
 
 Decoder = Literal["build", "tensorflow"]
-DECODERS: tuple[Decoder, ...] = ("build", "tensorflow")
-
 
 Inspect = Callable[[bytes], validate.ImageInfo]
 """Decodes an image file, and returns its format and size; raises an `ImageError`."""
@@ -42,6 +40,10 @@ class Problem(str):
     def within(self, place: str) -> Problem:
         """Returns the problem with the place where it was found."""
         return type(self)(f"{place}: {self}")
+
+
+class Missing(Problem):
+    """A line about a file that does not exist."""
 
 
 class Unsuitable(Problem):
@@ -62,11 +64,12 @@ class Verdict:
       records: the number of records that were checked and are sound.
       bytes: the size of all existing shards.
       seconds: wall time.
-      problems: one line for each problem.
+      problems: a line for each of the first problems, and one with the number of the others.
       rejects: the number of images that the build rejected.
       report: the path of report.html.
       sample: the number of records that `verify` was to check; 0 for all.
-      damaged: the number of problems that are damage; missing files are not counted.
+      damaged: the number of problems that are damage to existing files.
+      missing: the number of files that do not exist.
       unsuitable: the number of undamaged records whose images do not decode.
       level: how images were decoded: "full", or "lenient" if the build had `--check header`.
     """
@@ -81,6 +84,7 @@ class Verdict:
     report: str
     sample: int = 0
     damaged: int = 0
+    missing: int = 0
     unsuitable: int = 0
     level: validate.Level = "full"
 
@@ -92,7 +96,7 @@ class Verdict:
         again = "run the build command again to rewrite them"
         if self.damaged:
             yield f"delete the damaged files and {again}"
-        elif len(self.problems) > self.unsuitable:
+        elif self.missing:
             yield again
         if self.unsuitable:
             images = "the images that do not decode are what the build wrote"
@@ -103,7 +107,7 @@ class Verdict:
 
     def __str__(self) -> str:
         if self.problems:
-            found = counted(len(self.problems), "problem")
+            found = counted(self.damaged + self.missing + self.unsuitable, "problem")
             return (
                 f"{self.output}: {found}; {counted(self.records, 'sound record')} "
                 f"({'; '.join(self._advice())})"
@@ -139,7 +143,7 @@ def verify(folder: str, sample: int = 0, decoder: Decoder = "build") -> Verdict:
     dataset = open_dataset(folder)
     level = _level_of(dataset)
     check = partial(_problem_of, dataset, _inspect_with(decoder, level))
-    problems = list(map(Problem, _layout_problems(dataset)))
+    problems = list(_layout_problems(dataset))
     records = size = 0
     chosen = _chosen(dataset, sample)
     with ThreadPoolExecutor(os.cpu_count()) as executor:
@@ -157,12 +161,12 @@ def verify(folder: str, sample: int = 0, decoder: Decoder = "build") -> Verdict:
                     else:
                         problems.append(item.within(shard.uri))
             except FileNotFoundError:
-                problems.append(Problem(f"{shard.uri}: missing"))
+                problems.append(Missing(f"{shard.uri}: missing"))
                 continue
             records += count
             size += shard.bytes
     unsuitable = sum(isinstance(problem, Unsuitable) for problem in problems)
-    missing = sum(problem.endswith(": missing") for problem in problems)
+    missing = sum(isinstance(problem, Missing) for problem in problems)
     lines = list(map(str, problems[:_PROBLEMS_SHOWN]))
     if (more := len(problems) - _PROBLEMS_SHOWN) > 0:
         lines.append(f"and {more:,} more problems")
@@ -170,7 +174,7 @@ def verify(folder: str, sample: int = 0, decoder: Decoder = "build") -> Verdict:
         dataset.layout.root, len(dataset.shards), records, size,
         time.perf_counter() - begin, tuple(lines),
         dataset.counts["rejects"], dataset.layout.report, sample,
-        len(problems) - unsuitable - missing, unsuitable, level,
+        len(problems) - unsuitable - missing, missing, unsuitable, level,
     )  # fmt: skip
 
 
@@ -191,23 +195,23 @@ def _inspect_with(decoder: Decoder, level: validate.Level) -> Inspect:
     return inspect
 
 
-def _layout_problems(dataset: Dataset) -> Iterator[str]:
+def _layout_problems(dataset: Dataset) -> Iterator[Problem]:
     layout = dataset.layout
     known = {os.path.basename(shard.uri) for shard in dataset.shards}
     for name in storage.names_in(layout.root):
         if is_shard_like(name) and name not in known:
             uri = storage.join(layout.root, name)
-            yield f"{uri}: not of this data set, but readers' patterns match it"
+            yield Problem(f"{uri}: not of this data set, but readers' patterns match it")
     lengths: dict[str, list[int]] = {}
     for shard in dataset.shards:
         lengths.setdefault(shard.id.split, []).append(shard.records)
     if dataset.lengths != lengths:
-        yield f"{layout.dataset_info}: its shardLengths do not match {layout.build}"
+        yield Problem(f"{layout.dataset_info}: its shardLengths do not match {layout.build}")
     counts = dataset.counts
     if counts["records"] + counts["rejects"] + counts["duplicates"] != counts["inputs"]:
-        yield f"{layout.build}: records + rejects + duplicates do not add up to the inputs"
+        yield Problem(f"{layout.build}: records + rejects + duplicates are not the inputs")
     if counts["records"] != sum(shard.records for shard in dataset.shards):
-        yield f"{layout.build}: its records are not the sum of its shards' records"
+        yield Problem(f"{layout.build}: its records are not the sum of its shards' records")
     facts = DatasetFacts(dataset.build, dataset.schema)
     for metadata_file, uri in layout.files_of(facts):
         if not metadata_file.make and not metadata_file.check:
@@ -216,12 +220,12 @@ def _layout_problems(dataset: Dataset) -> Iterator[str]:
             with storage.open_read(uri) as file:
                 fits = metadata_file.fits(facts, file.read())
         except FileNotFoundError:
-            yield f"{uri}: missing"
+            yield Missing(f"{uri}: missing")
         except ValueError as error:
-            yield f"{uri}: damaged: {error}"
+            yield Problem(f"{uri}: damaged: {error}")
         else:
             if not fits:
-                yield f"{uri}: does not match {layout.build}"
+                yield Problem(f"{uri}: does not match {layout.build}")
 
 
 def _shard_problems(
@@ -319,7 +323,9 @@ def _read_index(dataset: Dataset, shard: Shard) -> list[tuple[int, int]] | None:
 
 def _index_problem(dataset: Dataset, shard: Shard) -> Problem:
     uri = dataset.layout.index(shard.id)
-    return Problem(f"its index {uri}{' does not match' if storage.exists(uri) else ': missing'}")
+    if storage.exists(uri):
+        return Problem(f"its index {uri} does not match")
+    return Missing(f"its index {uri}: missing")
 
 
 def _check(check: Check, data: bytes) -> Problem | None:

@@ -78,6 +78,23 @@ def test_damage_and_unsuitable_images_are_told_apart(header_build: Path, command
     assert "build with --check full" in text
 
 
+def test_a_missing_shard_is_noticed_beside_many_other_problems(tmp_path: Path, command: Command):
+    (tmp_path / "in").mkdir()
+    for number in range(60):
+        png = image_bytes(number, "PNG", (64, 64))
+        (tmp_path / f"in/{number}.png").write_bytes(png[:200] + bytes(50) + png[250:])
+    out = tmp_path / "out"
+    arguments = ("--input", tmp_path / "in", "--output", out, "--check=header", "--num_shards=2")
+    assert command("build", *arguments)[0] == 0
+    shards(out)[0].unlink()
+    verdict = verify(str(out))
+    assert (verdict.damaged, verdict.missing, verdict.unsuitable) == (0, 1, 30)
+    assert len(verdict.problems) == 21
+    assert ": 31 problems; " in str(verdict)
+    assert "run the build command again to rewrite them" in str(verdict)
+    assert "build with --check full to reject them" in str(verdict)
+
+
 def test_tensorflow_decodes_every_record(tmp_path: Path, command: Command):
     (tmp_path / "in").mkdir()
     for number, name in enumerate(

@@ -35,15 +35,6 @@ def orientation(exif: bytes, xmp: bytes) -> int:
     return found or UPRIGHT
 
 
-def exif_orientation(exif: bytes) -> int:
-    r"""Returns the orientation in an EXIF block, 1 to 8; 1 if it has none or is malformed.
-
-    Args:
-      exif: a TIFF structure, with or without the prefix `Exif\0\0`.
-    """
-    return _orientation_tag(exif) or UPRIGHT
-
-
 def _orientation_tag(exif: bytes) -> int | None:
     tiff = exif.removeprefix(_EXIF)
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(bytes(tiff[:4]))

@@ -53,16 +53,22 @@ def bytes_per_pixel(image_format: str) -> int:
     return 26 if image_format == "JPEG2000" else 18
 
 
+def is_unbounded(image: ImageFile) -> bool:
+    """Returns whether the format encodes an empty picture of any size in next to no bytes."""
+    compression = image.info.get("compression", "raw")
+    if image.format == "TIFF":
+        return compression not in _BOUNDED_IN_TIFF
+    return image.format in _UNBOUNDED or compression in (1, 2)  # run lengths of BMP
+
+
 def can_hold(image: ImageFile, size: int) -> bool:
     """Returns whether a file of `size` bytes can hold the pixels that its header declares.
 
-    Pillow allocates them before it reads the first one. Some formats encode an empty picture in
-    next to no bytes: their decoders may allocate `_ALLOWED` bytes, and more for larger files.
+    Pillow allocates them before it reads the first one. Decoders of unbounded formats may allocate
+    `_ALLOWED` bytes, and more for larger files.
     """
-    compression = image.info.get("compression", "raw")
     pixels = image.width * image.height
-    unbounded = image.format in _UNBOUNDED or compression in (1, 2)  # run lengths of BMP
-    if unbounded or (image.format == "TIFF" and compression not in _BOUNDED_IN_TIFF):
+    if is_unbounded(image):
         needed = pixels * bytes_per_pixel(str(image.format))
         return needed <= max(_ALLOWED, size * _MOST_EXPANSION)
     # With several bands, a pixel has at least 15 bits.

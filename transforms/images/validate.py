@@ -185,9 +185,16 @@ def too_few_bytes(image_format: str, height: int, width: int, data: bytes) -> Im
 
 
 def check_capacity(image: ImageFile, image_format: str, data: bytes) -> None:
-    """Raises an `ImageError` for a file that cannot hold the pixels that its header declares."""
-    if not memory.can_hold(image, len(data)):
-        raise too_few_bytes(image_format, image.height, image.width, data)
+    """Raises an `ImageError` for a file with more pixels than its size allows; see `memory`."""
+    if memory.can_hold(image, len(data)):
+        return
+    if memory.is_unbounded(image):  # it may be intact
+        raise ImageError(
+            "TooLarge",
+            f"{image_format}: {image.width} x {image.height} pixels in a file of {len(data):,} "
+            "bytes take too much memory to decode",
+        )
+    raise too_few_bytes(image_format, image.height, image.width, data)
 
 
 def jpeg_error(error: ValueError, data: bytes) -> ImageError:
