@@ -42,7 +42,7 @@ def demo(folder: Path) -> int:
     count = write_digits(images)
     print(f"{count:,} images in {images}\n")
     build = [
-        f"--input={images}", f"--output={output}", f"--base_uri={images}",
+        f"--input={images}", f"--output={output}",
         "--splits=train=0.8,validation=0.1,test=0.1", "--num_shards=train=4,validation=1,test=1",
     ]  # fmt: skip
     print("$ imageshards build", *build, flush=True)

@@ -169,6 +169,14 @@ def short_body(handler: _Handler, head: bytes, body: bytes) -> None:
     handler.close_connection = True
 
 
+def chunk_without_end(handler: _Handler, head: bytes, body: bytes) -> None:
+    """Sends the body without its length, and closes the connection before the last, empty chunk."""
+    head = re.sub(rb"(?i)content-length: \d+", b"Transfer-Encoding: chunked", head)
+    handler.connection.sendall(head + b"%x\r\n%b\r\n" % (len(body), body))
+    handler.connection.shutdown(socket.SHUT_RDWR)
+    handler.close_connection = True
+
+
 def stall(handler: _Handler, head: bytes, body: bytes) -> None:
     """Sends half of the body, and then nothing until the client disconnects."""
     stall_at(len(body) // 2)(handler, head, body)

@@ -114,6 +114,9 @@ class _Read:
         try:
             with _request(self._path + generation, headers) as response:
                 if response.status == _NO_SUCH_RANGE:
+                    if self._received:  # all bytes, by a response without a length that broke off
+                        self._restart()
+                        raise Failure("the response breaks off")
                     return Content(b"", 0, self._stamp)
                 return self._content(response)
         except Failure as failure:

@@ -134,6 +134,7 @@ def test_files_that_will_be_rejects_do_not_make_shards(build: Build, tmp_path: P
     assert "train: 1 shard for 0.0 MB of images" in summary.notes[0]
 
 
+@pytest.mark.slow
 def test_auto_allows_a_shard_whose_images_are_all_rejected(
     build: Build, tmp_path: Path, command: Command
 ):

@@ -104,6 +104,7 @@ def writing(out: Path) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_reported(building: tuple[subprocess.Popen[str], list[int]]):
     process, found = building
     os.kill(found[0], signal.SIGKILL)
@@ -112,6 +113,7 @@ def test_a_killed_worker_is_reported(building: tuple[subprocess.Popen[str], list
     assert errors.splitlines()[-1].startswith("imageshards: a worker process was killed")
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_build(
     building: tuple[subprocess.Popen[str], list[int]], tmp_path: Path
 ):
@@ -126,6 +128,7 @@ def test_workers_end_with_their_build(
 
 
 @pytest.mark.parametrize("building", [1, 2], indirect=True)
+@pytest.mark.slow
 def test_an_interrupt_is_one_line(building: tuple[subprocess.Popen[str], list[int]]):
     process, found = building
     for pid in {*found, process.pid}:  # a terminal sends it to all
