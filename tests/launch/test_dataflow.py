@@ -91,6 +91,7 @@ def test_waiting_for_a_job_that_is_only_described_is_an_error(command: Command):
     assert (code, "--wait cannot be combined with --template_location" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_without_credentials_it_is_one_line(tmp_path: Path):
     for credentials in ("", str(tmp_path / "none.json")):
         done = imageshards(

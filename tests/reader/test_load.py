@@ -52,7 +52,9 @@ def read_names(place: Path | str, split: str | None = "train", **options: object
     return [one["image/filename"].decode() for one in data.as_numpy_iterator()]
 
 
-@pytest.mark.parametrize("count", [16, 12, 7])
+@pytest.mark.parametrize(
+    "count", [pytest.param(16, marks=pytest.mark.slow), pytest.param(12, marks=pytest.mark.slow), 7]
+)
 def test_eight_hosts_read_each_record_once_an_epoch(sets, count: int):
     whole = Counter(names(sets[count]))
     assert whole.total() == len(whole) == 120

@@ -90,6 +90,7 @@ print(before.refused, before.total, retry.POLICY.refused, retry.POLICY.total)
     assert done.stdout.split() == ["None", "120.0", "1800.0", "120.0"]
 
 
+@pytest.mark.slow
 def test_workers_on_this_machine_are_not_more_patient_than_their_command():
     code = """
 import runpy
