@@ -190,7 +190,7 @@ def test_a_missing_or_misspelt_command_is_an_error(command: Command):
     assert "build" in err
     code, _, err = command("biuld")
     assert code == 2
-    assert "unknown command 'biuld'; did you mean build? (imageshards --help lists the" in err
+    assert "unknown command 'biuld'; did you mean build? (imageshards help lists the" in err
     assert err.count("\n") == 1
     assert "did you mean" not in command("xyzzy")[2]
     code, out, _ = command("--version")
