@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace
+from typing import NamedTuple
 
 from imageshards.launch.terminal import add_common, count, say, show
 from imageshards.pipeline.options.parser import Parser
+
+
+class Version(NamedTuple):
+    """The version of a data set that inputs belong to.
+
+    Attributes:
+      output: the folder of the data set.
+      state: "new", "unchanged", "done", "changed" or "empty".
+      version: the name of the version that `state` is about.
+    """
+
+    output: str
+    state: str
+    version: str
 
 
 def declare_fingerprint(parser: Parser) -> None:
@@ -74,8 +89,8 @@ def fingerprint(args: Namespace) -> int:
     if found.files:
         state, version = state_of(output, found.digest, spec.dataset_name)
     if args.json:
-        result = {**asdict(found), "output": spec.layout.root, "state": state, "version": version}
-        say(json.dumps(result))
+        where = Version(spec.layout.root, state, version)
+        say(json.dumps({**asdict(found), **where._asdict()}))
     elif not args.quiet:
         files = counted(found.files, "file")
         text = _DESCRIPTIONS[state].format(version=version, noun=spec.schema.noun)

@@ -22,13 +22,16 @@ from imageshards.pipeline.options.parser import Parser, refuse, with_underscores
 Options = TypeVar("Options", bound=BuildOptions)
 
 
-def add_options(parser: Parser, options: type[BuildOptions] = BuildOptions) -> None:
+def add_options(
+    parser: argparse.ArgumentParser, options: type[BuildOptions] = BuildOptions
+) -> None:
     """Adds the options of a build and of its command to a parser."""
     for group in options.command_line():
         added = parser.add_argument_group(group.title)
         for option in options_of(group):
             _add(added, option)
-            parser.briefs[option.name] = option.brief
+            if isinstance(parser, Parser):
+                parser.briefs[option.name] = option.brief
 
 
 def _add(parser: argparse._ArgumentGroup, option: Option) -> None:
