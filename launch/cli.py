@@ -89,7 +89,12 @@ def _dispatch(arguments: list[str], own_process: bool) -> int:
         refuse(f"unknown command {first!r}{hint} ({_LIST})")
     command, parser, arguments = COMMANDS[first], parser_of(first), arguments[1:]
     if help := wants_help(arguments):
-        say(parser.format_help(complete=help == "all").rstrip("\n"))
+        text = parser.format_help(complete=help == "all")
+        if help == "all" and command.results:
+            from imageshards.launch.results import described
+
+            text += described(command)
+        say(text.rstrip("\n"))
         return 0
     args, rest = parser.parse_known_args(arguments)
     if problem := process.folder_problem():

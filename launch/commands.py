@@ -31,6 +31,7 @@ class Command(NamedTuple):
       takes_beam_arguments: whether it takes the options of a build, also from `--config`, and
         passes undeclared arguments to Beam. Otherwise they are errors.
       uses_data: whether it reads or writes data sets.
+      results: for each kind of result, a title and the classes whose attributes `--json` prints.
     """
 
     help: str
@@ -41,6 +42,7 @@ class Command(NamedTuple):
     usage: str = ""
     takes_beam_arguments: bool = False
     uses_data: bool = True
+    results: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 _OF_BEAM = "Options of Beam are accepted too: --runner, --project, --temp_location, ..."
@@ -60,6 +62,8 @@ def parser_of(name: str) -> Parser:
     command.declare(parser)
     if hidden := sum(not brief for brief in parser.briefs.values()):
         parser.more = f"{prog} --help-all describes these and {hidden} further options."
+    elif command.results:
+        parser.more = f"{prog} --help-all also lists the names in the JSON."
     return parser
 
 
@@ -247,7 +251,7 @@ def _version(args: Namespace) -> int:
 
 def _declare_completion(parser: Parser) -> None:
     parser.add_argument(
-        "shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish"
+        "shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="Shell: bash, zsh or fish"
     )
 
 
@@ -270,6 +274,11 @@ COMMANDS = {
         _MAKING,
         usage="--input URI --output DIR [OPTION ...]",
         takes_beam_arguments=True,
+        results=(
+            ("a build", ("pipeline.job.summary.Summary",)),
+            ("--dry_run", ("pipeline.job.forecast.Forecast",)),
+            ("a job that was submitted", ("pipeline.job.submission.Submission",)),
+        ),
     ),
     "reshard": Command(
         "Copy a data set with another number of shards",
@@ -277,11 +286,18 @@ COMMANDS = {
         _reshard,
         "Copies records unchanged, in the same order, without decoding them.",
         _MAKING,
+        results=(("", ("pipeline.reshard.Resharded",)),),
     ),
     "inspect": Command(
         "Show the contents of a data set or a shard", _declare_inspect, _inspect, group=_READING
     ),
-    "verify": Command("Check every record of a data set", _declare_verify, _verify, group=_READING),
+    "verify": Command(
+        "Check every record of a data set",
+        _declare_verify,
+        _verify,
+        group=_READING,
+        results=(("", ("reader.verify.Verdict",)),),
+    ),
     "features": Command(
         "List the schemas of records, or describe one",
         _declare_features,
@@ -293,6 +309,7 @@ COMMANDS = {
         _declare_advise,
         _advise,
         group=_READING,
+        results=(("", ("reader.advise.Advice",)),),
     ),
     "fingerprint": Command(
         "Report whether inputs changed since the last version",
@@ -304,6 +321,7 @@ COMMANDS = {
         _SCHEDULING,
         usage="--input URI --output DIR [OPTION ...]",
         takes_beam_arguments=True,
+        results=(("", ("pipeline.fingerprint.Fingerprint", "launch.schedule.Version")),),
     ),
     "publish": Command(
         "Make a data set the latest version of its folder",
@@ -312,6 +330,7 @@ COMMANDS = {
         "Writes the path of a complete data set to a pointer file, and deletes old versions next "
         "to it. If the pointer names a later version (by name), it is not changed.",
         _SCHEDULING,
+        results=(("", ("pipeline.publish.Published",)),),
     ),
     "help": Command(
         "List the commands, or describe one",

@@ -40,8 +40,7 @@ def _attributes(path: str) -> dict[str, str]:
     """Returns the attributes in the docstring of a class, whose module may import Beam."""
     module, _, name = path.rpartition(".")
     spec = find_spec(f"imageshards.{module}")
-    assert spec and spec.origin
-    tree = ast.parse(Path(spec.origin).read_bytes())
+    tree = ast.parse(Path(str(spec and spec.origin)).read_bytes())
     found = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
     _, _, attributes = (ast.get_docstring(found) or "").partition("Attributes:\n")
     section = attributes.partition("\n\n")[0]
