@@ -10,6 +10,7 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 
 from imageshards.transforms.failure import Failures
+from imageshards.transforms.inputs.count import LISTED
 from imageshards.transforms.inputs.kind import (
     InputKind,
     ListingOptions,
@@ -156,6 +157,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
             held.append(self._annotator.annotate(found.refs))
             listed += len(found.refs)
             self._images_listed.inc(len(found.refs))
+            LISTED.add(len(found.refs))
             if sum(map(len, held)) >= FLUSH_ROWS:
                 yield from partition(RefBatch.concat(held))
                 held = []
