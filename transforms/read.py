@@ -32,13 +32,15 @@ from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import partition
 from imageshards.transforms.references.plan import Tally
-from imageshards.transforms.storage import Refused, StoreError
+from imageshards.transforms.storage import StoreError
+from imageshards.transforms.storage.retry import Failure
 
 FLUSH_ROWS = 1 << 16
 """References that a worker collects before it emits them: about 500 for each bucket."""
 _ATTEMPTS = 3
-"""How often a unit is listed before the runner is left to retry it. Each request has its own
-retries, which take two minutes: what fails after them, or for another reason, is rare."""
+"""How often a unit is listed before the runner is left to retry it."""
+_TRIED_AGAIN = (Failure, FileNotFoundError)
+"""Causes of errors that are not worth it: a request was retried for two minutes, or was refused."""
 
 
 class References(NamedTuple):
@@ -176,9 +178,10 @@ class _List(beam.DoFn):  # type: ignore[misc]
         self._options = replace(read.options, divide=divide)
         self._failures = read.failures
         self._held: list[RefBatch] = []
+        self._rows_held = 0
 
     def start_bundle(self) -> None:
-        self._held = []
+        self._held, self._rows_held = [], 0
         self._failures.check()
 
     def process(self, unit: WorkUnit) -> Iterator[_Output]:
@@ -193,9 +196,10 @@ class _List(beam.DoFn):  # type: ignore[misc]
                     break
                 except StoreError as error:
                     # What has been emitted cannot be taken back: the runner retries the bundle.
-                    if flushed or not left or isinstance(error, Refused):
+                    if flushed or not left or isinstance(error.__cause__, _TRIED_AGAIN):
                         raise
                     del self._held[held:]
+                    self._rows_held = sum(map(len, self._held))
                     metrics.RETRIES.inc()
         metrics.UNITS_LISTED.inc()
 
@@ -224,7 +228,8 @@ class _List(beam.DoFn):  # type: ignore[misc]
             below_base += self._annotator.count_below_base(found.refs)
             self._held.append(self._annotator.annotate(found.refs))
             listed += len(found.refs)
-            if sum(map(len, self._held)) >= FLUSH_ROWS:
+            self._rows_held += len(found.refs)
+            if self._rows_held >= FLUSH_ROWS:
                 yield from self._flush()
         tally = Tally(
             listed=listed,
@@ -242,6 +247,6 @@ class _List(beam.DoFn):  # type: ignore[misc]
             yield beam.pvalue.TaggedOutput("units", part)
 
     def _flush(self) -> Iterator[tuple[int, RefBatch]]:
-        held, self._held = self._held, []
+        held, self._held, self._rows_held = self._held, [], 0
         if held:
             yield from partition(RefBatch.concat(held))
