@@ -19,7 +19,6 @@ from apache_beam.transforms.window import GlobalWindows
 from imageshards.transforms import metrics
 from imageshards.transforms.elements import InputCount
 from imageshards.transforms.failure import Failures
-from imageshards.transforms.inputs.count import LISTED
 from imageshards.transforms.inputs.kind import (
     InputKind,
     ListingOptions,
@@ -229,7 +228,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
             below_base += self._annotator.count_below_base(found.refs)
             self._held.append(self._annotator.annotate(found.refs))
             listed += len(found.refs)
-            LISTED.add(len(found.refs))
+            metrics.LISTED.add(len(found.refs))
             self._rows_held += len(found.refs)
             if self._rows_held >= FLUSH_ROWS:
                 yield from self._flush()
