@@ -243,9 +243,9 @@ Exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted."""
 
 
 def _version(args: Namespace) -> int:
-    from imageshards.pipeline.metadata import version
+    from importlib.metadata import version
 
-    say(f"imageshards {version()}")
+    say(f"imageshards {version('imageshards')}")
     return 0
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+from imageshards.launch.terminal import INTERRUPTED, complain
 
 # Beam imports these if they are installed. Some are modules of Beam itself, whose failed import
 # would otherwise skip later imports in the same `try` block.
@@ -39,7 +43,7 @@ def load_beam(*, lean: bool) -> None:
     if lean:
         logging.disable()  # Beam logs which clients are missing
     try:
-        with hidden(_OPTIONAL_CLIENTS if lean else ()):
+        with hidden(_OPTIONAL_CLIENTS if lean else ()), _left_by_interrupt():
             import imageshards.pipeline.run  # noqa: F401
         from imageshards.transforms.references.batch import use_system_allocator
 
@@ -48,6 +52,23 @@ def load_beam(*, lean: bool) -> None:
     finally:
         logging.disable(level)
         gc.enable()
+
+
+@contextmanager
+def _left_by_interrupt() -> Iterator[None]:
+    """Ends this process when it is interrupted, while nothing has been written.
+
+    Modules that are being imported may catch a KeyboardInterrupt, and the build would go on.
+    """
+
+    def leave(*_: object) -> None:
+        os._exit(complain(INTERRUPTED, 130))
+
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
