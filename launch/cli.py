@@ -135,8 +135,8 @@ _LIST = "imageshards help lists the commands"
 _START = """\
 imageshards builds shuffled, evenly sharded TFRecord data sets of images.
 
+  imageshards demo                                    build a small one, to see how
   imageshards build --input FOLDER --output DATASET   build one from a folder
-  imageshards inspect DATASET                         show what it contains
   imageshards help                                    list all commands"""
 
 

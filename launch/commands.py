@@ -13,7 +13,8 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import NamedTuple
 
-from imageshards.launch import schedule
+from imageshards.launch import demo, schedule
+from imageshards.launch.doctor import command as doctor
 from imageshards.launch.terminal import add_common, complain, count, say, show
 from imageshards.pipeline.options.parser import Parser, closest, refuse
 
@@ -237,8 +238,8 @@ usage: imageshards COMMAND [OPTION ...]
 
 Builds shuffled, evenly sharded TFRecord data sets of images."""
 _NOTES = """\
-imageshards COMMAND --help describes a command; --help-all describes all of its options.
-Results go to stdout, progress and errors to stderr; NO_COLOR=1 turns colors off.
+imageshards COMMAND --help describes a command, --help-all all of its options.
+Results go to stdout, progress and errors to stderr. NO_COLOR=1 prints no color.
 Exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted."""
 
 
@@ -266,6 +267,14 @@ _MAKING, _READING = "make data sets", "look into data sets"
 _SCHEDULING, _HELPING = "build on a schedule", "help"
 
 COMMANDS = {
+    "demo": Command(
+        "Build a small data set, to see how it works",
+        demo.declare,
+        demo.run,
+        "Writes 1,797 images of handwritten digits to a new folder, and builds and verifies their "
+        "data set.",
+        _MAKING,
+    ),
     "build": Command(
         "Build a data set of images",
         _declare_build,
@@ -331,6 +340,15 @@ COMMANDS = {
         "to it. If the pointer names a later version (by name), it is not changed.",
         _SCHEDULING,
         results=(("", ("pipeline.publish.Published",)),),
+    ),
+    "doctor": Command(
+        "Check this installation and machine, and URIs",
+        doctor.declare,
+        doctor.run,
+        "Checks versions, extras, decoders, cores, memory, free space and credentials, and lists "
+        "the URIs. The exit code is 1 if there is a problem.",
+        _HELPING,
+        results=(("", ("launch.doctor.command.Report",)),),
     ),
     "help": Command(
         "List the commands, or describe one",
