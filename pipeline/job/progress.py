@@ -18,7 +18,7 @@ from typing import Any
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId, counted
-from imageshards.transforms.inputs.count import LISTED
+from imageshards.transforms.metrics import LISTED
 from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.references.keys import first_rank
 from imageshards.transforms.shards.layout import Layout, read_json
