@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from imageshards.launch import process
 from imageshards.launch.commands import COMMANDS, parser_of
-from imageshards.launch.terminal import complain, say
+from imageshards.launch.terminal import INTERRUPTED, complain, say
 from imageshards.pipeline.options.parser import Parser, closest, refuse, wants_help
 
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None, *, own_process: bool = False) -
     try:
         return _dispatch(arguments, own_process)
     except KeyboardInterrupt:
-        return complain("interrupted; run the same command again to resume", 130)
+        return complain(INTERRUPTED, 130)
     except BrokenPipeError:  # the reader of stdout has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -135,8 +135,8 @@ _LIST = "imageshards help lists the commands"
 _START = """\
 imageshards builds shuffled, evenly sharded TFRecord data sets of images.
 
+  imageshards demo                                    build a small one, to see how
   imageshards build --input FOLDER --output DATASET   build one from a folder
-  imageshards inspect DATASET                         show what it contains
   imageshards help                                    list all commands"""
 
 

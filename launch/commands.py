@@ -238,15 +238,15 @@ usage: imageshards COMMAND [OPTION ...]
 
 Builds shuffled, evenly sharded TFRecord data sets of images."""
 _NOTES = """\
-imageshards COMMAND --help describes a command; --help-all describes all of its options.
-Results go to stdout, progress and errors to stderr; NO_COLOR=1 turns colors off.
+imageshards COMMAND --help describes a command, --help-all all of its options.
+Results go to stdout, progress and errors to stderr. NO_COLOR=1 prints no color.
 Exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted."""
 
 
 def _version(args: Namespace) -> int:
-    from imageshards.pipeline.metadata import version
+    from importlib.metadata import version
 
-    say(f"imageshards {version()}")
+    say(f"imageshards {version('imageshards')}")
     return 0
 
 
@@ -268,11 +268,12 @@ _SCHEDULING, _HELPING = "build on a schedule", "help"
 
 COMMANDS = {
     "demo": Command(
-        "build a small data set, to see how it works",
+        "Build a small data set, to see how it works",
         demo.declare,
         demo.run,
         "Writes 1,797 images of handwritten digits to a new folder, and builds and verifies their "
         "data set.",
+        _MAKING,
     ),
     "build": Command(
         "Build a data set of images",
@@ -340,6 +341,15 @@ COMMANDS = {
         _SCHEDULING,
         results=(("", ("pipeline.publish.Published",)),),
     ),
+    "doctor": Command(
+        "Check this installation and machine, and URIs",
+        doctor.declare,
+        doctor.run,
+        "Checks versions, extras, decoders, cores, memory, free space and credentials, and lists "
+        "the URIs. The exit code is 1 if there is a problem.",
+        _HELPING,
+        results=(("", ("launch.doctor.command.Report",)),),
+    ),
     "help": Command(
         "List the commands, or describe one",
         _declare_help,
@@ -360,13 +370,6 @@ COMMANDS = {
         "~/.config/fish/completions/imageshards.fish.",
         _HELPING,
         uses_data=False,
-    ),
-    "doctor": Command(
-        "check this installation and machine, and whether URIs can be read",
-        doctor.declare,
-        doctor.run,
-        "Checks versions, extras, decoders, cores, memory, free space and credentials, and lists "
-        "the URIs. The exit code is 1 if there is a problem.",
     ),
 }
 """Name -> command."""

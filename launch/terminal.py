@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, TextIO
 
+INTERRUPTED = "interrupted; run the same command again to resume"
+
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
 
 

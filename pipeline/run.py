@@ -65,7 +65,13 @@ def run(
     finished = _finished_shards(spec.layout)
     job = None
     started = time.perf_counter()
-    progress = Progress(spec.layout, enabled=show_progress, noun=spec.schema.noun, begin=begin)
+    progress = Progress(
+        spec.layout,
+        enabled=show_progress,
+        noun=spec.schema.noun,
+        begin=begin,
+        grows=options.execution.writer == "shard",
+    )
     try:
         if announce:
             result = _start(spec, sources, beam_options, workers)

@@ -137,6 +137,7 @@ class Progress:
       layout: the paths of the data set.
       enabled: whether to show anything.
       noun: what a record is.
+      grows: whether shards are visible while they are written; those of Beam's writer are not.
       begin: `time.perf_counter()` at the start of the command; None: now.
     """
 
@@ -146,11 +147,13 @@ class Progress:
         *,
         enabled: bool = True,
         noun: str = "image",
+        grows: bool = True,
         begin: float | None = None,
     ) -> None:
         self._layout = layout
         self._noun = noun
         self._enabled = enabled
+        self._grows = grows
         self._begin = time.perf_counter() if begin is None else begin
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -204,6 +207,9 @@ class Progress:
             if listed := LISTED.value - self._listed_before:
                 yield f"{counted(listed, self._noun)} found"
             return
+        if not self._grows:
+            yield counted(state.all_images, self._noun)
+            return
         images = f"{state.images:,} of {counted(state.all_images, self._noun)}"
         left = ""
         if self._first:
@@ -246,12 +252,13 @@ class Progress:
             while not self._stop.wait(_BAR_SECONDS):
                 if time.monotonic() - looked >= pause:
                     state, looked = self._look() or state, time.monotonic()
+                seen = state if self._grows else None
                 bar.update(
                     task,
-                    total=state.all_images if state else None,
-                    completed=state.images if state else 0,
+                    total=seen.all_images if seen else None,
+                    completed=seen.images if seen else 0,
                     description=_step(state),
-                    share=f"{100 * state.images // max(state.all_images, 1)}%" if state else "",
+                    share=f"{100 * seen.images // max(seen.all_images, 1)}%" if seen else "",
                     elapsed=duration(self._elapsed),
                 )
                 wide = console.width >= _WIDE_COLUMNS

@@ -172,12 +172,12 @@ class Parser(argparse.ArgumentParser):
         needed = [
             _invocation(action)
             for action in self._actions
-            if action.required and action.help != argparse.SUPPRESS
+            if action.required and action.nargs != "*" and action.help != argparse.SUPPRESS
         ]
         positional = [
-            f"[{action.metavar}]"
+            f"[{action.metavar}{' ...' if action.nargs == '*' else ''}]"
             for action in self._actions
-            if not action.option_strings and not action.required
+            if not action.option_strings and action.nargs in ("?", "*")
         ]
         return " ".join(["usage:", self.prog, *needed, *positional, "[OPTION ...]"])
 

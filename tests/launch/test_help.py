@@ -31,6 +31,7 @@ def test_the_list_of_commands_fits_on_a_screen(command: Command, arguments: list
     code, out, err = command(*arguments)
     assert (code, err) == (0, "")
     assert len(out.splitlines()) <= 40
+    assert max(map(len, out.splitlines())) <= 80
     assert all(re.search(rf"^  {name} +[A-Z]", out, re.M) for name in COMMANDS)
     assert "Exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted." in out
 
