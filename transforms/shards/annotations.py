@@ -162,8 +162,8 @@ class Annotations:
         if number and not kept.any() and self.without_boxes == "reject":
             raise AnnotationError(
                 "NoBoxes",
-                f"of each of its {counted(number, 'box')}, less than {self.min_visible:g} of the "
-                "area is in the written image: set --without_boxes keep to write it without boxes",
+                f"none of its {counted(number, 'box')} has {self.min_visible:g} of its area in the "
+                "written image: set --without_boxes keep to write the image without boxes",
             )
         if not kept.all():
             self._drop(row, kept)
