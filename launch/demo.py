@@ -46,9 +46,9 @@ def declare(parser: ArgumentParser) -> None:
     """Adds the arguments of the command to a parser."""
     parser.add_argument(
         "folder", nargs="?", default=_FOLDER, metavar="DIR",
-        help=f"a new folder for the images and the data set (default: {_FOLDER})",
+        help=f"New folder for the images and the data set (default: {_FOLDER})",
     )  # fmt: skip
-    parser.add_argument("--verbose", action="store_true", help="show tracebacks")
+    parser.add_argument("--verbose", action="store_true", help="Show tracebacks")
 
 
 def run(args: Namespace) -> int:
