@@ -306,9 +306,8 @@ class _Row:
                 f"image from 0 to 1, that is, pixels divided by {width} x {height}",
             )
         moved = np.stack(self.geometry.points(x, y, self.frame))
-        inside: npt.NDArray[np.bool_] = ((moved >= -_ROUNDING) & (moved <= 1 + _ROUNDING)).all(
-            axis=0
-        )
+        inside_x, inside_y = (moved >= -_ROUNDING) & (moved <= 1 + _ROUNDING)
+        inside = inside_x & inside_y
         for key, fractions in zip((_X, _Y), moved.clip(0, 1), strict=True):
             self.set(key, np.where(seen & inside, fractions, 0))
         lost = seen & ~inside
