@@ -37,6 +37,8 @@ from imageshards.transforms.storage.retry import Failure
 
 FLUSH_ROWS = 1 << 16
 """References that a worker collects before it emits them: about 500 for each bucket."""
+_UNITS_HELD = 1 << 14
+"""Parts that a unit may have before the first of them are emitted."""
 _ATTEMPTS = 3
 """How often a unit is listed before the runner is left to retry it."""
 _TRIED_AGAIN = (Failure, FileNotFoundError)
@@ -213,10 +215,15 @@ class _List(beam.DoFn):  # type: ignore[misc]
         count = InputCount()
         label_sources = set()
         unpacked = set()
-        units = []
+        units: list[beam.pvalue.TaggedOutput] = []
+        is_divided = False
         for found in (list_unit if self._options.divide else list_references)(unit, self._options):
             if isinstance(found, WorkUnit):
-                units.append(found)
+                units.append(beam.pvalue.TaggedOutput("units", found))
+                is_divided = True
+                if len(units) == _UNITS_HELD:
+                    yield from units
+                    units.clear()
                 continue
             count += found.count
             blank_lines += found.blank_lines
@@ -239,12 +246,11 @@ class _List(beam.DoFn):  # type: ignore[misc]
             unpacked=frozenset(unpacked),
             blank_lines=blank_lines,
             # A whole input without a reference has failed.
-            inputs={unit.input.text: count} if unit.part or units else {},
+            inputs={unit.input.text: count} if unit.part or is_divided else {},
         )
         metrics.IMAGES_LISTED.inc(listed)
         yield beam.pvalue.TaggedOutput("tallies", tally)
-        for part in units:
-            yield beam.pvalue.TaggedOutput("units", part)
+        yield from units
 
     def _flush(self) -> Iterator[tuple[int, RefBatch]]:
         held, self._held, self._rows_held = self._held, [], 0
