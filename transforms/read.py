@@ -7,7 +7,8 @@ nor their order affects the references.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
@@ -130,7 +131,8 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
         for level in range(divisions + 1):
             listed = (
                 units
-                | f"Distribute{level or ''}" >> beam.Reshuffle()
+                | f"Distribute{level or ''}"
+                >> (beam.Reshuffle() if level % 2 or not divisions else _Distribute())
                 | f"List{level or ''}" >> _list_with(self, divide=level < divisions)
             )  # (bucket, references); tallies: one for each unit; units: parts of large ones
             levels.append(listed)
@@ -141,6 +143,32 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
             [listed.batches for listed in levels] | "AllBatches" >> beam.Flatten(),
             [listed.tallies for listed in levels] | "AllTallies" >> beam.Flatten(),
         )
+
+
+class _Distribute(beam.PTransform):  # type: ignore[misc]
+    """Distributes units among the workers, at random.
+
+    Beam's runner for Flink ignores a Reshuffle of what another Reshuffle has distributed: all parts
+    of a unit would stay on its worker (Beam 2.77). So every other step is this one, and not the
+    step that distributes the parts of whole inputs: a Reshuffle gives each worker as many units.
+    """
+
+    def expand(self, units: beam.PCollection[WorkUnit]) -> beam.PCollection[WorkUnit]:
+        """Takes and returns units."""
+        return (
+            units
+            | "Key" >> beam.Map(_with_key)
+            | "Group" >> beam.GroupByKey()
+            | "Units" >> beam.FlatMap(_without_key)
+        )
+
+
+def _with_key(unit: WorkUnit) -> tuple[int, WorkUnit]:
+    return random.getrandbits(32), unit
+
+
+def _without_key(group: tuple[int, Iterable[WorkUnit]]) -> Iterable[WorkUnit]:
+    return group[1]
 
 
 def _has_one_worker(pipeline: beam.Pipeline) -> bool:
