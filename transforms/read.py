@@ -7,7 +7,8 @@ nor their order affects the references.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
@@ -37,6 +38,8 @@ from imageshards.transforms.storage.retry import Failure
 
 FLUSH_ROWS = 1 << 16
 """References that a worker collects before it emits them: about 500 for each bucket."""
+_UNITS_HELD = 1 << 14
+"""Parts that a unit may have before the first of them are emitted."""
 _ATTEMPTS = 3
 """How often a unit is listed before the runner is left to retry it."""
 _TRIED_AGAIN = (Failure, FileNotFoundError)
@@ -128,7 +131,8 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
         for level in range(divisions + 1):
             listed = (
                 units
-                | f"Distribute{level or ''}" >> beam.Reshuffle()
+                | f"Distribute{level or ''}"
+                >> (beam.Reshuffle() if level % 2 or not divisions else _Distribute())
                 | f"List{level or ''}" >> _list_with(self, divide=level < divisions)
             )  # (bucket, references); tallies: one for each unit; units: parts of large ones
             levels.append(listed)
@@ -139,6 +143,32 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
             [listed.batches for listed in levels] | "AllBatches" >> beam.Flatten(),
             [listed.tallies for listed in levels] | "AllTallies" >> beam.Flatten(),
         )
+
+
+class _Distribute(beam.PTransform):  # type: ignore[misc]
+    """Distributes units among the workers, at random.
+
+    Beam's runner for Flink ignores a Reshuffle of what another Reshuffle has distributed: all parts
+    of a unit would stay on its worker (Beam 2.77). So every other step is this one, and not the
+    step that distributes the parts of whole inputs: a Reshuffle gives each worker as many units.
+    """
+
+    def expand(self, units: beam.PCollection[WorkUnit]) -> beam.PCollection[WorkUnit]:
+        """Takes and returns units."""
+        return (
+            units
+            | "Key" >> beam.Map(_with_key)
+            | "Group" >> beam.GroupByKey()
+            | "Units" >> beam.FlatMap(_without_key)
+        )
+
+
+def _with_key(unit: WorkUnit) -> tuple[int, WorkUnit]:
+    return random.getrandbits(32), unit
+
+
+def _without_key(group: tuple[int, Iterable[WorkUnit]]) -> Iterable[WorkUnit]:
+    return group[1]
 
 
 def _has_one_worker(pipeline: beam.Pipeline) -> bool:
@@ -213,10 +243,15 @@ class _List(beam.DoFn):  # type: ignore[misc]
         count = InputCount()
         label_sources = set()
         unpacked = set()
-        units = []
+        units: list[beam.pvalue.TaggedOutput] = []
+        is_divided = False
         for found in (list_unit if self._options.divide else list_references)(unit, self._options):
             if isinstance(found, WorkUnit):
-                units.append(found)
+                units.append(beam.pvalue.TaggedOutput("units", found))
+                is_divided = True
+                if len(units) == _UNITS_HELD:
+                    yield from units
+                    units.clear()
                 continue
             count += found.count
             blank_lines += found.blank_lines
@@ -240,12 +275,11 @@ class _List(beam.DoFn):  # type: ignore[misc]
             unpacked=frozenset(unpacked),
             blank_lines=blank_lines,
             # A whole input without a reference has failed.
-            inputs={unit.input.text: count} if unit.part or units else {},
+            inputs={unit.input.text: count} if unit.part or is_divided else {},
         )
         metrics.IMAGES_LISTED.inc(listed)
         yield beam.pvalue.TaggedOutput("tallies", tally)
-        for part in units:
-            yield beam.pvalue.TaggedOutput("units", part)
+        yield from units
 
     def _flush(self) -> Iterator[tuple[int, RefBatch]]:
         held, self._held, self._rows_held = self._held, [], 0
