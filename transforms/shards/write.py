@@ -5,21 +5,20 @@ No image is sent to another worker, and only the images in flight are in memory.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import Reject, RejectReport, ShardId
+from imageshards.transforms.elements import Reject, ShardId
 from imageshards.transforms.images.digests import image_digest
 from imageshards.transforms.records.containers import container_of
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.shards.encoder import ImageEncoder, Rejected
 from imageshards.transforms.shards.layout import Layout, rejects_part_of
 from imageshards.transforms.shards.read_ahead import ReadAhead, encode_all
+from imageshards.transforms.shards.rejects import write_rejects
 from imageshards.transforms.shards.state import (
     ShardResult,
     files_without_stamp,
@@ -87,7 +86,7 @@ def _write(
     holds_files = job.encoder.schema.holds == "encoded"
     stats = ShardStats()
     rejects: list[Reject] = []
-    digests: list[bytes] = []
+    digests = bytearray()
     stamps: dict[str, int] = dict.fromkeys(unstamped, 0)
     with storage.open_sink(layout.shard(shard), layout.state) as sink:
         writer = container_of(shard).writer(sink)
@@ -100,7 +99,7 @@ def _write(
             writer.write(encoded.parts)
             stats.add(encoded.info, encoded.label, encoded.conversions)
             if job.digests:
-                digests.append(image_digest(encoded.content, holds_files))
+                digests += image_digest(encoded.content, holds_files)
         index = writer.close()
         sink.keep = stats.records > 0
     report = stats.report(shard, sink.size, sink.crc32c)
@@ -108,25 +107,7 @@ def _write(
     if index is not None:
         layout.write(layout.index(shard), index)
     if job.digests:
-        layout.write(layout.digests(shard), b"".join(digests))
-    result = ShardResult(report, part)
+        layout.write(layout.digests(shard), bytes(digests))
+    result = ShardResult(report, part, digests=bytes(digests))
     write_state(layout, result, fingerprint, stamps.values())
     return result
-
-
-def write_rejects(
-    layout: Layout, split: str, part: str, rejects: Iterable[Reject]
-) -> RejectReport | None:
-    """Writes a part of rejects.jsonl; without rejects, deletes the part of an earlier run."""
-    errors: Counter[str] = Counter()
-    lines = []
-    for reject in rejects:
-        errors[reject.problem.error] += 1
-        named = {"name": reject.name, "uri": reject.uri, "split": reject.split}
-        line = {**named, **asdict(reject.problem)}
-        lines.append(json.dumps(line) + "\n")
-    if not lines:
-        storage.delete([layout.rejects_part(part)])
-        return None
-    layout.write(layout.rejects_part(part), "".join(lines).encode())
-    return RejectReport(split, part, dict(sorted(errors.items())))
