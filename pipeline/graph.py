@@ -64,7 +64,7 @@ class WriteDataset(beam.PTransform):  # type: ignore[misc]
         """Takes the result of `ReadReferences`; yields one None when the data set is complete."""
         spec = self.spec
         if spec.options.images.dedupe == "pixels":
-            batches = references.batches | "Dedupe" >> TakePixelsOnce(spec.encoder, spec.failures)
+            batches = references | "Dedupe" >> TakePixelsOnce(spec.encoder, spec.failures)
             references = references._replace(batches=batches)
         groups, planned = references | "Shuffle" >> ShuffleReferences(spec.planner, spec.failures)
         # groups: (bucket, split -> sorted references); planned: one plan

@@ -20,6 +20,7 @@ import numpy as np
 from imageshards.transforms.elements import DUPLICATE_PIXELS, BuildError, ShardId, counted
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.classes import Classes, number_classes
+from imageshards.transforms.references.keys import group_bits
 from imageshards.transforms.references.rules import KNOWN_SPLITS, ShardCounts
 
 _DIGESTED_AT_A_TIME = 1 << 14
@@ -49,6 +50,7 @@ class Tally:
       label_sources: origins of the labels: "folder", "regex" or "column NAME".
       unpacked: URIs of plain tars that were unpacked from compressed ones.
       blank_lines: lines of text files that hold only white space.
+      ref_bytes: bytes of the values of the listed references (`RefBatch.value_bytes`).
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -64,6 +66,7 @@ class Tally:
     label_sources: frozenset[str] = frozenset()
     unpacked: frozenset[str] = frozenset()
     blank_lines: int = 0
+    ref_bytes: int = 0
 
     @staticmethod
     def of(
@@ -108,7 +111,9 @@ class Tally:
         sized: Counter[str] = Counter()
         digests: dict[tuple[str, int], bytes] = {}
         texts: dict[str, set[str]] = {"labels": set(), "label_sources": set(), "unpacked": set()}
-        counts = Counter(listed=0, below_base=0, duplicates=0, passed_over=0, blank_lines=0)
+        counts = Counter(
+            listed=0, below_base=0, duplicates=0, passed_over=0, blank_lines=0, ref_bytes=0
+        )
         for tally in tallies:
             images.update(tally.images)
             acceptable.update(tally.acceptable)
@@ -121,6 +126,15 @@ class Tally:
                 counts[name] += getattr(tally, name)
         rest: dict[str, Any] = {name: frozenset(found) for name, found in texts.items()} | counts
         return Tally(images, acceptable, num_bytes, sized, digests=digests, **rest)
+
+
+def bits_of(tallies: Iterable[Tally]) -> int:
+    """How many bits of the keys the listed references are grouped by (see `keys.group_bits`)."""
+    references = num_bytes = 0
+    for tally in tallies:
+        references += tally.listed
+        num_bytes += tally.ref_bytes
+    return group_bits(references, num_bytes)
 
 
 def digest_of(refs: RefBatch) -> bytes:
