@@ -18,6 +18,7 @@ from imageshards.transforms.merge_facts import MergeFacts
 from imageshards.transforms.read import ReadReferences, References
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.references.stored import Piece
 from imageshards.transforms.shards.facts import Fact
 from imageshards.transforms.shuffle import Group, ShuffleReferences, assign_shards
 from imageshards.transforms.write_beam import EncodeExamples, WriteRejects, WriteSplit
@@ -89,7 +90,9 @@ def write_shards(
     return (
         groups
         | "AssignShards"
-        >> beam.FlatMap(assign_shards, plan).with_output_types(tuple[ShardId, tuple[int, RefBatch]])
+        >> beam.FlatMap(assign_shards, plan, spec.layout.state).with_output_types(
+            tuple[ShardId, tuple[int, Piece]]
+        )
         | "WriteShards"
         >> WriteShards(
             spec.layout, spec.encoder, spec.settings, plan, workers, failures=spec.failures

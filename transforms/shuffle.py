@@ -21,10 +21,12 @@ from apache_beam.utils.windowed_value import WindowedValue
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.failure import Failures
+from imageshards.transforms.records.containers import shard_name
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import BUCKET_BITS, cut
 from imageshards.transforms.references.order import partition, sort_group
 from imageshards.transforms.references.plan import Plan, Planner, Tally, bits_of
+from imageshards.transforms.references.stored import PREFIX, Piece, StoredRefs
 
 # "auto" needs sizes. If the listing did not report any, this many images of each bucket and split
 # are measured, 1,000 or more in all: a random sample, because keys are random.
@@ -176,18 +178,29 @@ def _plan(_: bytes, tallies: Iterable[Tally], planner: Planner, failures: Failur
         return planner.plan(Tally.merge(tallies))
 
 
-def assign_shards(group: Group, plan: Plan) -> Iterator[tuple[ShardId, tuple[int, RefBatch]]]:
+def assign_shards(
+    group: Group, plan: Plan, folder: str = ""
+) -> Iterator[tuple[ShardId, tuple[int, Piece]]]:
     """Cuts a sorted group at the bounds of shards.
 
+    Args:
+      group: the references.
+      plan: of the build.
+      folder: where the references of large shards are stored; empty: they are elements too.
+
     Yields:
-      (shard, (bucket, references in order)). A shard contains its references in order of bucket.
+      (shard, (number of the group, references in order)). A shard contains its references in the
+      order of their groups.
     """
-    bucket, groups = group
+    number, groups = group
     for name, refs in groups.items():
         split = plan.splits[name]
-        first = split.first_ranks[bucket]
+        first = split.first_ranks[number]
+        stores = folder and plan.stores_references(name)
         for index, start, stop in cut(first, len(refs), split.num_shards, split.images):
-            yield (
-                ShardId(name, index, split.num_shards, plan.compression, plan.file_format),
-                (bucket, refs[start:stop]),
-            )
+            shard = plan.shard(name, index)
+            piece: Piece = refs[start:stop]
+            if stores:
+                file = f"{PREFIX}{plan.digest}-{shard_name(shard)}-{number}"
+                piece = StoredRefs.store(refs[start:stop], storage.join(folder, file), folder)
+            yield shard, (number, piece)

@@ -22,6 +22,7 @@ from imageshards.transforms.references.keys import BUCKET_BITS, BUCKETS, group_b
 from imageshards.transforms.references.order import partition, sort_group
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import ShardCounts
+from imageshards.transforms.references.stored import StoredRefs
 from imageshards.transforms.shards.write import ShardJob
 from imageshards.transforms.shuffle import assign_shards
 
@@ -88,6 +89,33 @@ def test_the_bytes_do_not_depend_on_the_number_of_groups(
     assert found[0] == found[1] == found[2]
 
 
+def test_references_of_large_shards_are_stored_in_pieces(
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    manifest = tmp_path / "list.txt"  # without stamps, which are read with the images
+    manifest.write_text("".join(f"{path}\n" for path in sorted(photos.rglob("*.jpg"))))
+    common = ("--splits=train=0.5,test=0.5", "--num_shards=2", "--workers=2", "--json")
+    build(manifest, tmp_path / "elements", *common)
+    monkeypatch.setattr(plan, "MOST_SHARD_BYTES", 0)
+    stored = []
+    store = StoredRefs.store
+    monkeypatch.setattr(
+        StoredRefs, "store", staticmethod(lambda *given: stored.append(given) or store(*given))
+    )
+    for _ in range(2):
+        capsys.readouterr()
+        build(manifest, tmp_path / "pieces", *common)
+    assert '"resumed": 4' in capsys.readouterr().out
+    assert len(stored) > 2 * 2 * 4
+    assert all(len(pickle.dumps(StoredRefs(uri))) < 1000 for _, uri, _ in stored)
+    assert not list((tmp_path / "pieces").rglob("references-*"))
+    for mine, other in zip(shards(tmp_path / "pieces"), shards(tmp_path / "elements"), strict=True):
+        assert mine.read_bytes() == other.read_bytes()
+
+
 def test_no_group_is_larger_than_its_bounds():
     for references in (1, 10**6, 10**8, 5 * 10**9):
         for each in (20, 120, 40_000):
@@ -113,5 +141,7 @@ def test_what_a_job_hands_to_a_worker_is_small(photos: Path):
     spec = BuildSpec(BuildOptions.of(input=(str(photos),), output="/out"))
     refs = batch_of([f"/photos/class{n % 100:03d}/IMG_{n:08d}.jpg" for n in range(10_000)])
     classes = {f"class{n:03d}": (n, b"class%03d" % n) for n in range(100)}
-    job = ShardJob(ShardId("train", 0, 1), refs, classes, spec.layout, spec.encoder, spec.settings)
+    job = ShardJob(
+        ShardId("train", 0, 1), [refs], classes, spec.layout, spec.encoder, spec.settings
+    )
     assert len(pickle.dumps(job)) < 400_000

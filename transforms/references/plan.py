@@ -26,6 +26,8 @@ from imageshards.transforms.references.rules import KNOWN_SPLITS, ShardCounts
 _DIGESTED_AT_A_TIME = 1 << 14
 TARGET_SHARD_BYTES = 150_000_000
 """Size of a shard with "auto": large enough to stream, small enough for many hosts to share."""
+MOST_SHARD_BYTES = 1 << 26
+"""Bytes of the references of a shard that reach its writer as one element: some 500,000."""
 _UNLIMITED = (1 << 63) - 1
 _GUESSED_BYTES = 100_000
 """Assumed size of an image if no size is known. Web servers are not asked for sizes."""
@@ -194,6 +196,7 @@ class Plan:
       unpacked: URIs of plain tars that were unpacked from compressed ones; the build deletes them.
       compression: compression of the shards: "gzip", or empty.
       file_format: name of the record container of the shards.
+      ref_bytes: bytes of the values of the listed references.
     """
 
     splits: Mapping[str, SplitPlan]
@@ -207,11 +210,18 @@ class Plan:
     unpacked: frozenset[str] = frozenset()
     compression: Literal["", "gzip"] = ""
     file_format: str = "tfrecord"
+    ref_bytes: int = 0
 
     def shard(self, split: str, index: int) -> ShardId:
         """One shard of a split."""
         count = self.splits[split].num_shards
         return ShardId(split, index, count, self.compression, self.file_format)
+
+    def stores_references(self, split: str) -> bool:
+        """Whether the references of a shard are too large for an element of the graph."""
+        found = self.splits[split]
+        of_shard = self.ref_bytes * found.images // (max(self.listed, 1) * found.num_shards)
+        return of_shard > MOST_SHARD_BYTES
 
     @property
     def num_shards(self) -> int:
@@ -310,6 +320,7 @@ class Planner:
             unpacked=tally.unpacked,
             compression=self.compression,
             file_format=self.file_format,
+            ref_bytes=tally.ref_bytes,
         )
 
     def _check(self, tally: Tally, images: Counter[str]) -> None:
