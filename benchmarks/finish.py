@@ -138,7 +138,7 @@ def run(count: int, classes: int, folder: Path) -> dict[str, Any]:
             input=(str(folder / "images"),),
             output=f"{SCHEME}://{output}",
             splits="train=0.9,test=0.1",
-            num_shards=f"{count}",
+            num_shards="auto",
             max_reject_fraction=0.5,
         )
     )

@@ -117,6 +117,10 @@ def write_with_beam(
         encoded.conversions  # (split, kinds)
         | "CountConversions" >> beam.combiners.Count.PerElement()  # ((split, kinds), records)
     )
+    annotations = AsIter(
+        encoded.annotations  # ((split, kind), number)
+        | "CountAnnotations" >> beam.CombinePerKey(sum)
+    )
     facts = [
         part
         | f"Examples_{split}" >> beam.Values()
@@ -126,6 +130,7 @@ def write_with_beam(
             spec.layout,
             spec.schema,
             conversions,
+            annotations,
             plan,
         )
         for split, part in zip(splits, examples, strict=True)

@@ -97,6 +97,8 @@ def _write(job: ShardJob, ahead: ReadAhead | None, fingerprint: str) -> ShardRes
                 continue
             writer.write(encoded.parts)
             stats.add(encoded.info, encoded.label, encoded.conversions)
+            if encoded.annotations:
+                stats.add_annotations(encoded.annotations)
             if job.digests:
                 digests += image_digest(encoded.content, holds_files)
         index = writer.close()
