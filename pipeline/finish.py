@@ -43,25 +43,30 @@ def finish(_: bytes, plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> No
 
 def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
     layout = spec.layout
-    totals = Totals.of(fact for fact in facts if isinstance(fact, Totals))
-    rejects = sorted(fact for fact in facts if isinstance(fact, RejectParts))
-    leaked = [fact for fact in facts if isinstance(fact, Leaks)]
+    totals, leaks = Totals(), Leaks()
+    parts: list[RejectParts] = []
+    for fact in facts:
+        if isinstance(fact, Totals):
+            totals.merge(fact)
+        elif isinstance(fact, Leaks):
+            leaks = leaks.merged(fact)
+        else:
+            parts.append(fact)
+    rejects = [name for part in sorted(parts) for name in part.names]
     check_counts(plan, totals)
-    concatenate(layout, [part for parts in rejects for part in parts.parts], layout.rejects)
+    concatenate(layout, rejects, layout.rejects)
     check_rejects(plan, totals, spec)
     if spec.options.execution.writer == "shard":
         _write_empty_shards(layout, plan, totals)
-    leaks = 0
     if len(plan.splits) > 1:
-        leaks = write_leaks(layout, plan, leaked, spec.schema)
-    facts_of_all = DatasetFacts(metadata.build_json(plan, totals, leaks, spec), spec.schema)
+        write_leaks(layout, plan, leaks, spec.schema)
+    facts_of_all = DatasetFacts(metadata.build_json(plan, totals, leaks.count, spec), spec.schema)
     layout.write_pieces(layout.build, json_pieces(facts_of_all.build))
     layout.write_derived(facts_of_all)
     write_report(layout, facts_of_all)
     storage.sweep(layout.state)
-    storage.delete(
-        [layout.rejects_part(part) for some in rejects if some.temporary for part in some.parts]
-    )
+    temporary = [name for part in parts if part.temporary for name in part.names]
+    storage.delete(list(map(layout.rejects_part, temporary)))
     check_ownership(plan, spec)
     check_files(layout, plan, totals)
     sweep_temporary(layout)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 
@@ -20,7 +20,7 @@ from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards import read_back
 from imageshards.transforms.shards.layout import Layout
-from imageshards.transforms.shards.leaked import LEAKS_LISTED, RECORDS_LISTED, Leaks, position_of
+from imageshards.transforms.shards.leaked import RECORDS_LISTED, Leaks, position_of
 
 _TEXT_SHOWN = 80
 
@@ -28,22 +28,17 @@ Position = tuple[ShardId, int]
 """A shard, and the number of a record in it."""
 
 
-def write_leaks(layout: Layout, plan: Plan, parts: Iterable[Leaks], schema: Schema) -> int:
-    """Writes leaks.jsonl, a line for each leaked image, and returns the number of leaks.
+def write_leaks(layout: Layout, plan: Plan, leaks: Leaks, schema: Schema) -> None:
+    """Writes leaks.jsonl, a line for each of the listed leaks.
 
     Args:
       layout: of the data set.
       plan: of the build.
-      parts: the leaks of all parts of the digests, in any order.
+      leaks: of all records.
       schema: of the records; names of images are read from the records if it has them.
     """
-    count = 0
-    found: list[tuple[int, tuple[int, ...]]] = []
-    for part in parts:
-        count += part.count
-        found = sorted((*found, *part.listed))[:LEAKS_LISTED]
-    shard_of = _Shards(plan)
-    listed = [_some([shard_of.position(number) for number in numbers]) for _, numbers in found]
+    shards = _Shards(plan)
+    listed = [_some([shards.position(number) for number in found]) for _, found in leaks.listed]
     names = _names(layout, {position for positions in listed for position in positions}, schema)
     with storage.open_sink(layout.leaks, layout.state) as sink:
         for positions in listed:
@@ -51,7 +46,6 @@ def write_leaks(layout: Layout, plan: Plan, parts: Iterable[Leaks], schema: Sche
                 {"split": position[0].split, "filename": names[position]} for position in positions
             ]
             sink.write([(json.dumps({"images": line}) + "\n").encode()])
-    return count
 
 
 class _Shards:

@@ -228,12 +228,13 @@ def test_leaks_are_found_in_any_number_of_parts_and_tables(
         ]
         for part, table in leaked.cut(leaked.compact(tables, first_shards), bits):
             parts.setdefault(part, []).append(table)
-    found = [leaked.find_leaks(part, tables, first_shards) for part, tables in parts.items()]
-    assert sum(part.count for part in found) == len(want)
+    found = leaked.Leaks()
+    for tables in parts.values():
+        found = found.merged(leaked.find_leaks(tables, first_shards))
+    assert found.count == len(want)
     listed = {
         digest: [leaked.position_of(number) for number in numbers]
-        for part in found
-        for digest, numbers in part.listed
+        for digest, numbers in found.listed
     }
     for digest, places in want.items():
         of_split = [[p for p in places if split_of[p[0]] == split] for split in (1, 2, 3)]

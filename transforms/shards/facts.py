@@ -29,7 +29,6 @@ from imageshards.transforms.shards.state import ShardResult
 from imageshards.transforms.shards.totals import Totals
 
 _TOTALS, _REJECTS, _DIGESTS = "totals", "rejects", "digests"
-_MERGES_OF_TOTALS = 256
 
 Key: TypeAlias = tuple[str, str, int]
 """The kind of the values; for rejects their split; and a number."""
@@ -44,13 +43,13 @@ class RejectParts:
     Attributes:
       split: the split of the rejects.
       number: increases with the shards of the split.
-      parts: names of the parts, in order.
+      names: names of the parts, in order.
       temporary: whether the part is a copy of others, to delete at the end.
     """
 
     split: str
     number: int
-    parts: tuple[str, ...]
+    names: tuple[str, ...]
     temporary: bool = False
 
 
@@ -65,7 +64,7 @@ class Collector:
         self.plan = plan
         self._first_shards = plan.first_shards
         self._bits = parts_bits(plan.images)
-        self._merges = min(_MERGES_OF_TOTALS, -(-plan.num_shards // SHARDS_PER_MERGE))
+        self._merges = -(-plan.num_shards // SHARDS_PER_MERGE)
         self._clear()
 
     def _clear(self) -> None:
@@ -138,7 +137,7 @@ def merge(key: Key, values: Iterable[Any], plan: Plan, layout: Layout) -> Merged
     if kind == _TOTALS:
         return Totals.of(values)
     if kind == _DIGESTS:
-        return find_leaks(number, values, list(plan.first_shards.values()))
+        return find_leaks(values, list(plan.first_shards.values()))
     found = tuple(part for _, part in sorted(pair for value in values for pair in value))
     if plan.num_shards <= SHARDS_PER_MERGE or len(found) == 1:
         return RejectParts(split, number, found)

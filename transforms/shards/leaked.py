@@ -81,22 +81,25 @@ def cut(table: np.ndarray, bits: int) -> Iterator[tuple[int, np.ndarray]]:
 
 @dataclass(frozen=True)
 class Leaks:
-    """The leaks among the records of one part.
+    """The leaks among some records.
 
     Attributes:
-      part: see `cut`.
       count: images that are in more than one split.
       listed: the first of these images, those with the smallest digests: of each the digest, and
         the positions of its records, in order.
     """
 
-    part: int
-    count: int
-    listed: tuple[tuple[int, tuple[int, ...]], ...]
+    count: int = 0
+    listed: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+    def merged(self, other: Leaks) -> Leaks:
+        """The leaks of both."""
+        listed = sorted((*self.listed, *other.listed))[:LEAKS_LISTED]
+        return Leaks(self.count + other.count, tuple(listed))
 
 
-def find_leaks(part: int, tables: Iterable[np.ndarray], first_shards: Sequence[int]) -> Leaks:
-    """The leaks of one part, of which these are all tables."""
+def find_leaks(tables: Iterable[np.ndarray], first_shards: Sequence[int]) -> Leaks:
+    """The leaks of one part, of which these are all tables; see `cut`."""
     table = compact(tables, first_shards)
     splits = _splits(table, first_shards)
     begins = np.flatnonzero(_changes(table))
@@ -108,7 +111,7 @@ def find_leaks(part: int, tables: Iterable[np.ndarray], first_shards: Sequence[i
         (int(table[begins[row], 0]), tuple(table[begins[row] : ends[row], 1].tolist()))
         for row in leaked[:LEAKS_LISTED].tolist()
     ]
-    return Leaks(part, len(leaked), tuple(listed))
+    return Leaks(len(leaked), tuple(listed))
 
 
 def _splits(table: np.ndarray, first_shards: Sequence[int]) -> np.ndarray:
