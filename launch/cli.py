@@ -69,6 +69,12 @@ def _report(error: Exception, *, verbose: bool) -> int:
         from imageshards.transforms.storage import StoreError
 
         return complain(str(error), 1 if isinstance(error, StoreError) else 2)
+    from imageshards.pipeline.job.failures import JobError
+
+    if isinstance(error, JobError):
+        if verbose:
+            print(error.details, file=sys.stderr)
+        return complain(f"{error}{process.advice(str(error))}", 1)
     if verbose:
         raise error
     from imageshards.transforms.records.container import CorruptRecord
@@ -125,6 +131,7 @@ def _dispatch(arguments: list[str], own_process: bool) -> int:
         refuse(problem)
     command = COMMANDS[args.command]
     args.own_process, args.beam_arguments = own_process, rest
+    args.parser = parsers[args.command]
     if rest and not command.takes_beam_arguments:
         _refuse(rest[0], parsers[args.command])
     if own_process:

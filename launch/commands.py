@@ -63,12 +63,14 @@ def _declare_verify(parser: ArgumentParser) -> None:
 
 
 def _verify(args: Namespace) -> int:
-    from imageshards.reader.verify import verify
+    from imageshards.launch.operations import runs
+    from imageshards.pipeline.operations.verify import verify
 
     if args.own_process:
         # TensorFlow logs how it was compiled when it is imported.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    verdict = verify(args.output, sample=args.sample, decoder=args.decoder)
+    with runs(args, [("DIR", args.output)]) as run:
+        verdict = verify(args.output, sample=args.sample, decoder=args.decoder, run=run)
     for problem in verdict.problems:
         complain(problem, 1)
     show(verdict, json=args.json)
@@ -141,9 +143,12 @@ def _declare_reshard(parser: ArgumentParser) -> None:
 
 
 def _reshard(args: Namespace) -> int:
-    from imageshards.pipeline.reshard import reshard
+    from imageshards.launch.operations import runs
+    from imageshards.pipeline.operations.reshard import reshard
 
-    return show(reshard(args.source, args.output, args.num_shards), json=args.json)
+    with runs(args, [("DIR", args.source), ("NEW", args.output)]) as run:
+        resharded = reshard(args.source, args.output, args.num_shards, run=run)
+    return show(resharded, json=args.json)
 
 
 def _declare_advise(parser: ArgumentParser) -> None:
@@ -175,6 +180,10 @@ def _features(args: Namespace) -> int:
     return 0
 
 
+_ON_A_RUNNER = (
+    "This machine does so with all cores; with --runner and other options of Beam, the workers of "
+    "that runner do."
+)
 COMMANDS = {
     "build": Command(
         "build a data set of images",
@@ -184,13 +193,22 @@ COMMANDS = {
         "--temp_location, --direct_num_workers, ...",
         takes_beam_arguments=True,
     ),
-    "verify": Command("check every record of a data set", _declare_verify, _verify),
+    "verify": Command(
+        "check every record of a data set",
+        _declare_verify,
+        _verify,
+        "Reads, parses and decodes the records, and compares all files with the metadata. "
+        f"{_ON_A_RUNNER}",
+        takes_beam_arguments=True,
+    ),
     "inspect": Command("show the contents of a data set or a shard", _declare_inspect, _inspect),
     "reshard": Command(
         "copy a data set with another number of shards",
         _declare_reshard,
         _reshard,
-        "Copies records unchanged, in the same order, without decoding them.",
+        "Copies records unchanged, in the same order, without decoding them. The same command "
+        f"resumes an interrupted one. {_ON_A_RUNNER}",
+        takes_beam_arguments=True,
     ),
     "advise": Command(
         "recommend a number of shards for a number of hosts", _declare_advise, _advise
@@ -204,7 +222,7 @@ COMMANDS = {
         schedule.fingerprint,
         "Takes the options of build, lists the inputs, and reports whether there is anything to "
         "build: new, unchanged, done, changed, or empty. Of a manifest it compares the file "
-        "itself, not the images that it names.",
+        f"itself, not the images that it names. {_ON_A_RUNNER}",
         takes_beam_arguments=True,
     ),
     "publish": Command(

@@ -16,8 +16,9 @@ from imageshards.transforms import storage
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import mark_same_pixels, partition
+from imageshards.transforms.shards.cores import cores
 from imageshards.transforms.shards.encoder import ImageEncoder
-from imageshards.transforms.shards.workers import REMOTE_READS_IN_FLIGHT, cores
+from imageshards.transforms.shards.workers import REMOTE_READS_IN_FLIGHT
 
 _HASH_BUCKETS = 128
 

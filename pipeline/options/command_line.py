@@ -70,8 +70,12 @@ def _given(args: argparse.Namespace, declared: Iterable[Option]) -> dict[str, An
     return given
 
 
-def check_beam_arguments(arguments: Sequence[str]) -> None:
+def check_beam_arguments(arguments: Sequence[str], command: Parser | None = None) -> None:
     """Checks that Beam knows all of its arguments: it ignores a misspelt one silently.
+
+    Args:
+      arguments: the arguments.
+      command: the parser of the command, for suggestions; None: that of `build`.
 
     Raises:
       UsageError: neither imageshards nor Beam has such an option, or Beam has no such runner.
@@ -87,11 +91,17 @@ def check_beam_arguments(arguments: Sequence[str]) -> None:
     if not unknown:
         _check_runner(given_runner(arguments))
         return
-    check_no_input(unknown)
-    ours = Parser(add_help=False)
-    add_options(ours)
+    if command is None:
+        check_no_input(unknown)
+        command = Parser(prog="imageshards build", add_help=False)
+        add_options(command)
+    if not unknown[0].startswith("-"):
+        refuse(
+            f"unexpected argument {unknown[0]!r}: specify one data set at a time "
+            f"({command.prog} --help lists the options)"
+        )
     refuse(
-        f"unknown option {unknown[0]}{beam.similar(unknown[0], ours)} (imageshards build --help "
+        f"unknown option {unknown[0]}{command.similar(unknown[0], beam)} ({command.prog} --help "
         "lists the options; those of Beam are accepted too)"
     )
 

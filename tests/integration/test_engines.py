@@ -136,6 +136,30 @@ def test_an_engine_writes_the_bytes_of_a_local_build(
     assert not [line for line in left if "prism" in line or "job-server" in line]
 
 
+def test_operations_on_a_data_set_have_the_same_result_on_an_engine(
+    engine: list[str], photos: Path, tmp_path: Path
+):
+    made = imageshards("build", "--input", photos, "--output", tmp_path / "out", *OPTIONS)
+    assert made.returncode == 0, made.stderr
+    resharded = []
+    for name, options in (("here", []), ("there", engine)):
+        new = tmp_path / name / "new"
+        done = imageshards("reshard", tmp_path / "out", new, "--num_shards=2", *options)
+        assert (done.returncode, done.stderr) == (0, "")
+        resharded.append(contents(new))
+    assert resharded[0] == resharded[1]
+    inputs = ["--input", photos / "class00", "--input", photos / "class01"]
+    listed = ["fingerprint", *inputs, "--output", tmp_path / "sets/v1", "--json"]
+    assert imageshards(*listed).stdout == imageshards(*listed, *engine).stdout != ""
+    (tmp_path / "out/train-00001-of-00003.tfrecord").unlink()
+    found = []
+    for options in ([], engine):
+        done = imageshards("verify", tmp_path / "out", "--json", *options)
+        found.append((done.returncode, {**json.loads(done.stdout), "seconds": 0}, done.stderr))
+    assert found[0] == found[1]
+    assert found[0][1]["missing"] == 1
+
+
 def test_relative_paths_work_on_an_engine(engine: list[str], photos: Path, tmp_path: Path):
     # Workers have other working directories.
     shutil.copytree(photos / "class00", tmp_path / "in/class00")

@@ -10,7 +10,7 @@ from conftest import Command
 from helpers import image_bytes, write_images
 
 from imageshards.launch.cli import main
-from imageshards.pipeline.fingerprint import fingerprint
+from imageshards.pipeline.operations.fingerprint import fingerprint
 from imageshards.transforms.elements import BuildError
 
 

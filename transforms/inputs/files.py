@@ -82,7 +82,7 @@ class Files(InputKind):
         if rows:
             yield rows.take()
 
-    def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
+    def fingerprint(self, unit: WorkUnit, options: ListingOptions) -> Iterator[FileState]:
         """Yields the files that `list_unit` lists. Files that hold references are not opened."""
         for file in self.files(options):
             if self._kind_of(file, options):

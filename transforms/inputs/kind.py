@@ -151,8 +151,12 @@ class InputKind(ABC):
           BuildError: it cannot be listed.
         """
 
-    def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
-        """Yields the state of each file that the data set depends on. Images are not read."""
+    def fingerprint_units(self, options: ListingOptions) -> Iterator[WorkUnit]:
+        """Yields the units of work that the input is fingerprinted in: by default, a single one."""
+        yield WorkUnit(self)
+
+    def fingerprint(self, unit: WorkUnit, options: ListingOptions) -> Iterator[FileState]:
+        """Yields the state of each file of a unit that the data set depends on; reads no image."""
         yield self.uri, *storage.stat(self.uri)
 
     def sample(self) -> RecordSample | None:

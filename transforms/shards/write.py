@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import TypeVar
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import Reject, RejectReport, ShardId
@@ -28,6 +29,8 @@ from imageshards.transforms.shards.state import (
     write_state,
 )
 from imageshards.transforms.shards.stats import ShardStats
+
+Result = TypeVar("Result")
 
 _LOST_UPLOADS = 2
 """How often a shard is written again because the service lost its upload, which is rare."""
@@ -73,10 +76,15 @@ def write_shard(job: ShardJob, ahead: ReadAhead | None) -> ShardResult:
     if done := finished_shard(shard, layout, fingerprint, unstamped, job.digests):
         return done
     layout.begin_rewrite(shard)
+    return repeated_if_lost(lambda: _write(job, ahead, fingerprint, unstamped))
+
+
+def repeated_if_lost(write: Callable[[], Result]) -> Result:
+    """Calls a function that writes a shard, and again if the service loses its upload."""
     for _ in range(_LOST_UPLOADS):
         with suppress(storage.LostUpload):
-            return _write(job, ahead, fingerprint, unstamped)
-    return _write(job, ahead, fingerprint, unstamped)
+            return write()
+    return write()
 
 
 def _write(

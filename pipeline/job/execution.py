@@ -1,0 +1,56 @@
+"""Makes pipelines for runners, and waits for their end."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineResult
+
+from imageshards.pipeline.job import access
+from imageshards.transforms.elements import UsageError
+
+_INVALID = "Pipeline has validations errors: "
+
+
+class CachedOptions(PipelineOptions):  # type: ignore[misc]
+    """Caches the views of options. Beam makes a hundred, and builds a parser for each: 40 ms."""
+
+    def view_as(self, cls: type[PipelineOptions]) -> PipelineOptions:
+        """Returns the options of a class; all views share the values."""
+        views = self.__dict__.setdefault("_views", {})
+        if cls not in views:
+            views[cls] = super().view_as(cls)
+        return views[cls]
+
+
+def new_pipeline(options: PipelineOptions, billing_project: str) -> beam.Pipeline:
+    """Returns an empty pipeline.
+
+    Args:
+      options: Beam's options.
+      billing_project: the project that pays for the workers' requests, or empty.
+
+    Raises:
+      UsageError: Beam refuses the options.
+    """
+    access.carry(billing_project, options)
+    try:
+        return beam.Pipeline(options=options)
+    except ValueError as error:
+        if str(error).startswith(_INVALID):
+            problems = str(error).removeprefix(_INVALID).split("\n")
+            raise UsageError("; ".join(filter(None, problems))) from error
+        raise
+
+
+def wait_for(result: PipelineResult) -> None:
+    """Waits for the end of a job; an interrupt of this process cancels the job."""
+    try:
+        result.wait_until_finish()
+    except KeyboardInterrupt:
+        # A cluster would continue the job. Cancelling fails if the job server was interrupted too.
+        with suppress(Exception):
+            result.cancel()
+        raise
