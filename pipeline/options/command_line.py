@@ -11,7 +11,6 @@ from imageshards.pipeline.options.beam_arguments import (
     given_runner,
     is_dataflow,
     is_in_process,
-    runner_of,
 )
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.declare import Option, options_of
@@ -146,15 +145,8 @@ def worker_processes(
       UsageError: the runner has its own workers, or does not run this writer.
     """
     workers = None if command.workers == "auto" else int(command.workers)
-    if options.execution.writer == "beam":
-        if workers is not None:
-            refuse(
-                "--workers requires --writer shard; with --writer beam the runner's workers write"
-            )
-        if runner_of(beam_arguments) == "PrismRunner":
-            refuse(
-                "--writer beam does not work on Prism, which stops responding; use --writer shard"
-            )
+    if options.execution.writer == "beam" and workers is not None:
+        refuse("--workers requires --writer shard; with --writer beam the runner's workers write")
     if is_in_process(beam_arguments):
         return workers
     if workers is not None:

@@ -176,24 +176,17 @@ def test_relative_paths_work_on_an_engine(engine: list[str], photos: Path, tmp_p
     assert made[0] == made[1]
 
 
-def test_the_beam_writer_runs_on_flink(flink: list[str], photos: Path, tmp_path: Path):
+def test_the_beam_writer_runs_on_an_engine(engine: list[str], photos: Path, tmp_path: Path):
     out = tmp_path / "out"
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
     done = imageshards(
-        "build", "--input", photos, "--output", out, *OPTIONS, *flink, "--writer=beam"
-    )
+        "build", "--input", photos, "--input", tmp_path / "broken.jpg", "--output", out, *OPTIONS,
+        *engine, "--writer=beam",
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert len(set(names(out))) == 120
     done = imageshards("verify", out)
     assert "120 records in 6 shards" in done.stdout, done.stderr
-
-
-def test_the_beam_writer_is_refused_on_prism(photos: Path, tmp_path: Path):
-    done = imageshards(
-        "build", "--input", photos, "--output", tmp_path / "out", "--runner=PrismRunner",
-        "--num_shards=2", "--writer=beam",
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "--writer beam does not work on Prism" in done.stderr
 
 
 def test_a_failed_build_prints_one_line(engine: list[str], tmp_path: Path):
