@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -152,17 +152,64 @@ def _reshard(args: Namespace) -> int:
 
 
 def _declare_advise(parser: ArgumentParser) -> None:
-    parser.add_argument("source", metavar="DIR", help="a data set")
+    parser.add_argument("source", nargs="?", default="", metavar="DIR", help="a data set")
     parser.add_argument(
-        "--hosts", type=count, required=True, metavar="N", help="hosts that read it together"
+        "--hosts", type=count, default=None, metavar="N", help="hosts that read DIR together"
     )
+    fleet = parser.add_argument_group("before a build, for a fleet of workers")
+    fleet.add_argument("--images", type=count, metavar="N", help="images to read")
+    fleet.add_argument(
+        "--bytes", type=_size, metavar="SIZE", help="size of all images, such as 10.8TB"
+    )
+    fleet.add_argument("--workers", type=count, metavar="N", help="workers (machines)")
+    fleet.add_argument(
+        "--vcpus", type=count, default=4, metavar="N", help="vCPUs of each worker (default: 4)"
+    )
+    fleet.add_argument(
+        "--engine", choices=("dataflow", "flink"), default="dataflow",
+        help="the runner; prices are those of Dataflow (default: dataflow)",
+    )  # fmt: skip
+    fleet.add_argument(
+        "--check", choices=("full", "header"), default="full",
+        help="as the option of build (default: full)",
+    )  # fmt: skip
+    fleet.add_argument(
+        "--archives", action="store_true", help="the images are in tars, not single objects"
+    )
+    fleet.add_argument(
+        "--num_shards", type=count, default=0, metavar="N",
+        help="shards of the data set (default: the recommended number)",
+    )  # fmt: skip
     add_common(parser)
 
 
-def _advise(args: Namespace) -> int:
-    from imageshards.reader.advise import advise
+def _size(text: str) -> int:
+    from imageshards.launch.fleet.advise import parse_bytes
 
-    return show(advise(args.source, args.hosts), json=args.json)
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"expected a size such as 10.8TB, not {text!r}") from error
+
+
+def _advise(args: Namespace) -> int:
+    from imageshards.pipeline.options.parser import refuse
+
+    fleet = (args.images, args.bytes, args.workers)
+    if args.source and args.hosts is not None and fleet == (None, None, None):
+        from imageshards.reader.advise import advise
+
+        return show(advise(args.source, args.hosts), json=args.json)
+    if args.source or args.hosts is not None or None in fleet:
+        refuse(
+            "advise requires either DIR and --hosts, for readers of a data set, or --images, "
+            "--bytes and --workers, for a build"
+        )
+    from imageshards.launch.fleet.advise import advise_fleet
+    from imageshards.launch.fleet.stages import Fleet
+
+    options = (args.vcpus, args.check, args.archives, args.engine, args.num_shards)
+    return show(advise_fleet(Fleet(*fleet, *options)), json=args.json)
 
 
 def _declare_features(parser: ArgumentParser) -> None:
@@ -211,7 +258,12 @@ COMMANDS = {
         takes_beam_arguments=True,
     ),
     "advise": Command(
-        "recommend a number of shards for a number of hosts", _declare_advise, _advise
+        "recommend a number of shards, and estimate the time and cost of a build",
+        _declare_advise,
+        _advise,
+        "With DIR and --hosts: recommends a number of shards for hosts that read a data set. With "
+        "--images, --bytes and --workers: recommends a number of shards for a build on a fleet, "
+        "and estimates the time of each stage, what limits it, and the cost.",
     ),
     "features": Command(
         "list the schemas of records, or describe one", _declare_features, _features
