@@ -9,7 +9,7 @@ from functools import partial
 
 from imageshards.launch import logs
 from imageshards.launch.load import WORKER_SETTINGS, hidden, load_beam
-from imageshards.launch.terminal import complain
+from imageshards.launch.terminal import complain, warn
 from imageshards.pipeline.operations.operation import Run, run_here, run_on_beam
 from imageshards.pipeline.options.beam_arguments import (
     given_runner,
@@ -38,25 +38,26 @@ def runs(args: Namespace, uris: Sequence[tuple[str, str]]) -> Iterator[Run]:
     from imageshards.pipeline.options.command_line import check_beam_arguments
 
     if not given_runner(arguments):
-        check_beam_arguments(arguments, args.parser)
+        check_beam_arguments(arguments, args.arguments, args.parser)
         yield run_here
         return
     with ExitStack() as stack:
         if args.own_process:
             load_beam(lean=is_in_process(arguments))
             logs.set_up(verbose=args.verbose)
-        check_beam_arguments(arguments, args.parser)
+        check_beam_arguments(arguments, args.arguments, args.parser)
         if is_dataflow(arguments):
             from imageshards.launch.dataflow.arguments import check_access, completed_for
 
+            command = args.parser.prog.rpartition(" ")[2]
             if any(argument.startswith("--template_location") for argument in arguments):
-                refuse(f"--template_location is an option of build; {args.command} waits for a job")
+                refuse(f"--template_location is an option of build; {command} waits for a job")
             folder = uris[-1][1].rstrip("/").rpartition("/")[2]
-            name = f"{args.command}-{folder}"
+            name = f"{command}-{folder}"
             arguments = stack.enter_context(completed_for(arguments, uris, name))
             check_access(arguments)
         if ignored := ignored_options(arguments):
-            complain(ignored, 0)
+            warn(ignored)
         if not is_in_process(arguments):
             arguments.append(WORKER_SETTINGS)
         # Beam would import IPython to find out whether this is a notebook.

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
 from imageshards.reader import parse
 from imageshards.reader.dataset import Dataset, Shard, open_dataset
-from imageshards.transforms import storage
-from imageshards.transforms.elements import UsageError, counted, quoted
+from imageshards.transforms import extras, storage
+from imageshards.transforms.elements import counted, quoted
 from imageshards.transforms.images import validate
 from imageshards.transforms.records import example
 from imageshards.transforms.records.container import CorruptRecord, parse_index
 from imageshards.transforms.records.containers import container_of, is_shard_like
-from imageshards.transforms.records.schemas import Schema
+from imageshards.transforms.records.schemas import BOX_SIDES, Schema
 from imageshards.transforms.shards import read_back
+from imageshards.transforms.shards.annotations import box_problem
 from imageshards.transforms.shards.cores import cores
 from imageshards.transforms.shards.layout import DatasetFacts, Layout
 from imageshards.transforms.shards.read_back import Record
@@ -54,7 +55,11 @@ class Missing(Problem):
 
 
 class Unsuitable(Problem):
-    """A line about a record that is undamaged, but whose image does not decode."""
+    """A line about a record that is undamaged, but whose image or boxes training cannot use."""
+
+
+class BadBoxes(Unsuitable):
+    """A line about a record whose boxes are not within its image."""
 
 
 Check = Callable[[Record], Problem | None]
@@ -77,7 +82,9 @@ class Verdict:
       sample: the number of records that `verify` was to check; 0 for all.
       damaged: the number of problems that are damage to existing files.
       missing: the number of files that do not exist.
-      unsuitable: the number of undamaged records whose images do not decode.
+      unsuitable: the number of undamaged records whose images do not decode, or whose boxes are
+        not within the image.
+      bad_boxes: how many of them have boxes that are not within the image.
       level: how images were decoded: "full", or "lenient" if the build had `--check header`.
     """
 
@@ -93,6 +100,7 @@ class Verdict:
     damaged: int = 0
     missing: int = 0
     unsuitable: int = 0
+    bad_boxes: int = 0
     level: validate.Level = "full"
 
     def to_json(self) -> str:
@@ -105,7 +113,12 @@ class Verdict:
             yield f"delete the damaged files and {again}"
         elif self.missing:
             yield again
-        if self.unsuitable:
+        if self.bad_boxes:
+            yield (
+                "the boxes that are not within their images are what the build wrote: build the "
+                "data set again, in a new folder, to clip or reject them"
+            )
+        if self.unsuitable > self.bad_boxes:
             images = "the images that do not decode are what the build wrote"
             if self.level == "full":
                 yield f"{images}: build the data set again, in a new folder, to check them again"
@@ -137,6 +150,7 @@ class Findings:
       damaged: see `Verdict`.
       missing: see `Verdict`.
       unsuitable: see `Verdict`.
+      bad_boxes: see `Verdict`.
       first: (number of the part, position in it, line) of the first problems.
     """
 
@@ -145,6 +159,7 @@ class Findings:
     damaged: int = 0
     missing: int = 0
     unsuitable: int = 0
+    bad_boxes: int = 0
     first: list[tuple[int, int, str]] = field(default_factory=list)
 
     def add(self, part: int, problem: Problem) -> None:
@@ -154,6 +169,7 @@ class Findings:
             self.missing += 1
         elif isinstance(problem, Unsuitable):
             self.unsuitable += 1
+            self.bad_boxes += isinstance(problem, BadBoxes)
         else:
             self.damaged += 1
         if len(self.first) < _PROBLEMS_SHOWN:
@@ -166,6 +182,7 @@ class Findings:
         self.damaged += other.damaged
         self.missing += other.missing
         self.unsuitable += other.unsuitable
+        self.bad_boxes += other.bad_boxes
         self.first = sorted([*self.first, *other.first])[:_PROBLEMS_SHOWN]
 
     @property
@@ -277,7 +294,7 @@ def verdict_of(dataset: Dataset, checks: Checks, findings: Findings, seconds: fl
     return Verdict(
         dataset.layout.root, len(dataset.shards), findings.records, findings.bytes,
         seconds, findings.lines, dataset.counts["rejects"], dataset.layout.report, checks.sample,
-        findings.damaged, findings.missing, findings.unsuitable, checks.level,
+        findings.damaged, findings.missing, findings.unsuitable, findings.bad_boxes, checks.level,
     )  # fmt: skip
 
 
@@ -320,12 +337,9 @@ def _level_of(dataset: Dataset) -> validate.Level:
 def _inspect_with(decoder: Decoder, level: validate.Level) -> Inspect:
     if decoder == "build":
         return partial(validate.inspect, check=level)
-    try:
-        from imageshards.reader.tensorflow.images import inspect
-    except ImportError as error:
-        raise UsageError(
-            "--decoder tensorflow: TensorFlow is not installed; run: pip install tensorflow"
-        ) from error
+    extras.require("train", "--decoder tensorflow", ["tensorflow"])
+    from imageshards.reader.tensorflow.images import inspect
+
     return inspect
 
 
@@ -465,6 +479,8 @@ def _problem_of(checks: Checks, inspect: Inspect, record: Record) -> Problem | N
         return Problem(f"does not have {', '.join(missing)}")
     if problem := _content_problem(record, schema, inspect):
         return problem
+    if record.values.keys() >= set(BOX_SIDES) and (wrong := box_problem(record.values)):
+        return BadBoxes(wrong)
     label_key = schema.key_of("label")
     if label_key:
         label = record.first(label_key, -1)

@@ -16,12 +16,25 @@ _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "PB": 1e15}
 
 @dataclass(frozen=True)
 class FleetAdvice:
-    """The estimate for a build on a fleet."""
+    """The estimate for a build on `fleet`. JSON has the attributes of both.
+
+    Attributes:
+      threads: threads of all workers that write shards.
+      seconds: wall time from submission to the end.
+      stages: the stages of the build, in order: the names are those of `stages.Stage`, and `usd`.
+      warnings: what is wrong with the number of shards or workers.
+      machines_usd: dollars for the machines; only for Dataflow.
+      usd: dollars for the machines, the requests and the shuffle; only for Dataflow.
+    """
 
     fleet: Fleet
 
-    def warnings(self) -> Iterator[str]:
-        """Yields what is wrong with the number of shards or workers."""
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with the number of shards or workers."""
+        return tuple(self._warnings())
+
+    def _warnings(self) -> Iterator[str]:
         fleet = self.fleet
         shards, threads, size = fleet.num_shards, fleet.threads, fleet.bytes / fleet.num_shards
         if shards < SHARDS_PER_THREAD * threads:
@@ -42,7 +55,7 @@ class FleetAdvice:
         stages = [stage._asdict() | {"usd": fleet.usd(stage)} for stage in fleet.stages]
         totals = {
             "shards": fleet.num_shards, "threads": fleet.threads, "seconds": fleet.seconds,
-            "stages": stages, "warnings": list(self.warnings()),
+            "stages": stages, "warnings": list(self.warnings),
         }  # fmt: skip
         if fleet.engine == "dataflow":
             totals |= {"machines_usd": fleet.machines_usd, "usd": fleet.total_usd}
@@ -63,7 +76,7 @@ class FleetAdvice:
             f"  --num_shards {shards}: {counted(shards, 'shard')} of "
             f"{_size(fleet.bytes / shards)}, written by {counted(fleet.threads, 'thread')}"
         )
-        for warning in self.warnings():
+        for warning in self.warnings:
             yield f"    WARNING: {warning}"
         for stage in fleet.stages:
             yield (

@@ -16,12 +16,12 @@ from typing import Any
 
 from imageshards.pipeline.operations.operation import Operation, Run, run_here
 from imageshards.transforms import storage
+from imageshards.transforms.elements import InputCount
 from imageshards.transforms.inputs.kind import (
     InputKind,
     ListingOptions,
     TextUnit,
     WorkUnit,
-    nothing_found,
     roots_of,
 )
 from imageshards.transforms.inputs.sources import identify
@@ -82,7 +82,8 @@ def fingerprint(
     files: dict[str, int] = outcome["files"]
     found = [source for number, source in enumerate(sources) if str(number) in files]
     if len(found) < len(sources) and not skip_missing:
-        raise nothing_found(next(source for source in sources if source not in found), options)
+        missing = next(source for source in sources if source not in found)
+        InputCount().check(missing.text, text_unit)
     number = sum(files.values())
     whole = f"{settings}\0{number}\0{outcome['total']}".encode()
     digest = blake2b(whole, digest_size=32).hexdigest()
