@@ -10,7 +10,7 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -75,7 +75,7 @@ def fingerprint(
     >>> fingerprint(["photos"]).files
     40
     """
-    options = ListingOptions(include_all=include_all, text_unit=text_unit)
+    options = ListingOptions(include_all=include_all, text_unit=text_unit, divide=True)
     texts = [text for text in dict.fromkeys(inputs) if not (skip_missing and _is_missing(text))]
     sources = [identify(text, text_unit) for text in texts]
     outcome = run(Fingerprinting(tuple(sources), options, roots_of(sources)))
@@ -98,11 +98,13 @@ class Listing:
       total: the sum.
       bytes: of the files whose size is known.
       files: number of an input -> number of its files.
+      rest: (number of an input, unit of work) for other workers.
     """
 
     total: int = 0
     bytes: int = 0
     files: Counter[int] = field(default_factory=Counter)
+    rest: list[tuple[int, WorkUnit]] = field(default_factory=list)
 
     def merge(self, other: Listing) -> None:
         """Adds other files."""
@@ -124,13 +126,24 @@ class Fingerprinting(Operation[tuple[int, WorkUnit], Listing]):
     sources: tuple[InputKind, ...]
     options: ListingOptions
     roots: Roots
-    name = "fingerprint"
+
+    @property
+    def divisions(self) -> int:  # type: ignore[override]
+        """How many times inputs may be divided, as in their listing."""
+        return max((source.divisions(self.options) for source in self.sources), default=0)
 
     def parts(self) -> Iterator[tuple[int, WorkUnit]]:
-        """Yields each unit, with the number of its input."""
-        for number, source in enumerate(self.sources):
-            for unit in source.fingerprint_units(self.options):
-                yield number, unit
+        """Yields each input, with its number."""
+        return ((number, WorkUnit(source)) for number, source in enumerate(self.sources))
+
+    def undivided(self) -> Fingerprinting:
+        """Returns the operation for a worker that lists each unit as a whole."""
+        return replace(self, options=replace(self.options, divide=False))
+
+    def rest(self, result: Listing) -> list[tuple[int, WorkUnit]]:
+        """Removes the units for other workers."""
+        rest, result.rest = result.rest, []
+        return rest
 
     def process(self, part: tuple[int, WorkUnit]) -> Listing:
         """Lists a unit."""
@@ -138,7 +151,11 @@ class Fingerprinting(Operation[tuple[int, WorkUnit], Listing]):
         source = unit.input
         root = self.roots.outermost(source.root) or len(source.root)
         listing = Listing()
-        for uri, size, stamp in source.fingerprint(unit, self.options):
+        for found in source.fingerprint(unit, self.options):
+            if isinstance(found, WorkUnit):
+                listing.rest.append((number, found))
+                continue
+            uri, size, stamp = found
             line = f"{uri}\0{root}\0{size}\0{stamp}".encode("utf-8", "surrogateescape")
             listing.total += int.from_bytes(blake2b(line, digest_size=32).digest())
             listing.bytes += max(size, 0)

@@ -19,12 +19,23 @@ def add_operation(root: beam.Pipeline, operation: Operation[Any, Any], outcome: 
       operation: the operation.
       outcome: URI of the file to which its outcome is written.
     """
+    parts = root | "Once" >> beam.Impulse() | "Parts" >> beam.FlatMap(_parts, operation)  # part
+    results = []
+    for division in range(operation.divisions + 1):
+        is_last = division == operation.divisions
+        processed = (
+            parts
+            | f"Distribute{division or ''}" >> beam.Reshuffle()
+            | f"Process{division or ''}"
+            >> beam.ParDo(_Process(operation.undivided() if is_last else operation)).with_outputs(
+                "parts", main="results"
+            )
+        )  # result; parts: of large parts
+        results.append(processed.results)
+        parts = processed.parts
     _ = (
-        root
-        | "Once" >> beam.Impulse()
-        | "Parts" >> beam.FlatMap(_parts, operation)  # part
-        | "Distribute" >> beam.Reshuffle()
-        | "Process" >> beam.ParDo(_Process(operation))  # result
+        results
+        | "Results" >> beam.Flatten()
         | "Merge" >> beam.CombineGlobally(_Merge(operation))
         | "Finish" >> beam.Map(_finish, operation, outcome)
     )
@@ -43,7 +54,10 @@ class _Process(beam.DoFn):  # type: ignore[misc]
         self._process = self._context.enter_context(self._operation.worker())
 
     def process(self, part: Any) -> Iterator[Any]:
-        yield self._process(part)
+        result = self._process(part)
+        for rest in self._operation.rest(result):
+            yield beam.pvalue.TaggedOutput("parts", rest)
+        yield result
 
     def teardown(self) -> None:
         self._context.close()

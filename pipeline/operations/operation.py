@@ -39,14 +39,22 @@ class Operation(ABC, Generic[Part, Result]):
     """An operation. Workers receive a pickled copy, so it holds nothing that grows with its parts.
 
     Attributes:
-      name: a verb, for the names of jobs and files.
+      divisions: how many times `rest` may return parts of parts, for other workers.
     """
 
-    name: str
+    divisions: int = 0
 
     @abstractmethod
     def parts(self) -> Iterator[Part]:
         """Yields the parts, each of bounded size."""
+
+    def undivided(self) -> Self:
+        """Returns the operation for a worker that processes each part as a whole."""
+        return self
+
+    def rest(self, result: Result) -> Sequence[Part]:
+        """Removes from the result of a part the parts of it that other workers process."""
+        return ()
 
     def worker(self) -> AbstractContextManager[Callable[[Part], Result]]:
         """Returns a context with the function that processes parts in one worker.
@@ -79,7 +87,7 @@ def run_here(operation: Operation[Part, Result]) -> dict[str, Any]:
     """Runs an operation in threads of this process, one for each core."""
     total = operation.empty()
     threads = cores()
-    with operation.worker() as process, _threads(threads) as executor:
+    with operation.undivided().worker() as process, _threads(threads) as executor:
         parts = operation.parts()
         running: set[Future[Result]] = set()
         while True:

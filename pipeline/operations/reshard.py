@@ -266,7 +266,6 @@ class Resharding(Operation[NewShard, Copied]):
     layout: Layout
     counts: tuple[tuple[str, int], ...]
     num_shards: str
-    name = "reshard"
 
     def parts(self) -> Iterator[NewShard]:
         """Yields the new shards, in order."""

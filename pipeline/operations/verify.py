@@ -53,7 +53,6 @@ class Verification(Operation[Part, Findings]):
     """Checks each part of a data set: the shards, and the other files."""
 
     checks: Checks
-    name = "verify"
 
     def parts(self) -> Iterator[Part]:
         """Yields the shards and the other files."""

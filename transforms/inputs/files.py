@@ -111,11 +111,14 @@ class Files(InputKind):
         if rows:
             yield rows.take()
 
-    def fingerprint(self, unit: WorkUnit, options: ListingOptions) -> Iterator[FileState]:
+    def fingerprint(
+        self, unit: WorkUnit, options: ListingOptions
+    ) -> Iterator[FileState | WorkUnit]:
         """Yields the files that `list_unit` lists. Files that hold references are not opened."""
-        for file in self.files((), divide=False):
-            assert not isinstance(file, WorkUnit)
-            if self._kind_of(file, options):
+        for file in self.files(unit.part, options.divide):
+            if isinstance(file, WorkUnit):
+                yield file
+            elif self._kind_of(file, options):
                 uri, _, size, stamp, _ = file
                 yield uri, size, stamp
 

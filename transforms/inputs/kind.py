@@ -166,12 +166,13 @@ class InputKind(ABC):
           BuildError: it cannot be listed.
         """
 
-    def fingerprint_units(self, options: ListingOptions) -> Iterator[WorkUnit]:
-        """Yields the units of work that the input is fingerprinted in: by default, a single one."""
-        yield WorkUnit(self)
+    def fingerprint(
+        self, unit: WorkUnit, options: ListingOptions
+    ) -> Iterator[FileState | WorkUnit]:
+        """Yields the state of each file of a unit that the data set depends on; reads no image.
 
-    def fingerprint(self, unit: WorkUnit, options: ListingOptions) -> Iterator[FileState]:
-        """Yields the state of each file of a unit that the data set depends on; reads no image."""
+        With `options.divide` it may yield units with some of the files, as `list_unit` does.
+        """
         yield self.uri, *storage.stat(self.uri)
 
     def sample(self) -> RecordSample | None:

@@ -17,12 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imageshards.pipeline.operations.crc32c import combine
+from imageshards.pipeline.operations.fingerprint import Fingerprinting
 from imageshards.pipeline.operations.operation import run_here
 from imageshards.pipeline.operations.reshard import reshard
 from imageshards.pipeline.operations.verify import verify
 from imageshards.reader.verify import Findings, Missing, Problem, Unsuitable
 from imageshards.reader.verify import verify as verify_in_turn
 from imageshards.transforms import storage
+from imageshards.transforms.inputs import files
+from imageshards.transforms.inputs.kind import ListingOptions
+from imageshards.transforms.inputs.sources import identify
+from imageshards.transforms.references.names import Roots
 from imageshards.transforms.storage import objects, retry, sink
 from imageshards.transforms.storage.retry import RetryPolicy
 
@@ -144,7 +149,9 @@ def test_a_reshard_of_a_damaged_data_set_is_completed_after_its_repair(
     assert every_file(new) == expected_files
 
 
-def test_a_fingerprint_is_the_same_on_a_runner(photos: Path, tmp_path: Path, command: Command):
+def test_a_fingerprint_is_the_same_on_a_runner(
+    photos: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+):
     manifest = tmp_path / "list.csv"
     manifest.write_text("uri\n" + "".join(f"{path}\n" for path in photos.glob("*/*")))
     inputs = [f"--input={photos}/class00", f"--input={photos}/class01/*", f"--input={manifest}"]
@@ -153,6 +160,18 @@ def test_a_fingerprint_is_the_same_on_a_runner(photos: Path, tmp_path: Path, com
     assert (code, err) == (0, "")
     assert json.loads(out)["files"] == 41
     assert command(*arguments, *BEAM) == (code, out, err)
+    # A folder is divided after so many files: here, after the first, into each of its folders.
+    monkeypatch.setattr(files, "_FEW_ENTRIES", 1)
+    monkeypatch.setattr(files, "_FEWEST_FOLDERS", 1)
+    deep = ("fingerprint", f"--input={photos}", f"--output={tmp_path / 'sets/v1'}", "--json")
+    whole = command(*deep)
+    assert json.loads(whole[1])["files"] == 120
+    assert command(*deep, *BEAM) == whole
+    operation = Fingerprinting((identify(str(photos)),), ListingOptions(divide=True), Roots())
+    (part,) = operation.parts()
+    listing = operation.process(part)
+    assert len(operation.rest(listing)) > 1
+    assert sum(listing.files.values()) < 120
     empty = tmp_path / "empty"
     empty.mkdir()
     code, out, err = command(*arguments, f"--input={empty}")
