@@ -5,12 +5,18 @@ from __future__ import annotations
 from contextlib import suppress
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import (
+    PipelineOptions,
+    PortableOptions,
+    StandardOptions,
+)
 from apache_beam.runners.runner import PipelineResult
 
 from imageshards.pipeline.job import access
 from imageshards.transforms.elements import UsageError
 
+_REQUEST_SECONDS = PortableOptions([]).job_server_timeout
+_JOB_SECONDS = 366 * 24 * 3600
 _INVALID = "Pipeline has validations errors: "
 
 
@@ -36,6 +42,7 @@ def new_pipeline(options: PipelineOptions, billing_project: str) -> beam.Pipelin
       UsageError: Beam refuses the options.
     """
     access.carry(billing_project, options)
+    _let_prism_run(options)
     try:
         return beam.Pipeline(options=options)
     except ValueError as error:
@@ -43,6 +50,19 @@ def new_pipeline(options: PipelineOptions, billing_project: str) -> beam.Pipelin
             problems = str(error).removeprefix(_INVALID).split("\n")
             raise UsageError("; ".join(filter(None, problems))) from error
         raise
+
+
+def _let_prism_run(options: PipelineOptions) -> None:
+    """Raises the time after which Beam gives up a job on Prism, unless it is set.
+
+    Beam intends the option for single requests, but requests the states of a job with it, too, if
+    the service knows the job before it runs, as only Prism does (2.77, `JobServiceHandle.run`).
+    """
+    runner = (options.view_as(StandardOptions).runner or "").lower().removesuffix("runner")
+    portable = options.view_as(PortableOptions)
+    # Beam's DirectRunner may select Prism.
+    if runner in ("prism", "direct") and portable.job_server_timeout == _REQUEST_SECONDS:
+        portable.job_server_timeout = _JOB_SECONDS
 
 
 def wait_for(result: PipelineResult) -> None:

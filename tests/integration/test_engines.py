@@ -189,6 +189,26 @@ def test_the_beam_writer_runs_on_an_engine(engine: list[str], photos: Path, tmp_
     assert "120 records in 6 shards" in done.stdout, done.stderr
 
 
+def test_a_job_on_prism_may_take_longer_than_a_request(prism: list[str]):
+    # With Beam's default of 300 s for a request, a longer job would fail; here it is 3 s.
+    code = """if True:
+        import sys, time
+        import apache_beam as beam
+        from imageshards.pipeline.job import execution
+
+        execution._REQUEST_SECONDS = 3
+        options = execution.CachedOptions([*sys.argv[1:], "--job_server_timeout=3"])
+        pipeline = execution.new_pipeline(options, "")
+        _ = pipeline | beam.Create([8.0]) | beam.Map(time.sleep)
+        execution.wait_for(pipeline.run())
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", code, *prism],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_failed_build_prints_one_line(engine: list[str], tmp_path: Path):
     write_images(tmp_path / "in", 1, 3)
     (tmp_path / "in/class00/bad.jpg").write_bytes(b"nonsense")
