@@ -149,7 +149,7 @@ class Annotations:
     def _follow_boxes(self, row: _Row) -> dict[str, int]:
         sides = row.sides()
         number = len(sides[0])
-        if row.geometry.keeps_fractions(self.frame) and _are_fractions(*sides):
+        if not number or (row.geometry.keeps_fractions(self.frame) and _are_fractions(*sides)):
             row.map_areas(number)
             return {BOXES: number}
         boxes = np.array(sides, np.float64)
@@ -215,9 +215,11 @@ class _Row:
     frame: Frame
 
     def list_of(self, key: str) -> Sequence[Any]:
-        """Returns the values of a feature; a single value is a list of one."""
-        value = self.values.get(COLUMN + key, ())
-        return value if isinstance(value, (list, tuple)) else (value,)
+        """Returns the values of a feature: one for a single value, none if that is missing."""
+        value = self.values.get(COLUMN + key, b"")
+        if isinstance(value, (list, tuple)):
+            return value
+        return () if value == b"" else (value,)
 
     def set(self, key: str, values: npt.NDArray[Any]) -> None:
         """Replaces the values of a feature."""
@@ -306,9 +308,8 @@ class _Row:
                 f"image from 0 to 1, that is, pixels divided by {width} x {height}",
             )
         moved = np.stack(self.geometry.points(x, y, self.frame))
-        inside: npt.NDArray[np.bool_] = ((moved >= -_ROUNDING) & (moved <= 1 + _ROUNDING)).all(
-            axis=0
-        )
+        inside_x, inside_y = (moved >= -_ROUNDING) & (moved <= 1 + _ROUNDING)
+        inside = inside_x & inside_y
         for key, fractions in zip((_X, _Y), moved.clip(0, 1), strict=True):
             self.set(key, np.where(seen & inside, fractions, 0))
         lost = seen & ~inside

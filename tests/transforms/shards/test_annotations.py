@@ -145,6 +145,12 @@ def test_boxes_in_the_form_of_tensorflow_datasets_must_not_move():
     assert "objects/bbox cannot be mapped" in error_of(values, CROPPED)
 
 
+def test_an_image_without_a_mask_may_move():
+    values = {"segmentation_mask": b""}
+    assert follow(values, CROPPED) == (values, {})
+    assert "segmentation_mask cannot be mapped" in error_of({"segmentation_mask": b"x"}, CROPPED)
+
+
 def test_boxes_with_missing_sides_may_only_scale():
     values = {BOX_SIDES[0]: [0.1], BOX_SIDES[2]: [0.3]}
     assert follow(values, HALF) == (values, {})
