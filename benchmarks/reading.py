@@ -31,7 +31,7 @@ import tensorflow_datasets as tfds
 
 from benchmarks.scratch import scratch_folder
 from imageshards import reader
-from imageshards.pipeline.reshard import reshard
+from imageshards.pipeline.operations.reshard import reshard
 from imageshards.reader.dataset import open_dataset
 
 _BATCH = 128

@@ -64,6 +64,12 @@ def _report(error: Exception, *, verbose: bool) -> int:
         from imageshards.transforms.storage import StoreError
 
         return complain(str(error), 1 if isinstance(error, StoreError) else 2)
+    from imageshards.pipeline.job.failures import JobError
+
+    if isinstance(error, JobError):
+        if verbose:
+            print(error.details, file=sys.stderr)
+        return complain(f"{error}{process.advice(str(error))}", 1)
     if verbose:
         raise error
     from imageshards.transforms.records.container import CorruptRecord
@@ -100,7 +106,8 @@ def _dispatch(arguments: list[str], own_process: bool) -> int:
     if problem := process.folder_problem():
         refuse(problem)
     args.own_process, args.beam_arguments, args.arguments = own_process, rest, arguments
-    if rest and not command.takes_beam_arguments:
+    args.parser = parser
+    if rest and not (command.takes_beam_arguments or command.runs_on_beam):
         _refuse(rest[0], parser, ": specify one data set or file at a time" * command.uses_data)
     if not command.uses_data:
         return command.run(args)

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ class Command(NamedTuple):
       usage: its arguments, for `--help`; empty: derived from the declared ones.
       takes_beam_arguments: whether it takes the options of a build, also from `--config`, and
         passes undeclared arguments to Beam. Otherwise they are errors.
+      runs_on_beam: whether it passes undeclared arguments to Beam, without the options of a build.
       uses_data: whether it reads or writes data sets.
       results: for each kind of result, a title and the classes whose attributes `--json` prints.
     """
@@ -42,6 +43,7 @@ class Command(NamedTuple):
     group: str = "other commands"
     usage: str = ""
     takes_beam_arguments: bool = False
+    runs_on_beam: bool = False
     uses_data: bool = True
     results: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
@@ -57,7 +59,7 @@ def parser_of(name: str) -> Parser:
         prog=prog,
         usage=f"{prog} {command.usage}" if command.usage else None,
         description=command.description or f"{command.help}.",
-        epilog=_OF_BEAM if command.takes_beam_arguments else "",
+        epilog=_OF_BEAM if command.takes_beam_arguments or command.runs_on_beam else "",
         allow_abbrev=False,
     )
     command.declare(parser)
@@ -95,12 +97,14 @@ def _declare_verify(parser: Parser) -> None:
 
 
 def _verify(args: Namespace) -> int:
-    from imageshards.reader.verify import verify
+    from imageshards.launch.operations import runs
+    from imageshards.pipeline.operations.verify import verify
 
     if args.own_process:
         # TensorFlow logs how it was compiled when it is imported.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    verdict = verify(args.output, sample=args.sample, decoder=args.decoder)
+    with runs(args, [("DIR", args.output)]) as run:
+        verdict = verify(args.output, sample=args.sample, decoder=args.decoder, run=run)
     for problem in verdict.problems:
         complain(problem, 1)
     show(verdict, json=args.json, quiet=args.quiet)
@@ -173,24 +177,75 @@ def _declare_reshard(parser: Parser) -> None:
 
 
 def _reshard(args: Namespace) -> int:
-    from imageshards.pipeline.reshard import reshard
+    from imageshards.launch.operations import runs
+    from imageshards.pipeline.operations.reshard import reshard
 
-    resharded = reshard(args.source, args.output, args.num_shards)
+    with runs(args, [("DIR", args.source), ("NEW", args.output)]) as run:
+        resharded = reshard(args.source, args.output, args.num_shards, run=run)
     return show(resharded, json=args.json, quiet=args.quiet)
 
 
 def _declare_advise(parser: Parser) -> None:
-    parser.add_argument("source", metavar="DIR", help="A data set")
+    parser.add_argument("source", nargs="?", default="", metavar="DIR", help="A data set")
     parser.add_argument(
-        "--hosts", type=count, required=True, metavar="N", help="Hosts that read it together"
+        "--hosts", type=count, default=None, metavar="N", help="Hosts that read DIR together"
     )
+    fleet = parser.add_argument_group("before a build, for a fleet of workers")
+    fleet.add_argument("--images", type=count, metavar="N", help="Images to read")
+    fleet.add_argument(
+        "--bytes", type=_size, metavar="SIZE", help="Size of all images, such as 10.8TB"
+    )
+    fleet.add_argument("--workers", type=count, metavar="N", help="Workers (machines)")
+    fleet.add_argument(
+        "--vcpus",
+        type=count,
+        default=4,
+        metavar="N",
+        help="Cores (vCPUs) of each worker (default: 4)",
+    )
+    fleet.add_argument(
+        "--engine", choices=("dataflow", "flink"), default="dataflow",
+        help="Runner: dataflow or flink; prices are those of Dataflow (default: dataflow)",
+    )  # fmt: skip
+    fleet.add_argument(
+        "--check", choices=("full", "header"), default="full",
+        help="As the option of build: full or header (default: full)",
+    )  # fmt: skip
+    fleet.add_argument(
+        "--archives", action="store_true", help="The images are in tars, not single objects"
+    )
+    fleet.add_argument(
+        "--num_shards", type=count, default=0, metavar="N",
+        help="Shards of the data set (default: the recommended number)",
+    )  # fmt: skip
     add_common(parser)
 
 
-def _advise(args: Namespace) -> int:
-    from imageshards.reader.advise import advise
+def _size(text: str) -> int:
+    from imageshards.launch.fleet.advise import parse_bytes
 
-    return show(advise(args.source, args.hosts), json=args.json, quiet=args.quiet)
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"expected a size such as 10.8TB, not {text!r}") from error
+
+
+def _advise(args: Namespace) -> int:
+    fleet = (args.images, args.bytes, args.workers)
+    if args.source and args.hosts is not None and fleet == (None, None, None):
+        from imageshards.reader.advise import advise
+
+        return show(advise(args.source, args.hosts), json=args.json, quiet=args.quiet)
+    if args.source or args.hosts is not None or None in fleet:
+        refuse(
+            "advise requires either DIR and --hosts, for readers of a data set, or --images, "
+            "--bytes and --workers, for a build"
+        )
+    from imageshards.launch.fleet.advise import advise_fleet
+    from imageshards.launch.fleet.stages import Fleet
+
+    options = (args.vcpus, args.check, args.archives, args.engine, args.num_shards)
+    return show(advise_fleet(Fleet(*fleet, *options)), json=args.json, quiet=args.quiet)
 
 
 def _declare_features(parser: Parser) -> None:
@@ -266,6 +321,7 @@ def _completion(args: Namespace) -> int:
 _MAKING, _READING = "make data sets", "look into data sets"
 _SCHEDULING, _HELPING = "build on a schedule", "help"
 
+_ON_A_RUNNER = "It uses all cores of this machine; with --runner, the workers of that runner."
 COMMANDS = {
     "demo": Command(
         "Build a small data set, to see how it works",
@@ -293,9 +349,11 @@ COMMANDS = {
         "Copy a data set with another number of shards",
         _declare_reshard,
         _reshard,
-        "Copies records unchanged, in the same order, without decoding them.",
+        "Copies records unchanged, in the same order, without decoding them. The same command "
+        f"resumes an interrupted one. {_ON_A_RUNNER}",
         _MAKING,
-        results=(("", ("pipeline.reshard.Resharded",)),),
+        runs_on_beam=True,
+        results=(("", ("pipeline.operations.reshard.Resharded",)),),
     ),
     "inspect": Command(
         "Show the contents of a data set or a shard", _declare_inspect, _inspect, group=_READING
@@ -304,7 +362,10 @@ COMMANDS = {
         "Check every record of a data set",
         _declare_verify,
         _verify,
-        group=_READING,
+        "Reads, parses and decodes the records, and compares all files with the metadata. "
+        f"{_ON_A_RUNNER}",
+        _READING,
+        runs_on_beam=True,
         results=(("", ("reader.verify.Verdict",)),),
     ),
     "features": Command(
@@ -314,23 +375,30 @@ COMMANDS = {
         group=_READING,
     ),
     "advise": Command(
-        "Recommend a number of shards for a number of hosts",
+        "Recommend shards, or estimate time and cost of a build",
         _declare_advise,
         _advise,
-        group=_READING,
-        results=(("", ("reader.advise.Advice",)),),
+        "With DIR and --hosts: recommends a number of shards for hosts that read a data set. With "
+        "--images, --bytes and --workers: recommends a number of shards for a build on a fleet, "
+        "and estimates the time of each stage, what limits it, and the cost.",
+        _READING,
+        usage="DIR --hosts N | --images N --bytes SIZE --workers N",
+        results=(
+            ("a data set", ("reader.advise.Advice",)),
+            ("a fleet", ("launch.fleet.stages.Fleet", "launch.fleet.advise.FleetAdvice")),
+        ),
     ),
     "fingerprint": Command(
         "Report whether inputs changed since the last version",
         schedule.declare_fingerprint,
         schedule.fingerprint,
-        "Takes the options of build, lists the inputs, and reports whether there is anything to "
-        "build: new, unchanged, done, changed, or empty. Of a manifest it compares the file "
-        "itself, not the images that it names.",
+        "Lists the inputs of a build, and reports whether there is anything to build: new, "
+        "unchanged, done, changed, or empty. Of a manifest it compares the file itself, not the "
+        "images that it names. With --runner, its workers list.",
         _SCHEDULING,
         usage="--input URI --output DIR [OPTION ...]",
         takes_beam_arguments=True,
-        results=(("", ("pipeline.fingerprint.Fingerprint", "launch.schedule.Version")),),
+        results=(("", ("pipeline.operations.fingerprint.Fingerprint", "launch.schedule.Version")),),
     ),
     "publish": Command(
         "Make a data set the latest version of its folder",

@@ -68,23 +68,24 @@ def fingerprint(args: Namespace) -> int:
     import json
     from dataclasses import asdict
 
+    from imageshards.launch.operations import runs
     from imageshards.pipeline.assembly import BuildSpec
-    from imageshards.pipeline.fingerprint import fingerprint
-    from imageshards.pipeline.options.command_line import check_beam_arguments, options_from
+    from imageshards.pipeline.operations.fingerprint import fingerprint
+    from imageshards.pipeline.options.command_line import options_from
     from imageshards.pipeline.publish import state_of
     from imageshards.transforms.elements import counted
 
     spec = BuildSpec(options_from(args))
     inputs, output = spec.options.inputs, spec.options.output.output
-    if args.beam_arguments:
-        check_beam_arguments(args.beam_arguments, args.arguments)
-    found = fingerprint(
-        inputs.input,
-        spec.settings,
-        include_all=inputs.include_all,
-        skip_missing=args.skip_missing,
-        text_unit=spec.text_unit,
-    )
+    with runs(args, [("--input", uri) for uri in inputs.input]) as run:
+        found = fingerprint(
+            inputs.input,
+            spec.settings,
+            include_all=inputs.include_all,
+            skip_missing=args.skip_missing,
+            text_unit=spec.text_unit,
+            run=run,
+        )
     state, version = "empty", ""
     if found.files:
         state, version = state_of(output, found.digest, spec.dataset_name)

@@ -6,17 +6,15 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import apache_beam as beam
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
-from apache_beam.runners.runner import PipelineResult, PipelineState
+from apache_beam.runners.runner import PipelineState
 
 from imageshards.pipeline import graph
 from imageshards.pipeline.assembly import BuildSpec
-from imageshards.pipeline.job import access
+from imageshards.pipeline.job.execution import CachedOptions, new_pipeline, wait_for
 from imageshards.pipeline.job.failures import JobEnded, JobError, job_error
 from imageshards.pipeline.job.preflight import prepare
 from imageshards.pipeline.job.progress import Progress
@@ -29,8 +27,6 @@ from imageshards.transforms.elements import UsageError
 from imageshards.transforms.inputs.kind import InputKind
 from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.shards.layout import Layout
-
-_INVALID = "Pipeline has validations errors: "
 
 
 def run(
@@ -60,7 +56,7 @@ def run(
     """
     begin = time.perf_counter() if begin is None else begin
     spec, sources = prepare(options, reads_local_files=not is_dataflow(beam_arguments))
-    beam_options = _CachedOptions(list(beam_arguments))
+    beam_options = CachedOptions(list(beam_arguments))
     spec = replace(spec, job=_job(beam_arguments, beam_options))
     finished = _finished_shards(spec.layout)
     job = None
@@ -84,7 +80,7 @@ def run(
                 raise JobEnded(state)
         else:
             with progress:
-                _wait(_start(spec, sources, beam_options, workers))
+                wait_for(_start(spec, sources, beam_options, workers))
     except UsageError:
         raise
     except Exception as error:
@@ -114,7 +110,7 @@ def submit(options: BuildOptions, beam_arguments: Sequence[str]) -> Submission:
       JobError: the service did not accept the job.
     """
     spec, sources = prepare(options, reads_local_files=not is_dataflow(beam_arguments))
-    beam_options = _CachedOptions(list(beam_arguments))
+    beam_options = CachedOptions(list(beam_arguments))
     spec = replace(spec, job=_job(beam_arguments, beam_options))
     try:
         job = submission_of(_start(spec, sources, beam_options, 1), beam_options, spec.layout.root)
@@ -125,17 +121,6 @@ def submit(options: BuildOptions, beam_arguments: Sequence[str]) -> Submission:
     if not job:
         raise JobError("the runner reports no id of the job: use --wait")
     return job
-
-
-class _CachedOptions(PipelineOptions):  # type: ignore[misc]
-    """Caches the views of options. Beam makes a hundred, and builds a parser for each: 40 ms."""
-
-    def view_as(self, cls: type[PipelineOptions]) -> PipelineOptions:
-        # All views share the values.
-        views = self.__dict__.setdefault("_views", {})
-        if cls not in views:
-            views[cls] = super().view_as(cls)
-        return views[cls]
 
 
 def _job(beam_arguments: Sequence[str], options: PipelineOptions) -> str:
@@ -149,26 +134,9 @@ def _start(
     spec: BuildSpec, sources: Sequence[InputKind], options: PipelineOptions, workers: int | None
 ) -> Any:
     """Builds the graph and runs it; returns at its end, or when a service has accepted the job."""
-    access.carry(spec.options.inputs.billing_project, options)
-    try:
-        pipeline = beam.Pipeline(options=options)
-    except ValueError as error:
-        if str(error).startswith(_INVALID):
-            problems = str(error).removeprefix(_INVALID).split("\n")
-            raise UsageError("; ".join(filter(None, problems))) from error
-        raise
+    pipeline = new_pipeline(options, spec.options.inputs.billing_project)
     graph.build(pipeline, spec, workers, sources)
     return pipeline.run()
-
-
-def _wait(result: PipelineResult) -> None:
-    try:
-        result.wait_until_finish()
-    except KeyboardInterrupt:
-        # A cluster would continue the job. Cancelling fails if the job server was interrupted too.
-        with suppress(Exception):
-            result.cancel()
-        raise
 
 
 def _finished_shards(layout: Layout) -> dict[str, int]:

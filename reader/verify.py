@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import BinaryIO, Literal, cast
+from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
 from imageshards.reader import parse
 from imageshards.reader.dataset import Dataset, Shard, open_dataset
 from imageshards.transforms import extras, storage
-from imageshards.transforms.elements import ShardId, counted, quoted
+from imageshards.transforms.elements import counted, quoted
 from imageshards.transforms.images import validate
 from imageshards.transforms.records import example
 from imageshards.transforms.records.container import CorruptRecord, parse_index
@@ -23,11 +24,17 @@ from imageshards.transforms.records.containers import container_of, is_shard_lik
 from imageshards.transforms.records.schemas import BOX_SIDES, Schema
 from imageshards.transforms.shards import read_back
 from imageshards.transforms.shards.annotations import box_problem
-from imageshards.transforms.shards.layout import DatasetFacts
+from imageshards.transforms.shards.cores import cores
+from imageshards.transforms.shards.layout import DatasetFacts, Layout
 from imageshards.transforms.shards.read_back import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _PROBLEMS_SHOWN = 20
 _IN_FLIGHT = 32
+_SUBMITTED = 1024
 
 Decoder = Literal["build", "tensorflow"]
 
@@ -133,8 +140,168 @@ class Verdict:
         )
 
 
+@dataclass
+class Findings:
+    """What `verify` found in some parts of a data set; of bounded size.
+
+    Attributes:
+      records: the number of records that were checked and are sound.
+      bytes: the size of the existing shards, in bytes.
+      damaged: see `Verdict`.
+      missing: see `Verdict`.
+      unsuitable: see `Verdict`.
+      bad_boxes: see `Verdict`.
+      first: (number of the part, position in it, line) of the first problems.
+    """
+
+    records: int = 0
+    bytes: int = 0
+    damaged: int = 0
+    missing: int = 0
+    unsuitable: int = 0
+    bad_boxes: int = 0
+    first: list[tuple[int, int, str]] = field(default_factory=list)
+
+    def add(self, part: int, problem: Problem) -> None:
+        """Adds a problem of a part; those of a part are added in order."""
+        position = self.damaged + self.missing + self.unsuitable
+        if isinstance(problem, Missing):
+            self.missing += 1
+        elif isinstance(problem, Unsuitable):
+            self.unsuitable += 1
+            self.bad_boxes += isinstance(problem, BadBoxes)
+        else:
+            self.damaged += 1
+        if len(self.first) < _PROBLEMS_SHOWN:
+            self.first.append((part, position, str(problem)))
+
+    def merge(self, other: Findings) -> None:
+        """Adds the findings in other parts."""
+        self.records += other.records
+        self.bytes += other.bytes
+        self.damaged += other.damaged
+        self.missing += other.missing
+        self.unsuitable += other.unsuitable
+        self.bad_boxes += other.bad_boxes
+        self.first = sorted([*self.first, *other.first])[:_PROBLEMS_SHOWN]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The first problems, and a line with the number of the others."""
+        lines = [line for *_, line in self.first]
+        if (more := self.damaged + self.missing + self.unsuitable - len(lines)) > 0:
+            lines.append(f"and {more:,} more problems")
+        return tuple(lines)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a data set that one worker checks: a shard, or all files but the shards.
+
+    Attributes:
+      number: 0 for the other files; the number of a shard in the data set, from 1.
+      shard: the shard; None for the other files.
+      begin: the number of records in all shards before it.
+    """
+
+    number: int = 0
+    shard: Shard | None = None
+    begin: int = 0
+
+
+@dataclass(frozen=True)
+class Checks:
+    """How a data set is verified: all that a worker needs to check any part.
+
+    Attributes:
+      layout: the paths of the data set.
+      schema: of its records.
+      classes: class names in label order.
+      level: how images are decoded; see `Verdict`.
+      decoder: see `verify`.
+      records: the number of records in all shards, according to build.json.
+      sample: see `verify`.
+    """
+
+    layout: Layout
+    schema: Schema
+    classes: tuple[str, ...]
+    level: validate.Level
+    decoder: Decoder
+    records: int
+    sample: int
+
+    @classmethod
+    def of(cls, dataset: Dataset, sample: int, decoder: Decoder) -> Checks:
+        """Returns the checks of a data set; see `verify` for the arguments."""
+        level = _level_of(dataset)
+        _inspect_with(decoder, level)  # raises an error here, and not in a worker
+        records = sum(shard.records for shard in dataset.shards)
+        classes = tuple(dataset.classes)
+        return cls(dataset.layout, dataset.schema, classes, level, decoder, records, sample)
+
+    def check(self, part: Part, executor: ThreadPoolExecutor) -> Findings:
+        """Checks a part; `executor` decodes images."""
+        findings = Findings()
+        if part.shard is None:
+            for problem in _layout_problems(open_dataset(self.layout.root)):
+                findings.add(part.number, problem)
+            return findings
+        shard = part.shard
+        check = partial(_problem_of, self, _inspect_with(self.decoder, self.level))
+        numbers = self._chosen(part.begin, shard)
+        sampled = self.sample and container_of(shard.id).has_index
+        problems = _sample_problems if sampled else _shard_problems
+        records = 0
+        try:
+            for found in problems(self.layout, shard, numbers, check, executor):
+                if found is None:
+                    records += 1
+                else:
+                    findings.add(part.number, found.within(shard.uri))
+        except FileNotFoundError:
+            findings.add(part.number, Missing(f"{shard.uri}: missing"))
+            return findings
+        findings.records, findings.bytes = records, shard.bytes
+        return findings
+
+    def _chosen(self, begin: int, shard: Shard) -> Sequence[int]:
+        """Returns the numbers of the records of a shard to check, in order.
+
+        Args:
+          begin: the number of records in all shards before it.
+          shard: the shard.
+        """
+        if not self.sample or not self.records:
+            return range(shard.records)
+        # Of all records, those with the numbers n * total // count are checked.
+        total, count = self.records, min(self.sample, self.records)
+        first, last = (-(-end * count // total) for end in (begin, begin + shard.records))
+        return [n * total // count - begin for n in range(first, last)]
+
+
+def parts_of(dataset: Dataset) -> Iterator[Part]:
+    """Yields the parts of a data set that can be checked independently."""
+    yield Part()
+    begin = 0
+    for number, shard in enumerate(dataset.shards, 1):
+        yield Part(number, shard, begin)
+        begin += shard.records
+
+
+def verdict_of(dataset: Dataset, checks: Checks, findings: Findings, seconds: float) -> Verdict:
+    """Returns the verdict on a data set, from the findings in all parts."""
+    return Verdict(
+        dataset.layout.root, len(dataset.shards), findings.records, findings.bytes,
+        seconds, findings.lines, dataset.counts["rejects"], dataset.layout.report, checks.sample,
+        findings.damaged, findings.missing, findings.unsuitable, findings.bad_boxes, checks.level,
+    )  # fmt: skip
+
+
 def verify(folder: str, sample: int = 0, decoder: Decoder = "build") -> Verdict:
-    """Reads a data set and compares it with its metadata.
+    """Reads a data set and compares it with its metadata, in this process.
+
+    `imageshards.pipeline.operations.verify` does the same on many workers.
 
     Args:
       folder: the folder of the data set.
@@ -154,42 +321,12 @@ def verify(folder: str, sample: int = 0, decoder: Decoder = "build") -> Verdict:
     """
     begin = time.perf_counter()
     dataset = open_dataset(folder)
-    level = _level_of(dataset)
-    check = partial(_problem_of, dataset, _inspect_with(decoder, level))
-    problems = list(_layout_problems(dataset))
-    records = size = 0
-    chosen = _chosen(dataset, sample)
-    with ThreadPoolExecutor(os.cpu_count()) as executor:
-        for shard in dataset.shards:
-            count = 0
-            try:
-                numbers = chosen[shard.id]
-                if sample and container_of(shard.id).has_index:
-                    found = _sample_problems(dataset, shard, numbers, check, executor)
-                else:
-                    found = _shard_problems(dataset, shard, numbers, check, executor)
-                for item in found:
-                    if item is None:
-                        count += 1
-                    else:
-                        problems.append(item.within(shard.uri))
-            except FileNotFoundError:
-                problems.append(Missing(f"{shard.uri}: missing"))
-                continue
-            records += count
-            size += shard.bytes
-    unsuitable = sum(isinstance(problem, Unsuitable) for problem in problems)
-    missing = sum(isinstance(problem, Missing) for problem in problems)
-    bad_boxes = sum(isinstance(problem, BadBoxes) for problem in problems)
-    lines = list(map(str, problems[:_PROBLEMS_SHOWN]))
-    if (more := len(problems) - _PROBLEMS_SHOWN) > 0:
-        lines.append(f"and {more:,} more problems")
-    return Verdict(
-        dataset.layout.root, len(dataset.shards), records, size,
-        time.perf_counter() - begin, tuple(lines),
-        dataset.counts["rejects"], dataset.layout.report, sample,
-        len(problems) - unsuitable - missing, missing, unsuitable, bad_boxes, level,
-    )  # fmt: skip
+    checks = Checks.of(dataset, sample, decoder)
+    findings = Findings()
+    with ThreadPoolExecutor(cores()) as executor:
+        for part in parts_of(dataset):
+            findings.merge(checks.check(part, executor))
+    return verdict_of(dataset, checks, findings, time.perf_counter() - begin)
 
 
 def _level_of(dataset: Dataset) -> validate.Level:
@@ -240,7 +377,7 @@ def _layout_problems(dataset: Dataset) -> Iterator[Problem]:
 
 
 def _shard_problems(
-    dataset: Dataset,
+    layout: Layout,
     shard: Shard,
     numbers: Sequence[int],
     check: Check,
@@ -249,7 +386,7 @@ def _shard_problems(
     """Reads a shard; yields None for each sound record among `numbers`, else a problem."""
     chosen = numbers if isinstance(numbers, range) else set(numbers)
     container = container_of(shard.id)
-    index: list[tuple[int, int]] = []
+    found = array("q")  # offset and size of each record, in turn
     waiting: deque[tuple[int, Future[Problem | None]]] = deque()
 
     def settle(limit: int) -> Iterator[Problem | None]:
@@ -261,9 +398,9 @@ def _shard_problems(
     with storage.open_read(shard.uri) as raw:
         file = read_back.CountingFile(cast(BinaryIO, raw))
         try:
-            for offset, size, data in container.read(cast(BinaryIO, file)):
-                index.append((offset, size))
-                if (number := len(index) - 1) in chosen:
+            for number, (offset, size, data) in enumerate(container.read(cast(BinaryIO, file))):
+                found.extend((offset, size))
+                if number in chosen:
                     waiting.append((number, executor.submit(_check, check, data)))
                 yield from settle(_IN_FLIGHT)
         except CorruptRecord as error:
@@ -271,33 +408,19 @@ def _shard_problems(
             yield Problem(f"{error}; the records after it were not read")
             return
         yield from settle(0)
-    if len(index) != shard.records:
-        yield Problem(f"{counted(len(index), 'record')}, but {shard.records:,} in build.json")
+    records = len(found) // 2
+    if records != shard.records:
+        yield Problem(f"{counted(records, 'record')}, but {shard.records:,} in build.json")
     if file.size != shard.bytes or file.crc32c != shard.crc32c:
         yield Problem("its size or CRC32C is not the one in build.json")
-    if container.has_index and _read_index(dataset, shard) != index:
-        yield _index_problem(dataset, shard)
-
-
-def _chosen(dataset: Dataset, sample: int) -> dict[ShardId, Sequence[int]]:
-    """Returns shard -> numbers of the records to check, in order."""
-    total = sum(shard.records for shard in dataset.shards)
-    count = min(sample, total)
-    chosen: dict[ShardId, Sequence[int]] = {}
-    begin = 0
-    for shard in dataset.shards:
-        end = begin + shard.records
-        chosen[shard.id] = range(shard.records)
-        if sample and total:
-            # Of all records, those with the numbers n * total // count are checked.
-            first, last = -(-begin * count // total), -(-end * count // total)
-            chosen[shard.id] = [n * total // count - begin for n in range(first, last)]
-        begin = end
-    return chosen
+    if container.has_index:
+        index = _read_index(layout, shard)
+        if index is None or index.tobytes() != found.tobytes():
+            yield _index_problem(layout, shard)
 
 
 def _sample_problems(
-    dataset: Dataset,
+    layout: Layout,
     shard: Shard,
     numbers: Sequence[int],
     check: Check,
@@ -308,32 +431,34 @@ def _sample_problems(
         raise FileNotFoundError(shard.uri)
     if size != shard.bytes:
         yield Problem("its size is not the one in build.json")
-    index = _read_index(dataset, shard) or []
-    if len(index) != shard.records:
-        yield _index_problem(dataset, shard)
+    index = _read_index(layout, shard)
+    if index is None or len(index) != shard.records:
+        yield _index_problem(layout, shard)
         return
+    rows = index
 
     def check_one(number: int) -> Problem | None:
         try:
-            problem = check(read_back.read_record(shard.uri, *index[number]))
+            problem = check(read_back.read_record(shard.uri, *rows[number].tolist()))
         except (CorruptRecord, example.CorruptExample) as error:
             problem = Problem(error)
         return problem.within(f"record {number}") if problem else None
 
-    yield from executor.map(check_one, numbers)
+    for first in range(0, len(numbers), _SUBMITTED):
+        yield from executor.map(check_one, numbers[first : first + _SUBMITTED])
 
 
-def _read_index(dataset: Dataset, shard: Shard) -> list[tuple[int, int]] | None:
-    """Returns (offset, stored size) of every record; None if the index is missing or damaged."""
+def _read_index(layout: Layout, shard: Shard) -> npt.NDArray[np.int64] | None:
+    """Returns int64 [records, 2], (offset, stored size); None if it is missing or damaged."""
     try:
-        with storage.open_read(dataset.layout.index(shard.id)) as file:
-            return list(map(tuple, parse_index(file.read()).tolist()))
+        with storage.open_read(layout.index(shard.id)) as file:
+            return parse_index(file.read())
     except (FileNotFoundError, ValueError):
         return None
 
 
-def _index_problem(dataset: Dataset, shard: Shard) -> Problem:
-    uri = dataset.layout.index(shard.id)
+def _index_problem(layout: Layout, shard: Shard) -> Problem:
+    uri = layout.index(shard.id)
     if storage.exists(uri):
         return Problem(f"its index {uri} does not match")
     return Missing(f"its index {uri}: missing")
@@ -347,8 +472,8 @@ def _check(check: Check, data: bytes) -> Problem | None:
         return Problem(error)
 
 
-def _problem_of(dataset: Dataset, inspect: Inspect, record: Record) -> Problem | None:
-    schema = dataset.schema
+def _problem_of(checks: Checks, inspect: Inspect, record: Record) -> Problem | None:
+    schema = checks.schema
     missing = [f.key for f in schema.features if f.key not in record.values]
     if missing:
         return Problem(f"does not have {', '.join(missing)}")
@@ -359,13 +484,13 @@ def _problem_of(dataset: Dataset, inspect: Inspect, record: Record) -> Problem |
     label_key = schema.key_of("label")
     if label_key:
         label = record.first(label_key, -1)
-        if not 0 <= label < len(dataset.classes):
-            return Problem(f"label {label} of {counted(len(dataset.classes), 'class')}")
+        if not 0 <= label < len(checks.classes):
+            return Problem(f"label {label} of {counted(len(checks.classes), 'class')}")
         # With synsets, the class text may be longer than the name.
         if text_key := schema.key_of("synset") or schema.key_of("class_text"):
             text = record.first(text_key, b"").decode("utf-8", "replace")
-            if text != dataset.classes[label]:
-                name = quoted(dataset.classes[label])
+            if text != checks.classes[label]:
+                name = quoted(checks.classes[label])
                 return Problem(f"its class is called {quoted(text)}, but class {label} is {name}")
     return None
 

@@ -20,8 +20,9 @@ from imageshards.transforms.failure import Failures
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import divide, mark_same_pixels, partition
 from imageshards.transforms.references.plan import Tally, bits_of
+from imageshards.transforms.shards.cores import cores
 from imageshards.transforms.shards.encoder import ImageEncoder
-from imageshards.transforms.shards.workers import REMOTE_READS_IN_FLIGHT, cores
+from imageshards.transforms.shards.workers import REMOTE_READS_IN_FLIGHT
 
 _HELD_BYTES = 1 << 25
 """References that are divided by their digests at a time: some 200,000."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.tfrecordio import WriteToTFRecord
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from imageshards.transforms import metrics, storage
 from imageshards.transforms.elements import (
@@ -141,6 +143,7 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
                 if self.shard.compression
                 else CompressionTypes.UNCOMPRESSED,
             )  # file name
+            | "Timestamp" >> beam.Map(_from_the_beginning).with_output_types(str)
             | "Distribute" >> beam.Reshuffle()
             | "ReadBack"
             >> beam.ParDo(
@@ -150,6 +153,18 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
                 self.plan,
             )
         )
+
+
+def _from_the_beginning(file_name: str) -> TimestampedValue:
+    """Moves a file name from the end of time, where Beam's writers put it, to the beginning.
+
+    Prism does not finish with elements at the end of time: they do not hold back the watermark of
+    the stage that processes them, so that nothing schedules the next stage for its output (Beam
+    2.77, `updateWatermarks` in Prism's elementmanager.go; the error is "nothing in progress and no
+    refreshes with non zero pending elements", as in apache/beam#31338). The smallest such graph:
+    `[Create([0]) | Map(lambda x: TimestampedValue(x, MAX_TIMESTAMP))] | Flatten() | Map(print)`.
+    """
+    return TimestampedValue(file_name, MIN_TIMESTAMP)
 
 
 class _ReadBack(beam.DoFn):  # type: ignore[misc]

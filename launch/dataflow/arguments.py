@@ -8,7 +8,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,17 +38,27 @@ _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _REQUEST_SECONDS = 10
 
 
+def completed(arguments: Sequence[str], spec: BuildSpec) -> AbstractContextManager[list[str]]:
+    """Returns `completed_for` of a build."""
+    inputs, output = spec.options.inputs.input, spec.options.output.output
+    uris = [*(("--input", uri) for uri in inputs), ("--output", output)]
+    return completed_for(arguments, uris, spec.dataset_name)
+
+
 @contextmanager
-def completed(arguments: Sequence[str], spec: BuildSpec) -> Iterator[list[str]]:
+def completed_for(
+    arguments: Sequence[str], uris: Sequence[tuple[str, str]], name: str
+) -> Iterator[list[str]]:
     """Yields Beam's arguments with missing ones added; contacts no service.
 
-    The job is named after the data set, so that the service rejects a second job of the same
+    A build's job is named after the data set, so that the service rejects a second job of the same
     build. Unless an image, a setup file or a package installs imageshards on the workers, a wheel
     of the running version is added. It exists until the context ends.
 
     Args:
       arguments: Beam's arguments from the user.
-      spec: what to build.
+      uris: (argument, value) of the files and folders that workers must be able to reach.
+      name: the name of the job, after a prefix.
 
     Raises:
       UsageError: a required argument or package is missing, or workers could not reach a path.
@@ -60,11 +70,10 @@ def completed(arguments: Sequence[str], spec: BuildSpec) -> Iterator[list[str]]:
             raise UsageError(f"--{option} is missing: --runner=DataflowRunner requires {what}")
     for option in ("temp_location", "staging_location"):
         _check_bucket(option, getattr(given, option))
-    inputs, output = spec.options.inputs.input, spec.options.output.output
-    for option, uri in (*(("input", uri) for uri in inputs), ("output", output)):
+    for argument, uri in uris:
         if storage.is_local(storage.normalize(uri)):
             raise UsageError(
-                f"--{option} {uri}: Dataflow's workers cannot read files of this machine; use a "
+                f"{argument} {uri}: Dataflow's workers cannot read files of this machine; use a "
                 "URI such as gs://BUCKET/FOLDER"
             )
     if given.setup_file and not os.path.isfile(given.setup_file):
@@ -76,7 +85,7 @@ def completed(arguments: Sequence[str], spec: BuildSpec) -> Iterator[list[str]]:
     if not given.staging_location:
         added.append(f"--staging_location={storage.join(temp, 'staging')}")
     if not given.job_name:
-        added.append(f"--job_name={_job_name(spec.dataset_name)}")
+        added.append(f"--job_name={_job_name(name)}")
     if not given.number_of_worker_harness_threads:
         added.append(f"--number_of_worker_harness_threads={_HARNESS_THREADS}")
     with tempfile.TemporaryDirectory() as folder:
@@ -176,6 +185,7 @@ def _has_package(given: argparse.Namespace) -> bool:
     )
 
 
-def _job_name(dataset: str) -> str:
+def _job_name(name: str) -> str:
     """Returns a name that the service accepts: lower-case letters, digits and inner hyphens."""
-    return f"{NAME}-{dataset.replace('_', '-')}"[:_JOB_NAME_LENGTH].rstrip("-")
+    letters = re.sub("[^a-z0-9]+", "-", name.lower())
+    return f"{NAME}-{letters}"[:_JOB_NAME_LENGTH].rstrip("-")

@@ -37,7 +37,7 @@ def machine(output: str) -> Iterator[Finding]:
 
 
 def _cores() -> Finding:
-    from imageshards.transforms.shards.workers import cores
+    from imageshards.transforms.shards.cores import cores
 
     usable, present = cores(), os.cpu_count() or 1
     value = f"{usable}" if usable == present else f"{usable} of {present}"

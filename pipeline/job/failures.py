@@ -17,10 +17,11 @@ from collections.abc import Iterator
 
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.failure import OutputTaken
+from imageshards.transforms.records.container import CorruptRecord
 from imageshards.transforms.storage import LostUpload, NoFilesystem, Refused, StoreError
 
 _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.DOTALL)
-_ERRORS = (BuildError, LostUpload, NoFilesystem, OutputTaken, Refused, StoreError)
+_ERRORS = (BuildError, CorruptRecord, LostUpload, NoFilesystem, OutputTaken, Refused, StoreError)
 _NAMES = "|".join(error.__name__ for error in _ERRORS)
 _OURS = re.compile(rf"\bimageshards\.[\w.]*\.(?:{_NAMES}): (.+)")
 # As the local runner and as Flink report it.
@@ -59,7 +60,7 @@ def job_error(error: Exception, link: str = "") -> JobError:
       KeyboardInterrupt: a worker process was interrupted.
     """
     details = "".join(traceback.format_exception(error))
-    if isinstance(error, BuildError):
+    if isinstance(error, BuildError | CorruptRecord):
         return JobError(_WHILE_RUNNING.sub("", str(error)), details)
     where = f"; {link}" if link else ""
     state, message = _reported(error)

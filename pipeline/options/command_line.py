@@ -12,7 +12,6 @@ from imageshards.pipeline.options.beam_arguments import (
     given_runner,
     is_dataflow,
     is_in_process,
-    runner_of,
 )
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.declare import Option, options_of
@@ -76,12 +75,15 @@ def _given(args: argparse.Namespace, declared: Iterable[Option]) -> dict[str, An
     return given
 
 
-def check_beam_arguments(arguments: Sequence[str], given: Sequence[str] = ()) -> None:
+def check_beam_arguments(
+    arguments: Sequence[str], given: Sequence[str] = (), command: Parser | None = None
+) -> None:
     """Checks that Beam knows all of its arguments: it ignores a misspelt one silently.
 
     Args:
       arguments: the arguments that are not options of imageshards.
       given: the whole command line.
+      command: the parser of the command; None: that of `build`.
 
     Raises:
       UsageError: neither imageshards nor Beam has such an option, or Beam has no such runner.
@@ -97,18 +99,19 @@ def check_beam_arguments(arguments: Sequence[str], given: Sequence[str] = ()) ->
     if not unknown:
         _check_runner(given_runner(arguments))
         return
-    check_stray(unknown, given)
+    if command is None:
+        check_stray(unknown, given)
+        command = Parser(prog="imageshards build", add_help=False)
+        add_options(command)
+    if not unknown[0].startswith("-"):
+        refuse(
+            f"unexpected argument {unknown[0]!r}: specify one data set at a time "
+            f"({command.prog} --help lists the options)"
+        )
     refuse(
-        f"unknown option {unknown[0]}{_similar(unknown[0])} (imageshards build --help-all lists "
-        "the options; those of Beam are accepted too)"
+        f"unknown option {unknown[0]}{command.similar(unknown[0], DOCUMENTED)} ({command.prog} "
+        "--help-all lists the options; those of Beam are accepted too)"
     )
-
-
-def _similar(option: str) -> str:
-    """Returns a question that suggests an option of imageshards, or a documented one of Beam."""
-    ours = Parser(add_help=False)
-    add_options(ours)
-    return ours.similar(option, DOCUMENTED)
 
 
 def _check_runner(name: str) -> None:
@@ -201,15 +204,8 @@ def worker_processes(
       UsageError: the runner has its own workers, or does not run this writer.
     """
     workers = None if command.workers == "auto" else int(command.workers)
-    if options.execution.writer == "beam":
-        if workers is not None:
-            refuse(
-                "--workers requires --writer shard; with --writer beam the runner's workers write"
-            )
-        if runner_of(beam_arguments) == "PrismRunner":
-            refuse(
-                "--writer beam does not work on Prism, which stops responding; use --writer shard"
-            )
+    if options.execution.writer == "beam" and workers is not None:
+        refuse("--workers requires --writer shard; with --writer beam the runner's workers write")
     if is_in_process(beam_arguments):
         return workers
     if workers is not None:

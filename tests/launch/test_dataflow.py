@@ -19,7 +19,7 @@ import pytest
 from conftest import Command
 from helpers import imageshards, told
 
-from imageshards.launch.dataflow import costs, flex
+from imageshards.launch.dataflow import flex
 from imageshards.launch.dataflow.arguments import completed
 from imageshards.launch.dataflow.package import write_wheel
 from imageshards.launch.dataflow.template import template
@@ -324,23 +324,6 @@ def test_the_dockerfile_agrees_with_the_package():
     }
     assert not any(instruction == "USER" for instruction, _ in steps)
     assert ("USER", "65532:65532") in dockerfile.steps_of(text, "command")
-
-
-def test_the_table_of_costs_is_the_computed_one():
-    assert "\n".join(costs.table()) in (FOLDER / "README.md").read_text()
-
-
-def test_costs_add_up():
-    build = costs.Build(1_000_000, "full", "x", 2, 8, 8)
-    assert build.vcpu_seconds == pytest.approx(2500)
-    assert build.work_minutes == pytest.approx(2500 / 16 / 0.7 / 60)
-    assert build.list_minutes == pytest.approx(1000 * 0.3 / 16 / 60)
-    assert build.minutes == pytest.approx(5 + build.list_minutes + build.work_minutes)
-    assert build.reads_per_second == pytest.approx(4480)
-    assert build.shards == 720
-    assert build.requests_usd == pytest.approx(0.4 + (1000 + 2880) / 1000 * 0.005)
-    hour = 8 * (2 * 0.056 + 8 * 0.003557 + 30 * 0.000054)
-    assert build.machines_usd == pytest.approx(hour * build.minutes / 60)
 
 
 VARIABLES = {"PROJECT": "p", "REGION": "us-east1", "REPOSITORY": "r", "BUCKET": "b"}

@@ -111,7 +111,7 @@ def test_the_names_of_json_are_documented(command: Command, build: Build, photos
         ],
         "reshard": [[out, f"{out}-new", "--num_shards=1"]],
         "verify": [[out, "--sample=1"]],
-        "advise": [[out, "--hosts=2"]],
+        "advise": [[out, "--hosts=2"], ["--images=9", "--bytes=1MB", "--workers=2"]],
         "fingerprint": [["--input", photos, "--output", out]],
         "publish": [[out]],
     }

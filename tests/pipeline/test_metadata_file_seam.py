@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from conftest import Build
 
+from imageshards.pipeline.operations.reshard import reshard
 from imageshards.pipeline.publish import publish
-from imageshards.pipeline.reshard import reshard
 from imageshards.reader.verify import verify
 from imageshards.transforms.shards.layout import METADATA_FILES, DatasetFacts, MetadataFile
 

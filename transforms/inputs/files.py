@@ -111,15 +111,15 @@ class Files(InputKind):
         if rows:
             yield rows.take()
 
-    def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
-        """Yields the files that `list_unit` lists. Archives and TFRecord files are not opened."""
-        for file in self.files((), divide=False):
-            assert not isinstance(file, WorkUnit)
-            uri, _, size, stamp, _ = file
-            kind = self._kind_of(file, options)
-            if kind and issubclass(kind, FileKind) and not kind.is_file:
-                yield from kind(self.text, uri).fingerprint(options)
-            elif kind:
+    def fingerprint(
+        self, unit: WorkUnit, options: ListingOptions
+    ) -> Iterator[FileState | WorkUnit]:
+        """Yields the files that `list_unit` lists. Files that hold references are not opened."""
+        for file in self.files(unit.part, options.divide):
+            if isinstance(file, WorkUnit):
+                yield file
+            elif self._kind_of(file, options):
+                uri, _, size, stamp, _ = file
                 yield uri, size, stamp
 
     def _remote_files(

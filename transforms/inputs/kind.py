@@ -166,8 +166,13 @@ class InputKind(ABC):
           BuildError: it cannot be listed.
         """
 
-    def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
-        """Yields the state of each file that the data set depends on. Images are not read."""
+    def fingerprint(
+        self, unit: WorkUnit, options: ListingOptions
+    ) -> Iterator[FileState | WorkUnit]:
+        """Yields the state of each file of a unit that the data set depends on; reads no image.
+
+        With `options.divide` it may yield units with some of the files, as `list_unit` does.
+        """
         yield self.uri, *storage.stat(self.uri)
 
     def sample(self) -> RecordSample | None:

@@ -52,7 +52,7 @@ class Manifest(FileKind):
         """Reads the header and the first rows."""
         next(list_references(WorkUnit(self), options), None)
 
-    def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
+    def fingerprint(self, unit: WorkUnit, options: ListingOptions) -> Iterator[FileState]:
         """Yields a digest of the content: manifests are often rewritten without a change."""
         digest, size = blake2b(digest_size=16), 0
         try:

@@ -28,6 +28,7 @@ from imageshards.transforms.elements import BuildError
 from imageshards.transforms.images.silence import silence_pillow
 from imageshards.transforms.references.batch import use_system_allocator
 from imageshards.transforms.references.stored import loaded
+from imageshards.transforms.shards.cores import cores
 from imageshards.transforms.shards.read_ahead import ReadAhead
 from imageshards.transforms.shards.state import ShardResult
 from imageshards.transforms.shards.write import ShardJob, write_shard
@@ -39,11 +40,6 @@ _POOL_FILES = 64
 """Open files that a pool of processes requires, besides those of the images."""
 IMAGES_PER_WORKER = 1000
 """Images for each process; with fewer, starting another process takes longer than it saves."""
-
-
-def cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def choose_workers(wanted: int | None, images: int, shards: int) -> int:

@@ -5,10 +5,11 @@ No image is sent to another worker, and only the images in flight are in memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import Reject, ShardId
@@ -28,6 +29,8 @@ from imageshards.transforms.shards.state import (
     write_state,
 )
 from imageshards.transforms.shards.stats import ShardStats
+
+Result = TypeVar("Result")
 
 _LOST_UPLOADS = 2
 """How often a shard is written again because the service lost its upload, which is rare."""
@@ -72,10 +75,15 @@ def write_shard(job: ShardJob, ahead: ReadAhead | None) -> ShardResult:
     if done := finished_shard(shard, layout, fingerprint, job.pieces, job.digests):
         return done
     layout.begin_rewrite(shard)
+    return repeated_if_lost(lambda: _write(job, ahead, fingerprint))
+
+
+def repeated_if_lost(write: Callable[[], Result]) -> Result:
+    """Calls a function that writes a shard, and again if the service loses its upload."""
     for _ in range(_LOST_UPLOADS):
         with suppress(storage.LostUpload):
-            return _write(job, ahead, fingerprint)
-    return _write(job, ahead, fingerprint)
+            return write()
+    return write()
 
 
 def _write(job: ShardJob, ahead: ReadAhead | None, fingerprint: str) -> ShardResult:

@@ -8,8 +8,8 @@ import pytest
 from conftest import Build
 from helpers import build_json, image_bytes, records
 
-from imageshards.pipeline.fingerprint import fingerprint
 from imageshards.pipeline.job.failures import JobError
+from imageshards.pipeline.operations.fingerprint import fingerprint
 from imageshards.transforms import storage
 from imageshards.transforms.inputs.kind import (
     KINDS,

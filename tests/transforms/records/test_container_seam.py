@@ -11,7 +11,7 @@ from conftest import Build, Command
 from helpers import build_json, contents
 
 from imageshards import reader
-from imageshards.pipeline.reshard import reshard
+from imageshards.pipeline.operations.reshard import reshard
 from imageshards.reader.inspect import inspect
 from imageshards.reader.verify import verify
 from imageshards.transforms.elements import UsageError

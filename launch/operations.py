@@ -1,0 +1,69 @@
+"""Where an operation on a data set runs: in this process, or on the runner of `--runner`."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+from imageshards.launch import logs
+from imageshards.launch.load import WORKER_SETTINGS, hidden, load_beam
+from imageshards.launch.terminal import complain, warn
+from imageshards.pipeline.operations.operation import Run, run_here, run_on_beam
+from imageshards.pipeline.options.beam_arguments import (
+    given_runner,
+    ignored_options,
+    is_dataflow,
+    is_in_process,
+)
+from imageshards.pipeline.options.parser import refuse
+
+
+@contextmanager
+def runs(args: Namespace, uris: Sequence[tuple[str, str]]) -> Iterator[Run]:
+    """Yields the function that runs an operation: with the runner of `--runner`, or here without.
+
+    Args:
+      args: the parsed command line.
+      uris: (argument, value) of the files and folders that workers must be able to reach.
+
+    Raises:
+      UsageError: an argument is wrong, or the workers cannot reach a file.
+    """
+    arguments = list(args.beam_arguments)
+    if not arguments:
+        yield run_here
+        return
+    from imageshards.pipeline.options.command_line import check_beam_arguments
+
+    if not given_runner(arguments):
+        check_beam_arguments(arguments, args.arguments, args.parser)
+        yield run_here
+        return
+    with ExitStack() as stack:
+        if args.own_process:
+            load_beam(lean=is_in_process(arguments))
+            logs.set_up(verbose=args.verbose)
+        check_beam_arguments(arguments, args.arguments, args.parser)
+        if is_dataflow(arguments):
+            from imageshards.launch.dataflow.arguments import check_access, completed_for
+
+            command = args.parser.prog.rpartition(" ")[2]
+            if any(argument.startswith("--template_location") for argument in arguments):
+                refuse(f"--template_location is an option of build; {command} waits for a job")
+            folder = uris[-1][1].rstrip("/").rpartition("/")[2]
+            name = f"{command}-{folder}"
+            arguments = stack.enter_context(completed_for(arguments, uris, name))
+            check_access(arguments)
+        if ignored := ignored_options(arguments):
+            warn(ignored)
+        if not is_in_process(arguments):
+            arguments.append(WORKER_SETTINGS)
+        # Beam would import IPython to find out whether this is a notebook.
+        stack.enter_context(hidden(("IPython",) if args.own_process else ()))
+        yield partial(run_on_beam, beam_arguments=arguments, announce=_announce)
+
+
+def _announce(job: str, link: str) -> None:
+    complain(f"waiting for job {job}; {link}", 0)

@@ -1,0 +1,76 @@
+"""Makes pipelines for runners, and waits for their end."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import (
+    PipelineOptions,
+    PortableOptions,
+    StandardOptions,
+)
+from apache_beam.runners.runner import PipelineResult
+
+from imageshards.pipeline.job import access
+from imageshards.transforms.elements import UsageError
+
+_REQUEST_SECONDS = PortableOptions([]).job_server_timeout
+_JOB_SECONDS = 366 * 24 * 3600
+_INVALID = "Pipeline has validations errors: "
+
+
+class CachedOptions(PipelineOptions):  # type: ignore[misc]
+    """Caches the views of options. Beam makes a hundred, and builds a parser for each: 40 ms."""
+
+    def view_as(self, cls: type[PipelineOptions]) -> PipelineOptions:
+        """Returns the options of a class; all views share the values."""
+        views = self.__dict__.setdefault("_views", {})
+        if cls not in views:
+            views[cls] = super().view_as(cls)
+        return views[cls]
+
+
+def new_pipeline(options: PipelineOptions, billing_project: str) -> beam.Pipeline:
+    """Returns an empty pipeline.
+
+    Args:
+      options: Beam's options.
+      billing_project: the project that pays for the workers' requests, or empty.
+
+    Raises:
+      UsageError: Beam refuses the options.
+    """
+    access.carry(billing_project, options)
+    _let_prism_run(options)
+    try:
+        return beam.Pipeline(options=options)
+    except ValueError as error:
+        if str(error).startswith(_INVALID):
+            problems = str(error).removeprefix(_INVALID).split("\n")
+            raise UsageError("; ".join(filter(None, problems))) from error
+        raise
+
+
+def _let_prism_run(options: PipelineOptions) -> None:
+    """Raises the time after which Beam gives up a job on Prism, unless it is set.
+
+    Beam intends the option for single requests, but requests the states of a job with it, too, if
+    the service knows the job before it runs, as only Prism does (2.77, `JobServiceHandle.run`).
+    """
+    runner = (options.view_as(StandardOptions).runner or "").lower().removesuffix("runner")
+    portable = options.view_as(PortableOptions)
+    # Beam's DirectRunner may select Prism.
+    if runner in ("prism", "direct") and portable.job_server_timeout == _REQUEST_SECONDS:
+        portable.job_server_timeout = _JOB_SECONDS
+
+
+def wait_for(result: PipelineResult) -> None:
+    """Waits for the end of a job; an interrupt of this process cancels the job."""
+    try:
+        result.wait_until_finish()
+    except KeyboardInterrupt:
+        # A cluster would continue the job. Cancelling fails if the job server was interrupted too.
+        with suppress(Exception):
+            result.cancel()
+        raise

@@ -1,0 +1,409 @@
+"""Copies a data set into other numbers of shards, without decoding records.
+
+The records keep their order and their bytes; shards of a split differ by at most one record.
+`dataset_info.json` is written last, as in a build. Each new shard is a part, whose worker reads
+ranges of the old shards. It leaves a state file with the CRC-32C of each range: a resumed run skips
+the shards that have one, and at the end the CRC-32C of each old shard is that of its ranges.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache, partial
+from itertools import islice
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from imageshards.pipeline.claim import dataset_files_in
+from imageshards.pipeline.metadata import shard_row
+from imageshards.pipeline.operations.crc32c import combine
+from imageshards.pipeline.operations.operation import Operation, Run, run_here
+from imageshards.pipeline.report import write_report
+from imageshards.reader.dataset import Dataset, Shard, open_dataset
+from imageshards.reader.files import RecordFile, find
+from imageshards.transforms import storage
+from imageshards.transforms.elements import BuildError, ShardId, UsageError, counted
+from imageshards.transforms.records.containers import container_of, is_shard_like, shard_name
+from imageshards.transforms.references.keys import first_rank
+from imageshards.transforms.references.rules import ShardCounts
+from imageshards.transforms.shards.layout import (
+    METADATA_FILES,
+    DatasetFacts,
+    Layout,
+    read_json,
+    to_json,
+)
+from imageshards.transforms.shards.write import repeated_if_lost
+
+_CHUNK_BYTES = 4 << 20
+_OPENED = 8
+"""Old shards whose indexes a worker keeps: 16 bytes for each of their records."""
+
+
+@dataclass(frozen=True)
+class Resharded:
+    """The result of `reshard`.
+
+    Attributes:
+      output: the new folder.
+      source: the old folder.
+      records: in all splits.
+      bytes: of all new shards.
+      shards: split -> (number before, number now).
+      seconds: wall time; 0 if the new data set was complete already.
+    """
+
+    output: str
+    source: str
+    records: int
+    bytes: int
+    shards: dict[str, tuple[int, int]]
+    seconds: float
+
+    def to_json(self) -> str:
+        """Returns one line of JSON."""
+        return json.dumps({**asdict(self), "seconds": round(self.seconds, 3)})
+
+    def __str__(self) -> str:
+        shards = ", ".join(f"{name} {old:,} -> {new:,}" for name, (old, new) in self.shards.items())
+        took = f"in {self.seconds:.1f} s" if self.seconds else "nothing to do: complete already"
+        return (
+            f"{self.output}\n  {counted(self.records, 'record')}, {self.bytes / 1e6:,.1f} MB, from "
+            f"{self.source}\n  shards: {shards}\n  {took}"
+        )
+
+
+def reshard(folder: str, output: str, num_shards: str, run: Run = run_here) -> Resharded:
+    """Copies a data set into other numbers of shards.
+
+    Args:
+      folder: a complete data set that imageshards built.
+      output: the folder of the new data set.
+      num_shards: `16`, or `train=8,test=2`, which keeps the numbers of other splits.
+      run: where to do it: `run_here`, or `run_on_beam` with a runner.
+
+    Raises:
+      UsageError: the numbers of shards are invalid, or do not fit this data set.
+      BuildError: there is no such data set, it is damaged, or the output holds another one.
+      JobError: the runner's job failed.
+
+    >>> reshard("dataset", "dataset-8", "train=8").shards
+    {'train': (2, 8), 'test': (1, 1)}
+    """
+    begin = perf_counter()
+    dataset = open_dataset(folder)
+    counts = _counts(dataset, num_shards)
+    if not output:
+        raise UsageError("the output folder is empty: name a folder for the new data set")
+    layout = Layout(output)
+    if layout.root == dataset.layout.root:
+        raise UsageError(f"{layout.root} is the data set to reshard: name another output folder")
+    shards = {name: (len(dataset.lengths[name]), count) for name, count in counts.items()}
+    try:
+        complete = _claim(dataset, layout, counts)
+        if not complete:
+            run(Resharding(dataset.layout, layout, tuple(counts.items()), num_shards))
+    except OSError as error:
+        raise BuildError(f"{layout.root} cannot be written: {error.strerror or error}") from error
+    done = open_dataset(layout.root)
+    return Resharded(
+        layout.root, dataset.layout.root, done.counts["records"], done.counts["bytes"], shards,
+        0.0 if complete else perf_counter() - begin,
+    )  # fmt: skip
+
+
+def _counts(dataset: Dataset, num_shards: str) -> dict[str, int]:
+    """Returns split -> number of new shards."""
+    try:
+        requested = ShardCounts.parse(num_shards)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if requested.default is None and not requested.named:
+        raise UsageError(
+            f"--num_shards {num_shards}: specify numbers; imageshards advise recommends some"
+        )
+    for name in requested.named:
+        if name not in dataset.lengths:
+            raise UsageError(
+                f"--num_shards names the split {name!r}; the splits are "
+                f"{', '.join(dataset.lengths)}"
+            )
+    counts = {}
+    for name, lengths in dataset.lengths.items():
+        counts[name] = requested.of(name) or len(lengths)
+        if counts[name] > sum(lengths):
+            raise UsageError(
+                f"split {name!r} has {sum(lengths):,} records for {counts[name]:,} shards: set a "
+                "smaller --num_shards"
+            )
+    return counts
+
+
+def _new_shards(dataset: Dataset, counts: Mapping[str, int]) -> list[ShardId]:
+    """Returns the new shards, in order."""
+    old = dataset.shards[0].id
+    return [
+        replace(old, split=split, index=index, num_shards=count)
+        for split, count in counts.items()
+        for index in range(count)
+    ]
+
+
+def _claim(dataset: Dataset, layout: Layout, counts: Mapping[str, int]) -> bool:
+    """Claims the output folder; returns whether an earlier run has completed it."""
+    if problem := storage.folder_problem(layout.root):
+        raise BuildError(f"{layout.root}: {problem}")
+    mine = {
+        "from": dataset.layout.root,
+        "shards": [[s.uri.rpartition("/")[2], s.crc32c] for s in dataset.shards],
+        "num_shards": dict(counts),
+    }
+    found = dataset_files_in(layout)
+    planned = storage.exists(layout.plan)
+    if read_json(layout.uri("reshard")) == mine and not planned:
+        ours = set(map(shard_name, _new_shards(dataset, counts)))
+        found = [name for name in found if is_shard_like(name) and name not in ours]
+        if not found:
+            return storage.exists(layout.dataset_info)
+    if found or planned:
+        what = f"holds another data set: {', '.join(found[:3])}" if found else "holds a build"
+        raise BuildError(f"{layout.root} {what}; name another folder, or empty this one")
+    layout.make_folders()
+    storage.sweep(layout.state)
+    layout.write(layout.uri("reshard"), (json.dumps(mine) + "\n").encode())
+    return False
+
+
+class Piece(NamedTuple):
+    """Consecutive records of an old shard.
+
+    Attributes:
+      old: number of the old shard in its data set.
+      file: the old shard.
+      begin: number of the first record in it.
+      end: number after the last one.
+    """
+
+    old: int
+    file: RecordFile
+    begin: int
+    end: int
+
+
+class NewShard(NamedTuple):
+    """A new shard, and the records to copy into it.
+
+    Attributes:
+      number: its number in the data set.
+      shard: the shard.
+      pieces: its records, in order.
+    """
+
+    number: int
+    shard: ShardId
+    pieces: tuple[Piece, ...]
+
+
+_COPIED = np.dtype([("number", "<u4"), ("bytes", "<u8"), ("crc32c", "<u4")])
+_PIECE = np.dtype([("number", "<u4"), ("piece", "<u4"), ("bytes", "<u8"), ("crc32c", "<u4")])
+
+
+@dataclass
+class Copied:
+    """Written shards, in 16 bytes for each and 20 for each of its pieces.
+
+    Attributes:
+      shards: packed `_COPIED`.
+      pieces: packed `_PIECE`: the number of the shard, that of the piece in it, size and CRC-32C.
+    """
+
+    shards: bytearray = field(default_factory=bytearray)
+    pieces: bytearray = field(default_factory=bytearray)
+
+    @classmethod
+    def of(cls, number: int, state: Mapping[str, Any]) -> Copied:
+        """Returns a shard, from its state file."""
+        rows = [(number, piece, *found) for piece, found in enumerate(state["pieces"])]
+        shards = np.array([(number, state["bytes"], state["crc32c"])], _COPIED)
+        return cls(bytearray(shards.tobytes()), bytearray(np.array(rows, _PIECE).tobytes()))
+
+    def merge(self, other: Copied) -> None:
+        """Adds other shards."""
+        self.shards += other.shards
+        self.pieces += other.pieces
+
+    def in_order(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Returns the rows of the shards, and those of the pieces, in order."""
+        shards = np.frombuffer(bytes(self.shards), _COPIED)
+        pieces = np.frombuffer(bytes(self.pieces), _PIECE)
+        return (
+            shards[np.argsort(shards["number"])],
+            pieces[np.lexsort((pieces["piece"], pieces["number"]))],
+        )
+
+
+@dataclass(frozen=True)
+class Resharding(Operation[NewShard, Copied]):
+    """Writes each new shard, and then the metadata.
+
+    Attributes:
+      source: the paths of the old data set.
+      layout: the paths of the new one.
+      counts: (split, number of new shards).
+      num_shards: see `reshard`.
+    """
+
+    source: Layout
+    layout: Layout
+    counts: tuple[tuple[str, int], ...]
+    num_shards: str
+
+    def parts(self) -> Iterator[NewShard]:
+        """Yields the new shards, in order."""
+        dataset = open_dataset(self.source.root)
+        source = find(self.source.root)
+        new = enumerate(_new_shards(dataset, dict(self.counts)))
+        for split, count in self.counts:
+            spans = deque(source.spans(split))
+            records = sum(span.records for span in spans)
+            for number, shard in islice(new, count):
+                wanted = first_rank(shard.index + 1, count, records)
+                wanted -= first_rank(shard.index, count, records)
+                pieces = []
+                while wanted:
+                    span = spans.popleft()
+                    end = min(span.end, span.begin + wanted)
+                    pieces.append(Piece(span.file, source.files[span.file], span.begin, end))
+                    wanted -= end - span.begin
+                    if end < span.end:
+                        spans.appendleft(replace(span, begin=end))
+                yield NewShard(number, shard, tuple(pieces))
+
+    @contextmanager
+    def worker(self) -> Iterator[Callable[[NewShard], Copied]]:
+        """Yields the function that writes a shard; it keeps the indexes of the last files."""
+        yield partial(self._copy, opened=lru_cache(_OPENED)(replace))
+
+    def _copy(self, new: NewShard, opened: Callable[[RecordFile], RecordFile]) -> Copied:
+        layout, shard = self.layout, new.shard
+        state = read_json(layout.shard_state(shard)) or {}
+        index = layout.index(shard)
+        done = state and storage.size(layout.shard(shard)) == state["bytes"]
+        if not (done and (not index or storage.exists(index))):
+            pieces = [piece._replace(file=opened(piece.file)) for piece in new.pieces]
+            state = repeated_if_lost(lambda: _write_shard(layout, shard, pieces))
+            layout.write(layout.shard_state(shard), to_json(state))
+        return Copied.of(new.number, state)
+
+    def empty(self) -> Copied:
+        """Returns no shard."""
+        return Copied()
+
+    def finish(self, result: Copied) -> dict[str, Any]:
+        """Compares the old shards with their CRC-32C, and writes the metadata.
+
+        Raises:
+          BuildError: an old shard is damaged.
+        """
+        dataset = open_dataset(self.source.root)
+        copied, pieces = result.in_order()
+        self._check_source(dataset, pieces)
+        shards = [
+            Shard(
+                new.shard, self.layout.shard(new.shard),
+                sum(piece.end - piece.begin for piece in new.pieces), int(row["bytes"]),
+                int(row["crc32c"]),
+            )
+            for new, row in zip(self.parts(), copied, strict=True)
+        ]  # fmt: skip
+        storage.sweep(self.layout.state)
+        _write_metadata(dataset, self.layout, shards, self.num_shards)
+        return {}
+
+    def _check_source(self, dataset: Dataset, pieces: npt.NDArray[Any]) -> None:
+        rows = iter(pieces)
+        old, size, crc32c = -1, 0, 0
+        readers: list[ShardId] = []  # of the current old shard
+        for new in self.parts():
+            for piece in new.pieces:
+                row = next(rows)
+                if piece.old != old:
+                    old, size, crc32c, readers = piece.old, 0, 0, []
+                size += int(row["bytes"])
+                crc32c = combine(crc32c, int(row["crc32c"]), int(row["bytes"]))
+                readers.append(new.shard)
+                shard = dataset.shards[old]
+                is_whole = piece.end == shard.records and not piece.file.compression
+                if is_whole and (size, crc32c) != (shard.bytes, shard.crc32c):
+                    # After the file is repaired, the same command copies it again.
+                    storage.delete([self.layout.shard_state(reader) for reader in readers])
+                    raise BuildError(
+                        f"{shard.uri}: its CRC32C is not the one in build.json: run imageshards "
+                        "verify to see what is damaged"
+                    )
+
+
+def _write_shard(layout: Layout, shard: ShardId, pieces: Sequence[Piece]) -> dict[str, Any]:
+    """Writes a new shard and its index; returns its state: sizes and CRC-32C."""
+    copied = []
+    with storage.open_sink(layout.shard(shard), layout.state) as sink:
+        writer = container_of(shard).writer(sink)
+        for _, file, begin, end in pieces:
+            size = crc32c = 0
+            for first, last in _chunks(file, begin, end):
+                stored = file.stored(first, last)
+                size += len(stored)
+                crc32c = google_crc32c.extend(crc32c, stored)
+                writer.copy(stored, file.index[first:last, 1].tolist())
+            copied.append([size, crc32c])
+        index = writer.close()
+    if index is not None:
+        layout.write(layout.index(shard), index)
+    return {"bytes": sink.size, "crc32c": sink.crc32c, "pieces": copied}
+
+
+def _chunks(file: RecordFile, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yields (begin, end) of consecutive records of about 4 MB, of the records [begin, end)."""
+    first = begin
+    size = 0
+    for row in range(begin, end):
+        size += int(file.index[row, 1])
+        if size >= _CHUNK_BYTES:
+            yield first, row + 1
+            first, size = row + 1, 0
+    if first < end:
+        yield first, end
+
+
+def _write_metadata(dataset: Dataset, layout: Layout, shards: list[Shard], num_shards: str) -> None:
+    old = dataset.layout
+    build = copy.deepcopy(dataset.build)
+    build["resharded"] = {"from": old.root, "num_shards": build["options"]["num_shards"]}
+    build["options"]["num_shards"] = num_shards
+    build["counts"]["bytes"] = sum(shard.bytes for shard in shards)
+    build["shards"] = [shard_row(s.id, s.records, s.bytes, s.crc32c) for s in shards]
+    info = copy.deepcopy(dataset.info)
+    for split in info["splits"]:
+        mine = [shard for shard in shards if shard.id.split == split["name"]]
+        size = sum(shard.bytes for shard in mine)
+        split["numBytes"] = str(size)
+        split["shardLengths"] = [str(shard.records) for shard in mine]
+        build["splits"][split["name"]] |= {"bytes": size, "shards": len(mine)}
+    facts = DatasetFacts(build, dataset.schema)
+    layout.write(layout.build, to_json(build))
+    layout.write_derived(facts)
+    for name, file in METADATA_FILES.items():
+        if file.resharded and storage.exists(old.uri(name)):
+            with storage.open_read(old.uri(name)) as copied:
+                layout.write(layout.uri(name), copied.read())
+    write_report(layout, facts)
+    layout.write(layout.dataset_info, to_json(info))

@@ -1,0 +1,159 @@
+"""Estimates for fleets: `imageshards advise --images`, and the tables that are made from them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import Command
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imageshards.launch.dataflow import arguments
+from imageshards.launch.fleet import scale
+from imageshards.launch.fleet.rates import RATES, rate
+from imageshards.launch.fleet.stages import Fleet, bounds, ramp_seconds
+from imageshards.pipeline.operations import reshard
+from imageshards.transforms.shards import workers
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "launch/dataflow"
+
+
+def test_the_pages_are_the_computed_ones():
+    assert (FOLDER / "SCALE.md").read_text() == scale.scale()
+    assert "\n".join([scale.BEGIN, *scale.costs(), ""]) in (FOLDER / "README.md").read_text()
+
+
+def test_every_constant_has_its_source_and_date():
+    for name, constant in RATES.items():
+        assert constant.value > 0, name
+        assert re.fullmatch(r"20\d\d(-\d\d-\d\d)?", constant.date), name
+        assert constant.source or constant.kind == "assumption", name
+
+
+def test_constants_of_the_code_are_those_that_it_uses():
+    assert rate("in_flight") == workers.REMOTE_READS_IN_FLIGHT
+    assert rate("threads") == arguments._HARNESS_THREADS
+    # A shard of a reshard with pieces of two old ones.
+    assert rate("shard_rows") == reshard._COPIED.itemsize + 2 * reshard._PIECE.itemsize
+
+
+def measured(row: str, column: int) -> float:
+    """A number in benchmarks/RESULTS.md."""
+    lines = (ROOT / "benchmarks/RESULTS.md").read_text().splitlines()
+    cells = next(line for line in lines if line.startswith(f"| {row} |")).split("|")
+    return float(cells[column].replace(",", ""))
+
+
+def test_no_constant_is_more_optimistic_than_the_measurement():
+    start = measured("imageshards build of 10 images", 2)
+    for check in ("header", "full"):
+        # In one process: of a full check, two threads use two cores.
+        rate_of_one = measured(f"imageshards --check={check}, one process", 2)
+        of_image = (1 if check == "header" else 2) / rate_of_one
+        constant = rate("check_fixed") + rate(f"check_{check}")
+        assert of_image <= constant < 2.5 * of_image
+    of_reference = (measured("1,000,000 references", 2) - start) / 1e6
+    assert of_reference <= rate("reference") < 2 * of_reference
+
+
+def test_a_build_adds_up():
+    fleet = Fleet(1_000_000, 108_000_000_000, 8, 2)
+    assert fleet.num_shards == 720
+    assert fleet.threads == 32
+    assert fleet.image_seconds == pytest.approx(2.5e-3)
+    listing, _, writing, *_ = fleet.stages
+    assert listing.writes == 1000
+    assert listing.seconds == pytest.approx(1000 * 0.3 / 10)
+    assert writing.limit == "CPU of --check full"
+    one_shard = 1_000_000 / 720 * 2.5e-3
+    assert writing.seconds == pytest.approx(2500 / 16 / 0.7 + one_shard)
+    assert fleet.seconds == pytest.approx(300 + sum(stage.seconds for stage in fleet.stages))
+    assert fleet.usd(writing) == pytest.approx(0.4 + 720 * 4 / 1000 * 0.005)
+    hour = 8 * (2 * 0.056 + 8 * 0.003557 + 30 * 0.000054)
+    assert fleet.machines_usd == pytest.approx(hour * fleet.seconds / 3600)
+    assert fleet.total_usd == pytest.approx(fleet.machines_usd + sum(map(fleet.usd, fleet.stages)))
+
+
+def test_the_rate_of_a_bucket_doubles_every_twenty_minutes():
+    assert ramp_seconds(5000 * 1200, 5000, "reads") == 1200
+    # The integral of 5000 * 2 ** (t / 1200) from 0 to 1200.
+    first = 5000 * 1200 / 0.6931471805599453
+    assert ramp_seconds(first, 1e9, "reads") == pytest.approx(1200)
+    assert ramp_seconds(first + 1200 * 10_000, 10_000, "reads") == pytest.approx(2400)
+
+
+@given(
+    st.integers(1, 10**10), st.integers(100, 10**7), st.integers(1, 5000), st.booleans(),
+    st.sampled_from(["dataflow", "flink"]),
+)  # fmt: skip
+def test_more_workers_are_never_slower(images, size, workers, archives, engine):
+    fleet = Fleet(images, images * size, workers, archives=archives, engine=engine, shards=5000)
+    twice = replace(fleet, workers=2 * workers)
+    assert twice.seconds <= fleet.seconds * (1 + 1e-9)
+    for stage in fleet.stages:
+        assert stage.elements >= 1
+        assert stage.element_bytes <= rate("element_bytes")
+        assert stage.seconds >= 0
+
+
+def test_what_breaks_first_is_first():
+    found = bounds(Fleet(5_000_000_000, 540_000_000_000_000, 100))
+    fractions = [bound.value / bound.most for bound in found]
+    assert fractions == sorted(fractions, reverse=True)
+    assert fractions[0] > 1
+    assert "shards" in found[0].what
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--images=100000000", "--bytes=10.8TB", "--workers=100"], "--num_shards 72000"),
+        (["--images=100000000", "--bytes=10.8TB", "--workers=100"], "reads a second of the bucket"),
+        (["--images=100000000", "--bytes=10.8TB", "--workers=4"], "limit: CPU of --check full"),
+        (["--images=1000000", "--bytes=108GB", "--workers=100"], "shards of 33.8 MB"),
+        (
+            ["--images=1000000", "--bytes=108GB", "--workers=100", "--num_shards=10"],
+            "one long shard at the end",
+        ),
+        (
+            ["--images=10000", "--bytes=1.1GB", "--workers=100"],
+            "WARNING: 110 shards for 800 threads: fewer than 4 for each",
+        ),
+    ],
+)
+def test_advice_for_a_fleet(command: Command, arguments: list[str], expected: str):
+    code, out, err = command("advise", *arguments)
+    assert (code, err) == (0, "")
+    assert expected in out
+    assert "Extrapolated from at most 160,000 images" in out
+    code, out, _ = command("advise", *arguments, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert len(found["stages"]) == 5
+    assert found["usd"] > 0
+    # Other runners have no prices.
+    code, out, _ = command("advise", *arguments, "--engine=flink")
+    assert "$" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "advise requires either DIR and --hosts"),
+        (["--images=5", "--workers=2"], "--images, --bytes and --workers"),
+        (["somewhere", "--images=5", "--bytes=5MB", "--workers=2"], "advise requires either"),
+        (["--images=5", "--bytes=5 apples", "--workers=2"], "expected a size such as 10.8TB"),
+        (["--images=5", "--bytes=5MB", "--workers=0"], "invalid --workers 0: must be at least 1"),
+        (["--images=5", "--bytes=3", "--workers=1"], "the size of all 5 images together"),
+    ],
+)
+def test_wrong_advice_is_one_line(command: Command, arguments: list[str], message: str):
+    code, out, err = command("advise", *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert message in err
