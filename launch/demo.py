@@ -46,9 +46,9 @@ def declare(parser: ArgumentParser) -> None:
     """Adds the arguments of the command to a parser."""
     parser.add_argument(
         "folder", nargs="?", default=_FOLDER, metavar="DIR",
-        help=f"a new folder for the images and the data set (default: {_FOLDER})",
+        help=f"New folder for the images and the data set (default: {_FOLDER})",
     )  # fmt: skip
-    parser.add_argument("--verbose", action="store_true", help="show tracebacks")
+    parser.add_argument("--verbose", action="store_true", help="Show tracebacks")
 
 
 def run(args: Namespace) -> int:
@@ -106,14 +106,22 @@ def write_digits(folder: Path) -> int:
 
 
 def _prepare(folder: Path, images: Path, output: Path) -> None:
-    """Creates the folder, or deletes what an earlier demo wrote to it."""
-    mark = folder / _MARK
-    if folder.is_dir() and any(folder.iterdir()):
-        if not mark.is_file() or not mark.read_bytes().startswith(_README.encode()):
-            from imageshards.transforms.elements import UsageError
+    """Creates the folder, or deletes what an earlier demo wrote to it.
 
-            raise UsageError(f"{folder}: not empty, and not of an earlier demo; name a new folder")
-        for old in (images, output):
-            shutil.rmtree(old, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    mark.write_text(_README + _DIGITS.with_suffix(".txt").read_text())
+    Raises:
+      UsageError: the folder has other files, or cannot be written.
+    """
+    from imageshards.transforms.elements import UsageError
+
+    mark = folder / _MARK
+    try:
+        if folder.is_dir() and any(folder.iterdir()):
+            if not mark.is_file() or not mark.read_bytes().startswith(_README.encode()):
+                reason = "not empty, and not of an earlier demo; name a new folder"
+                raise UsageError(f"{folder}: {reason}")
+            for old in (images, output):
+                shutil.rmtree(old, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        mark.write_text(_README + _DIGITS.with_suffix(".txt").read_text())
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}; name another folder") from error

@@ -14,6 +14,7 @@ from imageshards.pipeline import metadata
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.claim import check_ownership, sweep_temporary
 from imageshards.pipeline.leaks import write_leaks
+from imageshards.pipeline.options.config_file import build_yaml
 from imageshards.pipeline.report import write_report
 from imageshards.pipeline.verdict import check_counts, check_files, check_rejects
 from imageshards.transforms import storage
@@ -62,6 +63,10 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
         write_leaks(layout, plan, leaks, spec.schema)
     facts_of_all = DatasetFacts(metadata.build_json(plan, totals, leaks.count, spec), spec.schema)
     layout.write_pieces(layout.build, json_pieces(facts_of_all.build))
+    layout.write(
+        layout.uri("build_yaml"),
+        build_yaml(spec.options, name=spec.dataset_name, version=metadata.version()),
+    )
     layout.write_derived(facts_of_all)
     write_report(layout, facts_of_all)
     storage.sweep(layout.state)

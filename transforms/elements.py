@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 
 class BuildError(Exception):
@@ -60,6 +60,47 @@ def enumerated(names: Iterable[str]) -> str:
 
 
 _NAMES = 20
+
+
+class InputCount(NamedTuple):
+    """What the listing of an input, or of a part of it, found.
+
+    Attributes:
+      found: references.
+      passed_over: files that were left out because of their names.
+      nouns: the kinds of these files, with articles; empty for files of no kind. Empty: unknown.
+    """
+
+    found: int = 0
+    passed_over: int = 0
+    nouns: frozenset[str] = frozenset()
+
+    def __add__(self, other: object) -> InputCount:
+        assert isinstance(other, InputCount)
+        return InputCount(
+            self.found + other.found,
+            self.passed_over + other.passed_over,
+            self.nouns | other.nouns,
+        )
+
+    def check(self, text: str, is_text: object) -> None:
+        """Raises a BuildError if an input has no reference.
+
+        Args:
+          text: the input as the user wrote it.
+          is_text: whether the references are texts, and not images.
+        """
+        if self.found:
+            return
+        hint = ""
+        if self.passed_over:
+            were = "was" if self.passed_over == 1 else "were"
+            advice = "--include_all takes all files"
+            if self.nouns and "" not in self.nouns:
+                kinds = " or ".join(sorted(self.nouns))
+                advice = f"this pattern does not select {kinds}: write --input for each"
+            hint = f" ({counted(self.passed_over, 'file')} {were} skipped by name; {advice})"
+        raise BuildError(f"--input {text}: no {'text' if is_text else 'image'} found{hint}")
 
 
 def to_bytes(text: str) -> bytes:

@@ -18,7 +18,7 @@ import numpy as np
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from imageshards.transforms import storage
+from imageshards.transforms import metrics, storage
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.records.containers import shard_name
@@ -122,6 +122,7 @@ class _SortGroup(beam.DoFn):  # type: ignore[misc]
         with self._failures.recording():
             groups, duplicates = sort_group(batches)
         sizes = {split: self._sizes(refs) for split, refs in groups.items()}
+        metrics.GROUPS_SORTED.inc()
         yield bucket, groups
         tally = Tally.of(bucket, groups, duplicates, sizes, self._max_bytes)
         yield beam.pvalue.TaggedOutput("tallies", tally)

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.tfrecordio import WriteToTFRecord
-from apache_beam.metrics import Metrics
 
-from imageshards.transforms import storage
+from imageshards.transforms import metrics, storage
 from imageshards.transforms.elements import (
     BuildError,
     ImageRef,
@@ -74,12 +73,8 @@ def _refs(element: tuple[str, RefBatch]) -> Iterator[tuple[str, ImageRef]]:
 
 
 class _Encode(beam.DoFn):  # type: ignore[misc]
-    """Encodes images. Metrics: the distributions `encode_ms` and `image_bytes` (of the record)."""
-
     def __init__(self, encoder: ImageEncoder) -> None:
         self._encoder = encoder
-        self._milliseconds = Metrics.distribution("imageshards", "encode_ms")
-        self._bytes = Metrics.distribution("imageshards", "image_bytes")
 
     def teardown(self) -> None:
         storage.close()
@@ -96,13 +91,16 @@ class _Encode(beam.DoFn):  # type: ignore[misc]
             yield beam.pvalue.TaggedOutput("rejects", (split, reject))
             return
         data = b"".join(encoded.parts)
-        self._milliseconds.update(round((time.perf_counter() - begin) * 1000))
-        self._bytes.update(len(data))
+        metrics.ENCODE_MS.update(round((time.perf_counter() - begin) * 1000))
+        metrics.IMAGE_BYTES.update(len(data))
         if encoded.conversions:
             yield beam.pvalue.TaggedOutput("conversions", (split, encoded.conversions))
         for kind, count in encoded.annotations.items():
             yield beam.pvalue.TaggedOutput("annotations", ((split, kind), count))
         yield split, data
+
+    def finish_bundle(self) -> None:
+        metrics.count_usage()
 
 
 @dataclass

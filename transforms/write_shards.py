@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 import apache_beam as beam
-from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
+from imageshards.transforms import metrics
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.references.batch import RefBatch
@@ -60,11 +60,7 @@ class WriteShards(beam.PTransform):  # type: ignore[misc]
 
 
 class _Write(beam.DoFn):  # type: ignore[misc]
-    """Writes shards, and counts them as Beam metrics in the namespace `imageshards`.
-
-    `images_written`, `bytes_written`, `shards_resumed`, and `rejects/ERROR` for each type of error.
-    Some runners also count failed attempts.
-    """
+    """Writes shards, and counts them as `metrics`."""
 
     def __init__(self, write: WriteShards) -> None:
         self._layout = write.layout
@@ -74,9 +70,6 @@ class _Write(beam.DoFn):  # type: ignore[misc]
         self._failures = write.failures
         self._writers: InProcess | WorkerPool | None = None
         self._collector: Collector | None = None
-        self._images = Metrics.counter("imageshards", "images_written")
-        self._bytes = Metrics.counter("imageshards", "bytes_written")
-        self._resumed = Metrics.counter("imageshards", "shards_resumed")
 
     def start_bundle(self) -> None:
         self._collector = None
@@ -116,15 +109,18 @@ class _Write(beam.DoFn):  # type: ignore[misc]
             for result in self._writers.rest():
                 yield from map(GlobalWindows.windowed_value, self._add(result, self._collector))
         yield from map(GlobalWindows.windowed_value, self._collector.flush())
+        metrics.count_usage()
 
     def _add(self, result: ShardResult, collector: Collector) -> Iterator[Fact]:
         if result.resumed:
-            self._resumed.inc()
+            metrics.SHARDS_RESUMED.inc()
         else:
-            self._images.inc(result.report.records)
-            self._bytes.inc(result.report.bytes)
+            metrics.SHARDS_WRITTEN.inc()
+            metrics.IMAGES_WRITTEN.inc(result.report.records)
+            metrics.BYTES_WRITTEN.inc(result.report.bytes)
+        metrics.count_usage(result.used)
         for error, count in result.rejects.errors.items() if result.rejects else ():
-            Metrics.counter("imageshards", f"rejects/{error}").inc(count)
+            metrics.count_rejects(error, count)
         yield from collector.add(result)
 
 

@@ -61,7 +61,7 @@ def _checksums() -> Iterator[Finding]:
     except ImportError:
         return  # it is required, and reported as missing
     if google_crc32c.implementation == "python":
-        advice = "install google-crc32c in a Python that it has a wheel for"
+        advice = "pip install --upgrade google-crc32c"
         yield Finding("CRC-32C", "warning", "computed in Python, which is slow", advice)
 
 
@@ -81,7 +81,8 @@ def decoders() -> Iterator[Finding]:
 
         from imageshards.transforms.images.decode import open_image
     except ImportError as error:
-        yield Finding("Pillow", "problem", f"cannot be imported: {error}", "reinstall Pillow")
+        advice = "pip install --force-reinstall imageshards"
+        yield Finding("decoders", "problem", f"cannot be imported: {error}", advice)
         return
     image = Image.new("RGB", (16, 16), (200, 100, 50))
 

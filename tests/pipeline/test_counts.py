@@ -66,7 +66,7 @@ def test_an_image_is_opened_once_and_its_bytes_are_never_copied(
 
 def test_the_graph_is_small(photos: Path, tmp_path: Path):
     """Beam takes 10 ms for a step, whatever the step does."""
-    pipeline = beam.Pipeline()
+    pipeline = beam.Pipeline(runner="FnApiRunner")
     options = BuildOptions.of(input=(str(photos),), output=str(tmp_path))
     graph.build(pipeline, BuildSpec(options))
     proto = pipeline.to_runner_api()

@@ -17,7 +17,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from imageshards.transforms.elements import DUPLICATE_PIXELS, BuildError, ShardId, counted
+from imageshards.transforms.elements import (
+    DUPLICATE_PIXELS,
+    BuildError,
+    InputCount,
+    ShardId,
+    counted,
+)
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.classes import Classes, number_classes
 from imageshards.transforms.references.keys import group_bits
@@ -52,6 +58,7 @@ class Tally:
       label_sources: origins of the labels: "folder", "regex" or "column NAME".
       unpacked: URIs of plain tars that were unpacked from compressed ones.
       blank_lines: lines of text files that hold only white space.
+      inputs: text of an input that was listed in parts -> what was found.
       ref_bytes: bytes of the values of the listed references (`RefBatch.value_bytes`).
     """
 
@@ -68,6 +75,7 @@ class Tally:
     label_sources: frozenset[str] = frozenset()
     unpacked: frozenset[str] = frozenset()
     blank_lines: int = 0
+    inputs: Mapping[str, InputCount] = field(default_factory=dict)
     ref_bytes: int = 0
 
     @staticmethod
@@ -113,6 +121,7 @@ class Tally:
         sized: Counter[str] = Counter()
         digests: dict[tuple[str, int], bytes] = {}
         texts: dict[str, set[str]] = {"labels": set(), "label_sources": set(), "unpacked": set()}
+        inputs: dict[str, InputCount] = {}
         counts = Counter(
             listed=0, below_base=0, duplicates=0, passed_over=0, blank_lines=0, ref_bytes=0
         )
@@ -124,10 +133,12 @@ class Tally:
             digests.update(tally.digests)
             for name, found in texts.items():
                 found |= getattr(tally, name)
+            for text, count in tally.inputs.items():
+                inputs[text] = inputs.get(text, InputCount()) + count
             for name in counts:
                 counts[name] += getattr(tally, name)
         rest: dict[str, Any] = {name: frozenset(found) for name, found in texts.items()} | counts
-        return Tally(images, acceptable, num_bytes, sized, digests=digests, **rest)
+        return Tally(images, acceptable, num_bytes, sized, digests=digests, inputs=inputs, **rest)
 
 
 def bits_of(tallies: Iterable[Tally]) -> int:
@@ -324,6 +335,8 @@ class Planner:
         )
 
     def _check(self, tally: Tally, images: Counter[str]) -> None:
+        for text, count in sorted(tally.inputs.items()):
+            count.check(text, is_text=self.noun == "text")
         if not images:
             raise BuildError(f"no {self.noun} in any --input")
         if tally.listed != images.total() + tally.duplicates:

@@ -110,7 +110,7 @@ rules = st.one_of(
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@settings(max_examples=50, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(
     pixels=pictures(),
     kind=st.sampled_from(sorted(FORMATS)),
