@@ -181,7 +181,7 @@ def run(count: int, classes: int, folder: Path) -> dict[str, Any]:
             >> beam.Create([(at, min(at + bundle, count)) for at in range(0, count, bundle)])
             | "Report" >> beam.ParDo(Report(), planned).with_output_types(Fact)
         )
-        merged = facts | MergeFacts(spec.layout, planned)
+        merged = facts | MergeFacts(spec.layout)
         _ = (
             root
             | beam.Impulse()

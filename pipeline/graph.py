@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import apache_beam as beam
 from apache_beam.pvalue import AsIter, AsSingleton
@@ -17,7 +18,6 @@ from imageshards.transforms.inputs.kind import InputKind
 from imageshards.transforms.merge_facts import MergeFacts
 from imageshards.transforms.read import ReadReferences, References
 from imageshards.transforms.references.batch import RefBatch
-from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.references.stored import Piece
 from imageshards.transforms.shards.facts import Fact
 from imageshards.transforms.shuffle import Group, ShuffleReferences, assign_shards
@@ -67,15 +67,17 @@ class WriteDataset(beam.PTransform):  # type: ignore[misc]
         if spec.options.images.dedupe == "pixels":
             batches = references | "Dedupe" >> TakePixelsOnce(spec.encoder, spec.failures)
             references = references._replace(batches=batches)
-        groups, planned = references | "Shuffle" >> ShuffleReferences(spec.planner, spec.failures)
-        # groups: (bucket, split -> sorted references); planned: one plan
-        plan = AsSingleton(planned | "Claim" >> beam.Map(claim, spec).with_output_types(Plan))
+        groups, planned = references | "Shuffle" >> ShuffleReferences(
+            spec.planner, spec.failures, partial(claim, spec=spec)
+        )
+        # groups: (group, split -> sorted references); planned: one plan, which claims the output
+        plan = AsSingleton(planned)
         if spec.options.execution.writer == "shard":
             facts = write_shards(groups, plan, spec, self.workers)
         else:
             facts = write_with_beam(groups, plan, spec)
         # facts: (key, value), what the shards hold
-        merged = facts | "Facts" >> MergeFacts(spec.layout, plan)  # totals, rejects, leaks
+        merged = facts | "Facts" >> MergeFacts(spec.layout)  # totals, rejects, leaks
         return (
             groups.pipeline
             | "Once" >> beam.Impulse()

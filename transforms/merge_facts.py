@@ -8,7 +8,6 @@ from typing import Any
 
 import apache_beam as beam
 
-from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.facts import Fact, Key, Merged, merge
 from imageshards.transforms.shards.layout import Layout
 
@@ -19,11 +18,9 @@ class MergeFacts(beam.PTransform):  # type: ignore[misc]
 
     Attributes:
       layout: paths of the data set.
-      plan: side input, the one Plan.
     """
 
     layout: Layout
-    plan: beam.pvalue.AsSingleton
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -33,9 +30,9 @@ class MergeFacts(beam.PTransform):  # type: ignore[misc]
         return (
             facts  # (key, value)
             | "GroupFacts" >> beam.GroupByKey()  # (key, [value, ...])
-            | "Merge" >> beam.Map(_merge, self.plan, self.layout)
+            | "Merge" >> beam.Map(_merge, self.layout)
         )
 
 
-def _merge(element: tuple[Key, Iterable[Any]], plan: Plan, layout: Layout) -> Merged:
-    return merge(*element, plan, layout)
+def _merge(element: tuple[Key, Iterable[Any]], layout: Layout) -> Merged:
+    return merge(*element, layout)

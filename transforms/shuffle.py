@@ -9,7 +9,7 @@ group its first rank.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import NamedTuple
 
@@ -142,10 +142,12 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
     Attributes:
       planner: computes the plan.
       failures: where an error that a retry cannot mend is recorded.
+      accept: called with the plan before anything else uses it; returns it.
     """
 
     planner: Planner
     failures: Failures = field(default_factory=Failures)
+    accept: Callable[[Plan], Plan] | None = None
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -169,14 +171,23 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
             batches.pipeline
             | "Once" >> beam.Impulse()
             | "Plan"
-            >> beam.Map(_plan, beam.pvalue.AsIter(all_tallies), self.planner, self.failures)
+            >> beam.Map(
+                _plan, beam.pvalue.AsIter(all_tallies), self.planner, self.failures, self.accept
+            )
         )  # one plan
         return Shuffled(sorted_groups.groups, plan)
 
 
-def _plan(_: bytes, tallies: Iterable[Tally], planner: Planner, failures: Failures) -> Plan:
+def _plan(
+    _: bytes,
+    tallies: Iterable[Tally],
+    planner: Planner,
+    failures: Failures,
+    accept: Callable[[Plan], Plan] | None,
+) -> Plan:
     with failures.ending():
-        return planner.plan(Tally.merge(tallies))
+        plan = planner.plan(Tally.merge(tallies))
+    return accept(plan) if accept else plan
 
 
 def assign_shards(

@@ -28,12 +28,14 @@ from imageshards.transforms.shards.rejects import concatenate
 from imageshards.transforms.shards.state import ShardResult
 from imageshards.transforms.shards.totals import Totals
 
-_TOTALS, _REJECTS, _DIGESTS = "totals", "rejects", "digests"
+# Parts of rejects.jsonl are "joined" where there are many.
+_TOTALS, _REJECTS, _JOINED, _DIGESTS = "totals", "rejects", "joined", "digests"
 
 Key: TypeAlias = tuple[str, str, int]
 """The kind of the values; for rejects their split; and a number."""
 Fact: TypeAlias = tuple[Key, Any]
-"""A key, and a value of the kind: `Totals`, [(index of shard, part)], or a table of digests."""
+"""A key, and a value of the kind: `Totals`, [(index of shard, part)], or (numbers of the splits'
+first shards, table of digests)."""
 
 
 @dataclass(frozen=True, order=True)
@@ -63,6 +65,7 @@ class Collector:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._first_shards = plan.first_shards
+        self._rejects_kind = _JOINED if plan.num_shards > SHARDS_PER_MERGE else _REJECTS
         self._bits = parts_bits(plan.images)
         self._merges = -(-plan.num_shards // SHARDS_PER_MERGE)
         self._clear()
@@ -100,17 +103,18 @@ class Collector:
         if self._totals is not None:
             yield (_TOTALS, "", self._merge), self._totals
         for (split, number), parts in self._rejects.items():
-            yield (_REJECTS, split, number), parts
+            yield (self._rejects_kind, split, number), parts
         yield from self._cut()
         self._clear()
 
     def _cut(self) -> Iterator[Fact]:
         if not self._tables:
             return
-        table = compact(self._tables, list(self._first_shards.values()))
+        first_shards = tuple(self._first_shards.values())
+        table = compact(self._tables, first_shards)
         self._clear_digests()
         for part, rows in cut(table, self._bits):
-            yield (_DIGESTS, "", part), rows
+            yield (_DIGESTS, "", part), (first_shards, rows)
 
 
 def facts_of_rejects(report: RejectReport) -> Iterator[Fact]:
@@ -124,22 +128,22 @@ def facts_of_rejects(report: RejectReport) -> Iterator[Fact]:
 Merged: TypeAlias = Totals | RejectParts | Leaks
 
 
-def merge(key: Key, values: Iterable[Any], plan: Plan, layout: Layout) -> Merged:
+def merge(key: Key, values: Iterable[Any], layout: Layout) -> Merged:
     """Merges all values of a key. Writes the concatenation of many parts of rejects.jsonl.
 
     Args:
       key: of the values.
       values: in any order.
-      plan: of the build.
       layout: paths of the data set.
     """
     kind, split, number = key
     if kind == _TOTALS:
         return Totals.of(values)
     if kind == _DIGESTS:
-        return find_leaks(values, list(plan.first_shards.values()))
+        first_shards, tables = zip(*values, strict=True)
+        return find_leaks(tables, first_shards[0])
     found = tuple(part for _, part in sorted(pair for value in values for pair in value))
-    if plan.num_shards <= SHARDS_PER_MERGE or len(found) == 1:
+    if kind == _REJECTS or len(found) == 1:
         return RejectParts(split, number, found)
     joined = joined_part(split, number)
     concatenate(layout, found, layout.rejects_part(joined))

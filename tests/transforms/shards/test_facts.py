@@ -51,7 +51,7 @@ def test_reports_are_summed_in_any_order(random: Random, bundle: int):
         for key, value in collector.flush():
             grouped.setdefault(key, []).append(value)
     totals = Totals.of(
-        facts.merge(key, values, plan, Layout("/none"))
+        facts.merge(key, values, Layout("/none"))
         for key, values in grouped.items()
         if key[0] == "totals"
     )
