@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+from imageshards.launch.terminal import INTERRUPTED, complain
 
 # Beam imports these if they are installed. Some are modules of Beam itself, whose failed import
 # would otherwise skip later imports in the same `try` block.
@@ -35,19 +39,48 @@ def load_beam(*, lean: bool) -> None:
     """
     # Beam's modules are never freed. Not collecting them saves 5 % of a build of 10,000 images.
     gc.disable()
-    level = logging.root.manager.disable
-    if lean:
-        logging.disable()  # Beam logs which clients are missing
     try:
-        with hidden(_OPTIONAL_CLIENTS if lean else ()):
+        optional = hidden(_OPTIONAL_CLIENTS if lean else ())
+        with without_logs(), optional, _left_by_interrupt():
             import imageshards.pipeline.run  # noqa: F401
         from imageshards.transforms.references.batch import use_system_allocator
 
         use_system_allocator()
         gc.freeze()
     finally:
-        logging.disable(level)
         gc.enable()
+
+
+@contextmanager
+def _left_by_interrupt() -> Iterator[None]:
+    """Ends this process when it is interrupted, while nothing has been written.
+
+    Modules that are being imported may catch a KeyboardInterrupt, and the build would go on.
+    """
+
+    def leave(*_: object) -> None:
+        os._exit(complain(INTERRUPTED, 130))
+
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def without_logs() -> Iterator[None]:
+    """Discards what Beam logs when it is imported: which of its optional clients are missing."""
+    level = logging.root.manager.disable
+    logging.disable()
+    # Without a handler, logging.warning() would configure the root logger, even if it is disabled.
+    nothing = logging.NullHandler()
+    logging.root.addHandler(nothing)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(nothing)
+        logging.disable(level)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ ORDER = (
     "transforms.records",
     "transforms.storage",
     "transforms.images",
+    "transforms.extras",
     "transforms.elements",
 )
 MOST_MODULES = 15

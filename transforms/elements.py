@@ -25,7 +25,7 @@ def counted(number: int, noun: str) -> str:
     >>> counted(1, "shard"), counted(1024, "shard"), counted(2, "class")
     ('1 shard', '1,024 shards', '2 classes')
     """
-    plural = "es" if noun.endswith("s") else "s"
+    plural = "es" if noun.endswith(("s", "x")) else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
@@ -235,6 +235,7 @@ class ShardReport:
       converted: records whose image differs from its file.
       conversions: kind of conversion -> records; empty in a report that is computed from a shard,
         because shards do not contain them.
+      annotations: kind of annotation -> number of them (see `annotations.BOXES`).
     """
 
     shard: ShardId
@@ -248,6 +249,7 @@ class ShardReport:
     largest: tuple[int, int]
     converted: int = 0
     conversions: Mapping[str, int] = field(default_factory=dict)
+    annotations: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ The counts in build.json and in the result of a build are exact.
 
 from __future__ import annotations
 
+import threading
+
 from apache_beam.metrics import Metrics
 
 from imageshards.transforms.storage import usage
@@ -55,3 +57,27 @@ def count_usage(used: usage.Usage | None = None) -> None:
         BYTES_READ.inc(used.bytes_read)
     if used.retries:
         RETRIES.inc(used.retries)
+
+
+class Count:
+    """A number that several threads increase.
+
+    >>> count = Count()
+    >>> count.add(3)
+    >>> count.value
+    3
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.value = 0
+
+    def add(self, number: int) -> None:
+        """Adds a number."""
+        with self._lock:
+            self.value += number
+
+
+LISTED = Count()
+"""References that this process has listed since it started, for the progress of a build: runners
+report metrics at the end of a job only. A worker process has a count of its own."""

@@ -263,6 +263,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
             below_base += self._annotator.count_below_base(found.refs)
             self._held.append(self._annotator.annotate(found.refs))
             listed += len(found.refs)
+            metrics.LISTED.add(len(found.refs))
             self._rows_held += len(found.refs)
             if self._rows_held >= FLUSH_ROWS:
                 yield from self._flush()
