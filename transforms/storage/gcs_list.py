@@ -26,6 +26,7 @@ Page = Callable[[str, str, int], list[Item]]
 PAGE_ITEMS = 1000
 _THREADS = 16
 _PROBES = 10
+_HALVING_PROBES, _FEW_RANGES = 5, 8
 FEW_PAGES = 16
 """Pages that `few_pages` lists: with fewer, dividing the names would take longer than listing."""
 _PARTS = 64
@@ -99,19 +100,21 @@ def _pages(page: Page, names: Names, most: float, threads: int) -> Iterator[list
 
 def _divided(page: Page, ranges: list[Names], threads: int) -> list[Names]:
     """Divides ranges of names into about `_PARTS` ranges that together hold the same objects."""
+    whole: list[Names] = []
     with ThreadPoolExecutor(threads, "imageshards-list") as executor:
-        while len(ranges) < _PARTS:
-            halves = list(executor.map(partial(_halves, page), ranges))
-            if len(halves) == sum(map(len, halves)):
-                break
-            ranges = [half for pair in halves for half in pair]
-    return ranges
+        while ranges and len(whole) + len(ranges) < _PARTS:
+            probes = _PROBES if len(ranges) < _FEW_RANGES else _HALVING_PROBES
+            halves = list(executor.map(partial(_halves, page, probes), ranges))
+            # A range that few probes do not divide is not worth more of them.
+            whole += [half for pair in halves if len(pair) == 1 for half in pair]
+            ranges = [half for pair in halves if len(pair) > 1 for half in pair]
+    return whole + ranges
 
 
-def _halves(page: Page, names: Names) -> list[Names]:
+def _halves(page: Page, probes: int, names: Names) -> list[Names]:
     """Two ranges that together hold the objects of a range, or one if it cannot be divided."""
     begin, end = names
-    for _ in range(_PROBES):
+    for _ in range(probes):
         if not (name := middle(begin, end)):
             break
         if found := page(name, end, 1):

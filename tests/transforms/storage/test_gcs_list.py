@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.transforms.storage.gcs_list import PAGE_ITEMS, Item, middle, pages
+from imageshards.transforms.storage.gcs_list import (
+    FEW_PAGES,
+    PAGE_ITEMS,
+    Item,
+    middle,
+    pages,
+    part_pages,
+)
+from imageshards.transforms.storage.protocol import Names
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
@@ -65,6 +73,31 @@ def test_each_name_is_listed_once_in_few_requests(kind: str):
     # 31 pages are the least.
     assert bucket.requests < 200
     assert bucket.most_at_a_time > 2
+
+
+@pytest.mark.parametrize("kind", ["numbers", "folders", "hashes", "words", "long"])
+def test_parts_hold_each_name_once_in_few_requests(kind: str):
+    names = names_of(kind, 30_000)
+    bucket = Bucket([*names, "photo", "photos0"])
+    found: list[str] = []
+    parts: list[Names] = [Names()]
+    counts: list[int] = []
+    for few in (True, True, False):
+        further: list[Names] = []
+        for part in parts:
+            for listed in part_pages(bucket.page, "photos/", part, few, threads=4):
+                if isinstance(listed, Names):
+                    further.append(listed)
+                else:
+                    found += [name for name, _, _ in listed]
+        parts = further
+        if not counts:
+            assert len(found) <= (FEW_PAGES + 4) * PAGE_ITEMS
+        counts.append(len(parts))
+    assert sorted(found) == sorted(names)
+    assert counts[0] > 3 or kind == "long"
+    # Pages, parts, and five probes at most to divide each.
+    assert bucket.requests < 500
 
 
 @pytest.mark.parametrize("count", [0, 1, PAGE_ITEMS - 1, PAGE_ITEMS, PAGE_ITEMS + 1])
