@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -202,6 +203,22 @@ def test_a_name_with_control_characters_stays_on_one_line(command: Command, tmp_
     assert code == 1
     assert len(told(err)) == 1
     assert "in\\x0a\\x1b[31m/class00" in err
+
+
+def test_an_interrupt_that_an_import_would_catch_ends_the_command():
+    code = """
+import os, signal, time
+from imageshards.launch.load import _left_by_interrupt
+with _left_by_interrupt():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(9)
+    except BaseException:
+        print("caught")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "imageshards: interrupted; run the same command again to resume\n"
 
 
 def test_verify_finds_damage_in_every_file(command: Command, photos: Path, tmp_path: Path):
