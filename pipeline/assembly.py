@@ -187,6 +187,12 @@ class BuildSpec:
         )
 
     @property
+    def computes_sha256(self) -> bool:
+        """Whether the SHA-256 of each shard is computed."""
+        choice = self.options.about.sha256
+        return self.encoder.check == "full" if choice == AUTO else choice == "yes"
+
+    @property
     def reader(self) -> ImageReader:
         """Reads the bytes of images."""
         inputs = self.options.inputs

@@ -64,6 +64,7 @@ def _finish(
         leaks = write_leaks(layout, shards, spec.schema)
     facts = DatasetFacts(metadata.build_json(plan, shards, errors, leaks, spec), spec.schema)
     layout.write(layout.build, to_json(facts.build))
+    layout.write(layout.uri("statistics"), to_json(metadata.statistics_json(plan, shards)))
     layout.write_derived(facts)
     write_report(layout, facts)
     storage.sweep(layout.state)

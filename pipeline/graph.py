@@ -90,7 +90,13 @@ def write_shards(
         >> beam.FlatMap(assign_shards, plan).with_output_types(tuple[ShardId, tuple[int, RefBatch]])
         | "WriteShards"
         >> WriteShards(
-            spec.layout, spec.encoder, spec.settings, plan, workers, failures=spec.failures
+            spec.layout,
+            spec.encoder,
+            spec.settings,
+            plan,
+            workers,
+            failures=spec.failures,
+            sha256=spec.computes_sha256,
         )
     )
     return written
@@ -120,6 +126,7 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, spec: Bu
             spec.layout,
             spec.schema,
             conversions,
+            spec.computes_sha256,
         )
         for split, part in zip(splits, examples, strict=True)
     ]

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import metadata as packages
+from itertools import accumulate
 from typing import Any
 
 from imageshards.pipeline.assembly import BuildSpec
@@ -22,6 +23,7 @@ from imageshards.transforms.elements import ShardId, ShardReport
 from imageshards.transforms.records.containers import container_of, shard_name
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.shards.profile import Profile
 from imageshards.transforms.shards.stats import ShardStats
 
 _VERSIONED = ("apache-beam", "google-crc32c", "numpy", "pillow", "pyarrow", "simplejpeg")
@@ -75,6 +77,7 @@ def build_json(
         "imageshards": version(),
         "format": FORMAT_VERSION,
         "name": spec.dataset_name,
+        "about": _about(spec),
         "options": {"input": list(spec.options.inputs.input), **spec.options.recorded},
         "versions": _versions(plan),
         "counts": {
@@ -93,7 +96,7 @@ def build_json(
         "notes": list(plan.notes),
         "classes": list(plan.classes),
         "splits": splits,
-        "shards": [shard_row(s.shard, s.records, s.bytes, s.crc32c) for s in shards],
+        "shards": [shard_row(s.shard, s.records, s.bytes, s.crc32c, s.sha256) for s in shards],
     }
 
 
@@ -116,6 +119,48 @@ def classes_not_in_train(
     return {name: names for name, names in found.items() if names}
 
 
+def _about(spec: BuildSpec) -> dict[str, str]:
+    """Returns the options that describe the data set, if they are set."""
+    about = spec.options.about
+    found = {
+        "description": about.description,
+        "license": about.license,
+        "citation": about.citation,
+        "creator": about.creator,
+        "homepage": about.homepage,
+        "date_published": about.date_published,
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def statistics_json(plan: Plan, shards: Sequence[ShardReport]) -> dict[str, Any]:
+    """Returns the content of statistics.json: a profile of each split's images.
+
+    Args:
+      plan: of the build.
+      shards: a report of each shard, in order.
+    """
+    return {
+        "splits": {
+            name: split_statistics([shard for shard in shards if shard.shard.split == name])
+            for name in plan.splits
+        }
+    }
+
+
+def split_statistics(shards: Sequence[ShardReport]) -> dict[str, Any]:
+    """Returns the profile of a split's images; `shards` has a report of each shard, in order."""
+    profile = Profile(shard.profile for shard in shards)
+    found = profile.to_json()
+    first = list(accumulate((shard.records for shard in shards), initial=0))
+    # Numbers in the split stay valid when the data set is resharded.
+    found["outliers"] = {
+        name: [[value, first[shard] + row] for value, shard, row in outliers]
+        for name, outliers in found["outliers"].items()
+    }
+    return {"channels": profile.channels(), **found}
+
+
 def _versions(plan: Plan) -> dict[str, str]:
     """Returns the versions of the libraries that determine the bytes of shards."""
     versions = {"python": platform.python_version()}
@@ -128,16 +173,18 @@ def _versions(plan: Plan) -> dict[str, str]:
 def _split_json(images: int, shards: Sequence[ShardReport]) -> dict[str, Any]:
     stats = ShardStats(shards)
     values = stats.values()
+    del values["profile"]  # it is in statistics.json
     for counts in ("labels", "long_sides"):  # JSON has text keys only
         values[counts] = {str(key): count for key, count in values[counts].items()}
     counted = {"records": stats.records, "bytes": stats.bytes, "shards": stats.shards}
     return {"images": images, **counted, **values}
 
 
-def shard_row(shard: ShardId, records: int, size: int, crc32c: int) -> dict[str, Any]:
-    """Returns the row of a shard in build.json; `size` is in bytes."""
+def shard_row(shard: ShardId, records: int, size: int, crc32c: int, sha256: str) -> dict[str, Any]:
+    """Returns the row of a shard in build.json; `size` is in bytes, and `sha256` may be empty."""
     name = shard_name(shard)
-    return {"name": name, "records": records, "bytes": size, "crc32c": f"{crc32c:08x}"}
+    row = {"name": name, "records": records, "bytes": size, "crc32c": f"{crc32c:08x}"}
+    return {**row, "sha256": sha256} if sha256 else row
 
 
 def dataset_info_json(plan: Plan, shards: Sequence[ShardReport], spec: BuildSpec) -> dict[str, Any]:

@@ -172,6 +172,7 @@ def _write_shards(dataset: Dataset, layout: Layout, counts: Mapping[str, int]) -
     source = find(dataset.layout.root)
     checks = [_FileCheck(*pair) for pair in zip(source.files, dataset.shards, strict=True)]
     spans = {name: source.spans(name) for name in counts}
+    sha256 = all(shard.sha256 for shard in dataset.shards)
     written = []
     for shard in _new_shards(dataset, counts):
         records = sum(span.records for span in spans[shard.split])
@@ -179,7 +180,7 @@ def _write_shards(dataset: Dataset, layout: Layout, counts: Mapping[str, int]) -
             first_rank(index, shard.num_shards, records) for index in (shard.index, shard.index + 1)
         )
         mine = take(spans[shard.split], begin, end)
-        written.append(_write_shard(layout, shard, source, mine, checks))
+        written.append(_write_shard(layout, shard, source, mine, checks, sha256))
     return written
 
 
@@ -214,9 +215,12 @@ def _write_shard(
     source: Source,
     spans: list[Span],
     checks: list[_FileCheck],
+    sha256: bool,
 ) -> Shard:
     uri = layout.shard(shard)
     with storage.open_sink(uri, layout.state) as sink:
+        if sha256:
+            sink.compute_sha256()
         writer = container_of(shard).writer(sink)
         for span in spans:
             file = source.files[span.file]
@@ -227,7 +231,8 @@ def _write_shard(
         index = writer.close()
     if index is not None:
         layout.write(layout.index(shard), index)
-    return Shard(shard, uri, sum(span.records for span in spans), sink.size, sink.crc32c)
+    records = sum(span.records for span in spans)
+    return Shard(shard, uri, records, sink.size, sink.crc32c, sink.sha256)
 
 
 def _chunks(file: RecordFile, span: Span) -> Iterator[tuple[int, int]]:
@@ -249,7 +254,7 @@ def _write_metadata(dataset: Dataset, layout: Layout, shards: list[Shard], num_s
     build["resharded"] = {"from": old.root, "num_shards": build["options"]["num_shards"]}
     build["options"]["num_shards"] = num_shards
     build["counts"]["bytes"] = sum(shard.bytes for shard in shards)
-    build["shards"] = [shard_row(s.id, s.records, s.bytes, s.crc32c) for s in shards]
+    build["shards"] = [shard_row(s.id, s.records, s.bytes, s.crc32c, s.sha256) for s in shards]
     info = copy.deepcopy(dataset.info)
     for split in info["splits"]:
         mine = [shard for shard in shards if shard.id.split == split["name"]]

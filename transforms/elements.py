@@ -194,6 +194,8 @@ class ShardReport:
       converted: records whose image differs from its file.
       conversions: kind of conversion -> records; empty in a report that is computed from a shard,
         because shards do not contain them.
+      profile: sizes and appearance of the images (see `profile.Profile`); empty for texts.
+      sha256: SHA-256 of the whole file in hexadecimal; empty if it was not computed.
     """
 
     shard: ShardId
@@ -207,6 +209,8 @@ class ShardReport:
     largest: tuple[int, int]
     converted: int = 0
     conversions: Mapping[str, int] = field(default_factory=dict)
+    profile: Mapping[str, Any] = field(default_factory=dict)
+    sha256: str = ""
 
 
 @dataclass(frozen=True)

@@ -113,12 +113,14 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
       schema: schema of the records, to read the files back.
       conversions: side input, ((split, kinds), records). The shards of converted images are not
         known: the report of the split's first shard counts them all.
+      sha256: whether to compute the SHA-256 of each shard.
     """
 
     shard: ShardId
     layout: Layout
     schema: Schema
     conversions: beam.pvalue.AsIter
+    sha256: bool = False
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -138,14 +140,16 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
                 else CompressionTypes.UNCOMPRESSED,
             )  # file name
             | "Distribute" >> beam.Reshuffle()
-            | "ReadBack" >> beam.ParDo(_ReadBack(self.layout, self.schema), self.conversions)
+            | "ReadBack"
+            >> beam.ParDo(_ReadBack(self.layout, self.schema, self.sha256), self.conversions)
         )
 
 
 class _ReadBack(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, layout: Layout, schema: Schema) -> None:
+    def __init__(self, layout: Layout, schema: Schema, sha256: bool) -> None:
         self._layout = layout
         self._schema = schema
+        self._sha256 = sha256
 
     def process(
         self, file_name: str, conversions: Iterable[tuple[tuple[str, tuple[str, ...]], int]]
@@ -159,7 +163,9 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
             if (split, 0) == (shard.split, shard.index)
         ]
         try:
-            report, index, digests = read_back.scan_shard(file_name, shard, self._schema, of_split)
+            report, index, digests = read_back.scan_shard(
+                file_name, shard, self._schema, of_split, self._sha256
+            )
         except CorruptRecord as error:
             raise BuildError(f"{file_name}: {error}") from error
         if container_of(shard).has_index:

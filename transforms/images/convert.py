@@ -16,6 +16,7 @@ from PIL import Image
 
 from imageshards.transforms.images import decode, digests, gif, headers, jpeg, memory, validate
 from imageshards.transforms.images.headers import UPRIGHT
+from imageshards.transforms.images.measure import Appearance, measure_image
 from imageshards.transforms.images.modes import to_grey_or_rgb
 from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import MAX_SIDE, Box, ResizePlan, Size, crop_or_pad, scale
@@ -349,8 +350,9 @@ def _write(
     if plan:
         image = crop_or_pad(image, plan.final)
         conversions += ("resized",)
+    appearance = measure_image(image)
     if policy.convert == "pixels":
-        return _raw(image, policy.channels, conversions)
+        return _raw(image, policy.channels, conversions, appearance)
     target = {"jpeg": "JPEG", "png": "PNG"}.get(policy.convert, "JPEG" if source.lossy else "PNG")
     if target == "JPEG" and max(image.size) > MAX_SIDE:
         if policy.convert == "jpeg":
@@ -368,14 +370,20 @@ def _write(
         image.save(out, target, exif=exif)
     if source.format != target:
         conversions = (f"{source.format.lower()}-to-{target.lower()}", *conversions)
-    return Converted(out.getvalue(), ImageInfo(target, image.height, image.width), conversions)
+    info = ImageInfo(target, image.height, image.width, appearance)
+    return Converted(out.getvalue(), info, conversions)
 
 
-def _raw(image: Image.Image, channels: int, conversions: tuple[str, ...]) -> Converted:
+def _raw(
+    image: Image.Image,
+    channels: int,
+    conversions: tuple[str, ...],
+    appearance: Appearance | None,
+) -> Converted:
     """Returns the pixels as uint8, row by row, with the channels interleaved."""
     mode = {1: "L", 3: "RGB"}.get(channels, image.mode)
     if image.mode != mode:
         conversions += ("rgb-to-grey" if mode == "L" else "grey-to-rgb",)
         image = image.convert(mode)
-    info = ImageInfo("uint8", image.height, image.width)
+    info = ImageInfo("uint8", image.height, image.width, appearance)
     return Converted(image.tobytes(), info, conversions, len(image.getbands()))

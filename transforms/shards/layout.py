@@ -128,6 +128,8 @@ METADATA_FILES: dict[str, MetadataFile] = {
     "labels": MetadataFile("{label}.labels.txt", make=_class_names),
     # Options, versions, counts, and a row for each shard; by `finish`.
     "build": MetadataFile("metadata/build.json"),
+    # Sizes, appearance and outliers of each split's images; by `finish`.
+    "statistics": MetadataFile("metadata/statistics.json", resharded=True),
     # An HTML page with samples and statistics; by `finish`.
     "report": MetadataFile("metadata/report.html"),
     # A line for each image that is not in the data set; by `finish`, from its parts.

@@ -19,6 +19,7 @@ from imageshards.transforms.records.containers import container_of
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.shards.encoder import ImageEncoder, Rejected
 from imageshards.transforms.shards.layout import Layout, rejects_part_of
+from imageshards.transforms.shards.profile import Profiler
 from imageshards.transforms.shards.read_ahead import ReadAhead, encode_all
 from imageshards.transforms.shards.state import (
     ShardResult,
@@ -45,6 +46,7 @@ class ShardJob:
       encoder: encodes a reference as a record.
       settings: digest of the options that affect the shards' bytes.
       digests: whether to write the digests of the images, to find leaks between splits.
+      sha256: whether to compute the SHA-256 of the file.
     """
 
     shard: ShardId
@@ -54,6 +56,7 @@ class ShardJob:
     encoder: ImageEncoder
     settings: str
     digests: bool = False
+    sha256: bool = False
 
 
 def write_shard(job: ShardJob, ahead: ReadAhead | None) -> ShardResult:
@@ -70,7 +73,7 @@ def write_shard(job: ShardJob, ahead: ReadAhead | None) -> ShardResult:
     shard, layout = job.shard, job.layout
     fingerprint = shard_fingerprint(shard, job.refs, job.settings)
     unstamped = files_without_stamp(job.refs)
-    if done := finished_shard(shard, layout, fingerprint, unstamped, job.digests):
+    if done := finished_shard(shard, layout, fingerprint, unstamped, job.digests, job.sha256):
         return done
     layout.begin_rewrite(shard)
     for _ in range(_LOST_UPLOADS):
@@ -86,24 +89,28 @@ def _write(
     encode = partial(job.encoder.encode, classes=job.classes)
     holds_files = job.encoder.schema.holds == "encoded"
     stats = ShardStats()
+    profiler = Profiler(stats.profile, shard, job.encoder.schema, job.encoder.check == "full")
     rejects: list[Reject] = []
     digests: list[bytes] = []
     stamps: dict[str, int] = dict.fromkeys(unstamped, 0)
     with storage.open_sink(layout.shard(shard), layout.state) as sink:
+        if job.sha256:
+            sink.compute_sha256()
         writer = container_of(shard).writer(sink)
-        for ref, encoded in encode_all(job.refs, encode, ahead):
+        for position, (ref, encoded) in enumerate(encode_all(job.refs, encode, ahead)):
             if ref.uri in stamps:
                 stamps[ref.uri] = encoded.stamp
             if isinstance(encoded, Rejected):
                 rejects.append(Reject(ref.name, ref.uri, shard.split, encoded.problem))
                 continue
             writer.write(encoded.parts)
+            profiler.add(encoded.content, encoded.info, position, row=stats.records)
             stats.add(encoded.info, encoded.label, encoded.conversions)
             if job.digests:
                 digests.append(image_digest(encoded.content, holds_files))
         index = writer.close()
         sink.keep = stats.records > 0
-    report = stats.report(shard, sink.size, sink.crc32c)
+    report = stats.report(shard, sink.size, sink.crc32c, sink.sha256)
     part = write_rejects(layout, shard.split, rejects_part_of(shard), rejects)
     if index is not None:
         layout.write(layout.index(shard), index)
