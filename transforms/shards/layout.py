@@ -15,7 +15,9 @@ from typing import Any, Literal
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId
+from imageshards.transforms.records.card import card
 from imageshards.transforms.records.containers import container_of, index_name, shard_name
+from imageshards.transforms.records.croissant import croissant_json
 from imageshards.transforms.records.schemas import SCHEMAS, Schema
 from imageshards.transforms.records.tfds import features_json
 
@@ -114,6 +116,14 @@ def _class_names(facts: DatasetFacts) -> bytes:
     return "".join(f"{name}\n" for name in facts.build["classes"]).encode()
 
 
+def _croissant(facts: DatasetFacts) -> bytes:
+    return to_json(croissant_json(facts.build, facts.schema))
+
+
+def _card(facts: DatasetFacts) -> bytes:
+    return card(facts.build, facts.schema)
+
+
 def _has_all_rejects(facts: DatasetFacts, content: bytes) -> bool:
     rejects = [json.loads(line) for line in content.splitlines()]
     return bool(len(rejects) == facts.build["counts"]["rejects"])
@@ -126,6 +136,10 @@ METADATA_FILES: dict[str, MetadataFile] = {
     "features": MetadataFile("features.json", make=_features),
     # Class names in label order, under the name that TensorFlow Datasets expects.
     "labels": MetadataFile("{label}.labels.txt", make=_class_names),
+    # A description for catalogues, in the format Croissant 1.1.
+    "croissant": MetadataFile("croissant.json", make=_croissant),
+    # A description for people.
+    "card": MetadataFile("DATASET_CARD.md", make=_card),
     # Options, versions, counts, and a row for each shard; by `finish`.
     "build": MetadataFile("metadata/build.json"),
     # Sizes, appearance and outliers of each split's images; by `finish`.
