@@ -17,5 +17,5 @@ for folder in FOLDERS:
 setup(
     packages=list(PACKAGES),
     package_dir=PACKAGES,
-    package_data={"imageshards": ["py.typed"]},
+    package_data={"imageshards": ["py.typed"], "imageshards.reader.report": ["page.html"]},
 )

@@ -14,12 +14,14 @@ from imageshards.pipeline.finish import finish
 from imageshards.transforms.dedupe import TakePixelsOnce
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.inputs.kind import InputKind
+from imageshards.transforms.merge_facts import MergeFacts
 from imageshards.transforms.read import ReadReferences, References
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.shards.facts import Fact
 from imageshards.transforms.shuffle import Group, ShuffleReferences, assign_shards
 from imageshards.transforms.write_beam import EncodeExamples, WriteRejects, WriteSplit
-from imageshards.transforms.write_shards import WriteShards, Written
+from imageshards.transforms.write_shards import WriteShards
 
 
 def build(
@@ -68,23 +70,23 @@ class WriteDataset(beam.PTransform):  # type: ignore[misc]
         # groups: (bucket, split -> sorted references); planned: one plan
         plan = AsSingleton(planned | "Claim" >> beam.Map(claim, spec).with_output_types(Plan))
         if spec.options.execution.writer == "shard":
-            written = write_shards(groups, plan, spec, self.workers)
+            facts = write_shards(groups, plan, spec, self.workers)
         else:
-            written = write_with_beam(groups, plan, spec)
-        # written: shard reports; reject reports
+            facts = write_with_beam(groups, plan, spec)
+        # facts: (key, value), what the shards hold
+        merged = facts | "Facts" >> MergeFacts(spec.layout, plan)  # totals, rejects, leaks
         return (
             groups.pipeline
             | "Once" >> beam.Impulse()
-            | "Finish"
-            >> beam.Map(finish, plan, AsIter(written.reports), AsIter(written.rejects), spec)
+            | "Finish" >> beam.Map(finish, plan, AsIter(merged), spec)
         )
 
 
 def write_shards(
     groups: beam.PCollection[Group], plan: AsSingleton, spec: BuildSpec, workers: int | None
-) -> Written:
+) -> beam.PCollection[Fact]:
     """`--writer=shard`: one worker writes each shard, with all records in order."""
-    written: Written = (
+    return (
         groups
         | "AssignShards"
         >> beam.FlatMap(assign_shards, plan).with_output_types(tuple[ShardId, tuple[int, RefBatch]])
@@ -99,10 +101,11 @@ def write_shards(
             sha256=spec.computes_sha256,
         )
     )
-    return written
 
 
-def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, spec: BuildSpec) -> Written:
+def write_with_beam(
+    groups: beam.PCollection[Group], plan: AsSingleton, spec: BuildSpec
+) -> beam.PCollection[Fact]:
     """`--writer=beam`: images are encoded in parallel, and `WriteToTFRecord` writes them."""
     encoded = (
         groups
@@ -117,7 +120,7 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, spec: Bu
         encoded.conversions  # (split, kinds)
         | "CountConversions" >> beam.combiners.Count.PerElement()  # ((split, kinds), records)
     )
-    reports = [
+    facts = [
         part
         | f"Examples_{split}" >> beam.Values()
         | f"Write_{split}"
@@ -126,6 +129,7 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, spec: Bu
             spec.layout,
             spec.schema,
             conversions,
+            plan,
             spec.computes_sha256,
         )
         for split, part in zip(splits, examples, strict=True)
@@ -135,7 +139,7 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, spec: Bu
         | "GroupRejects" >> beam.GroupByKey()
         | "WriteRejects" >> beam.ParDo(WriteRejects(spec.layout))
     )
-    return Written(reports | "Reports" >> beam.Flatten(), rejects)
+    return (*facts, rejects) | "AllFacts" >> beam.Flatten()
 
 
 def _by_split(group: Group) -> list[tuple[str, RefBatch]]:

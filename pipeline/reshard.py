@@ -269,5 +269,5 @@ def _write_metadata(dataset: Dataset, layout: Layout, shards: list[Shard], num_s
         if file.resharded and storage.exists(old.uri(name)):
             with storage.open_read(old.uri(name)) as copied:
                 layout.write(layout.uri(name), copied.read())
-    write_report(layout, facts)
+    write_report(layout, facts, read_json(layout.uri("statistics")) or {})
     layout.write(layout.dataset_info, to_json(info))

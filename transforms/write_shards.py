@@ -4,33 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
 
-from imageshards.transforms.elements import RejectReport, ShardId, ShardReport
+from imageshards.transforms.elements import ShardId
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.encoder import ImageEncoder
+from imageshards.transforms.shards.facts import Collector, Fact
 from imageshards.transforms.shards.layout import Layout
 from imageshards.transforms.shards.state import ShardResult
 from imageshards.transforms.shards.workers import InProcess, WorkerPool, choose_workers
 from imageshards.transforms.shards.write import ShardJob
 
 
-class Written(NamedTuple):
-    """The output of both writers: a report of each shard, and of each part of rejects.jsonl."""
-
-    reports: beam.PCollection[ShardReport]
-    rejects: beam.PCollection[RejectReport]
-
-
 @dataclass
 class WriteShards(beam.PTransform):  # type: ignore[misc]
-    """Writes shards, each by one worker: (ShardId, (bucket, RefBatch)) -> `Written`.
+    """Writes shards, each by one worker: (ShardId, (bucket, RefBatch)) -> `Fact`.
 
     Attributes:
       layout: paths of the data set.
@@ -54,17 +48,15 @@ class WriteShards(beam.PTransform):  # type: ignore[misc]
     def __post_init__(self) -> None:
         super().__init__()
 
-    def expand(self, slices: beam.PCollection[tuple[ShardId, tuple[int, RefBatch]]]) -> Written:
+    def expand(
+        self, slices: beam.PCollection[tuple[ShardId, tuple[int, RefBatch]]]
+    ) -> beam.PCollection[Fact]:
         """Takes the slices of each shard, in any order."""
-        written = (
+        return (
             slices  # (shard, (bucket, references))
             | "GroupByShard" >> beam.GroupByKey()  # (shard, [(bucket, references), ...])
-            | "Write" >> beam.ParDo(_Write(self), self.plan).with_outputs("rejects", main="reports")
+            | "Write" >> beam.ParDo(_Write(self), self.plan).with_output_types(Fact)
         )
-        return Written(written.reports, written.rejects)
-
-
-_Output: TypeAlias = ShardReport | beam.pvalue.TaggedOutput
 
 
 class _Write(beam.DoFn):  # type: ignore[misc]
@@ -82,9 +74,13 @@ class _Write(beam.DoFn):  # type: ignore[misc]
         self._sha256 = write.sha256
         self._failures = write.failures
         self._writers: InProcess | WorkerPool | None = None
+        self._collector: Collector | None = None
         self._images = Metrics.counter("imageshards", "images_written")
         self._bytes = Metrics.counter("imageshards", "bytes_written")
         self._resumed = Metrics.counter("imageshards", "shards_resumed")
+
+    def start_bundle(self) -> None:
+        self._collector = None
 
     def teardown(self) -> None:
         if self._writers:
@@ -92,11 +88,13 @@ class _Write(beam.DoFn):  # type: ignore[misc]
 
     def process(
         self, element: tuple[ShardId, Iterable[tuple[int, RefBatch]]], plan: Plan
-    ) -> Iterator[_Output]:
+    ) -> Iterator[Fact]:
         shard, slices = element
         refs = RefBatch.concat(batch for _, batch in sorted(slices, key=lambda item: item[0]))
+        if self._collector is None:
+            self._collector = Collector(plan)
         if self._writers is None:
-            processes = choose_workers(self._workers, plan.images, len(plan.shards))
+            processes = choose_workers(self._workers, plan.images, plan.num_shards)
             self._writers = WorkerPool(processes) if processes > 1 else InProcess()
         classes = {
             label: plan.class_of[label] for label in refs.labels_found() & plan.class_of.keys()
@@ -114,26 +112,22 @@ class _Write(beam.DoFn):  # type: ignore[misc]
         self._failures = self._failures.of(plan)
         with self._failures.recording():
             for result in self._writers.write(job):
-                yield from self._outputs(result)
+                yield from self._add(result, self._collector)
 
-    def finish_bundle(self) -> Iterator[object]:
-        in_window = GlobalWindows.windowed_value
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        if self._writers is None or self._collector is None:
+            return
         with self._failures.recording():
-            for result in self._writers.rest() if self._writers else ():
-                for output in self._outputs(result):
-                    if isinstance(output, beam.pvalue.TaggedOutput):
-                        yield beam.pvalue.TaggedOutput(output.tag, in_window(output.value))
-                    else:
-                        yield in_window(output)
+            for result in self._writers.rest():
+                yield from map(GlobalWindows.windowed_value, self._add(result, self._collector))
+        yield from map(GlobalWindows.windowed_value, self._collector.flush())
 
-    def _outputs(self, result: ShardResult) -> Iterator[_Output]:
+    def _add(self, result: ShardResult, collector: Collector) -> Iterator[Fact]:
         if result.resumed:
             self._resumed.inc()
         else:
             self._images.inc(result.report.records)
             self._bytes.inc(result.report.bytes)
-        yield result.report
-        if result.rejects:
-            for error, count in result.rejects.errors.items():
-                Metrics.counter("imageshards", f"rejects/{error}").inc(count)
-            yield beam.pvalue.TaggedOutput("rejects", result.rejects)
+        for error, count in result.rejects.errors.items() if result.rejects else ():
+            Metrics.counter("imageshards", f"rejects/{error}").inc(count)
+        yield from collector.add(result)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from imageshards.pipeline.metadata import classes_not_in_train
-from imageshards.pipeline.report import by_count, human_bytes
+from imageshards.reader.report.page import by_count, human_bytes
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.convert import EXIF_KEPT
 

@@ -69,8 +69,8 @@ def test_the_graph_is_small(photos: Path, tmp_path: Path):
     graph.build(pipeline, BuildSpec(options))
     proto = pipeline.to_runner_api()
     kinds = Counter(step.spec.urn for step in proto.components.transforms.values())
-    assert kinds["beam:transform:group_by_key:v1"] == 2
-    assert 0 < kinds["beam:transform:pardo:v1"] <= 9
+    assert kinds["beam:transform:group_by_key:v1"] == 3
+    assert 0 < kinds["beam:transform:pardo:v1"] <= 10
 
 
 def test_references_travel_in_few_small_elements():

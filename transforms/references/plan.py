@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -193,14 +194,21 @@ class Plan:
     compression: Literal["", "gzip"] = ""
     file_format: str = "tfrecord"
 
-    @cached_property
-    def shards(self) -> list[ShardId]:
-        """Every shard, in order."""
-        return [
-            ShardId(name, index, split.num_shards, self.compression, self.file_format)
-            for name, split in self.splits.items()
-            for index in range(split.num_shards)
-        ]
+    def shard(self, split: str, index: int) -> ShardId:
+        """One shard of a split."""
+        count = self.splits[split].num_shards
+        return ShardId(split, index, count, self.compression, self.file_format)
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of all splits."""
+        return sum(split.num_shards for split in self.splits.values())
+
+    @property
+    def first_shards(self) -> dict[str, int]:
+        """Split -> the number of its first shard, where all shards are numbered in order."""
+        numbers = accumulate((split.num_shards for split in self.splits.values()), initial=0)
+        return dict(zip(self.splits, numbers, strict=False))
 
     @cached_property
     def class_of(self) -> Mapping[str, tuple[int, bytes]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -62,19 +62,13 @@ def is_sampled(position: int, num_shards: int, check_decodes: bool) -> bool:
 
 
 class Profile:
-    """The profile of a set of images.
+    """The profile of a set of images."""
 
-    Args:
-      parts: results of `to_json`, whose sum this is.
-    """
-
-    def __init__(self, parts: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(self) -> None:
         self._measured = self._sampled = self._nearly_uniform = 0
         self._counts: dict[str, Counter[int]] = {name: Counter() for name in _HISTOGRAMS}
         self._moments = dict.fromkeys(_MOMENTS, Moments())
         self._outliers: dict[str, list[Outlier]] = {name: [] for name in _OUTLIERS}
-        for part in parts:
-            self.merge(part)
 
     def add(self, info: ImageInfo, size: int) -> None:
         """Adds the facts of an image that need no decoding.
@@ -128,7 +122,20 @@ class Profile:
             kept.sort()
             del kept[SHOWN:]
 
-    def merge(self, part: Mapping[str, Any]) -> None:
+    def merge(self, other: Profile) -> None:
+        """Adds the profile of other images."""
+        self._measured += other._measured
+        self._sampled += other._sampled
+        self._nearly_uniform += other._nearly_uniform
+        for name, counts in self._counts.items():
+            counts.update(other._counts[name])
+        for name in _MOMENTS:
+            self._plus(name, other._moments[name])
+        for name in _OUTLIERS:
+            for outlier in other._outliers[name]:
+                self._stands_out(name, outlier)
+
+    def merge_json(self, part: Mapping[str, Any]) -> None:
         """Adds the profile of other images, a result of `to_json`; {} adds nothing."""
         if not part:
             return
@@ -145,7 +152,7 @@ class Profile:
                 self._stands_out(name, (value, shard, row))
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the profile as lists and integers, for `merge`."""
+        """Returns the profile as lists and integers, for `merge_json`."""
         return {
             "measured": self._measured,
             "sampled": self._sampled,

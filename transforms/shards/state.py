@@ -26,6 +26,7 @@ _TRANSIENT = frozenset((
     "HttpError", "Timeout", "Forbidden", "PrivateHost", "TooManyRedirects", "Missing", "Unreadable",
     "Changed",
 ))  # fmt: skip
+_DIGEST_BYTES = 8
 _ZLIB = f"zlib={zlib.ZLIB_RUNTIME_VERSION}"
 """Another version may write other bytes."""
 
@@ -38,11 +39,13 @@ class ShardResult:
       report: its counts and statistics.
       rejects: the part of rejects.jsonl with its rejects; None without rejects.
       resumed: whether an earlier run had written it.
+      digests: eight bytes for each record, if images in several splits are searched for.
     """
 
     report: ShardReport
     rejects: RejectReport | None
     resumed: bool = False
+    digests: bytes = b""
 
 
 def shard_fingerprint(shard: ShardId, refs: RefBatch, settings: str) -> str:
@@ -151,7 +154,6 @@ def finished_shard(
     if size != report.bytes and (report.records or size != -1):  # an empty shard may have no file
         return None
     needed = [layout.index(shard)]
-    needed += [layout.digests(shard)] if digests else []
     needed += [layout.rejects_part(rejects.part)] if rejects else []
     if not all(storage.exists(uri) for uri in needed if uri):
         return None
@@ -159,4 +161,15 @@ def finished_shard(
         return None  # the build failed for these rejects, and may succeed this time
     if state["stamps"] != _stamps_digest(stamp for _, stamp in storage.stats(unstamped)):
         return None
-    return ShardResult(report, rejects, resumed=True)
+    content = _digests(layout, shard) if digests else b""
+    if digests and len(content) != _DIGEST_BYTES * report.records:
+        return None
+    return ShardResult(report, rejects, resumed=True, digests=content)
+
+
+def _digests(layout: Layout, shard: ShardId) -> bytes:
+    try:
+        with storage.open_read(layout.digests(shard)) as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""

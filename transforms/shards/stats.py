@@ -41,7 +41,7 @@ class ShardStats:
         self._conversions: Counter[str] = Counter()
         self.profile = Profile()
         for report in reports:
-            self._add_report(report)
+            self.add_report(report)
 
     def add(self, info: ImageInfo, label: int | None, conversions: tuple[str, ...] = ()) -> None:
         """Counts one record."""
@@ -61,7 +61,8 @@ class ShardStats:
         for kind in kinds:
             self._conversions[kind] += records
 
-    def _add_report(self, report: ShardReport) -> None:
+    def add_report(self, report: ShardReport) -> None:
+        """Adds the counts of a shard."""
         self.shards += 1
         self.records += report.records
         self.bytes += report.bytes
@@ -70,9 +71,23 @@ class ShardStats:
         self._sides.update(report.long_sides)
         self._converted += report.converted
         self._conversions.update(report.conversions)
-        self.profile.merge(report.profile)
+        self.profile.merge_json(report.profile)
         if report.records:
             self._add_sizes(report.smallest, report.largest)
+
+    def merge(self, other: ShardStats) -> None:
+        """Adds the counts of other shards."""
+        self.shards += other.shards
+        self.records += other.records
+        self.bytes += other.bytes
+        self._labels.update(other._labels)
+        self._formats.update(other._formats)
+        self._sides.update(other._sides)
+        self._converted += other._converted
+        self._conversions.update(other._conversions)
+        self.profile.merge(other.profile)
+        if other._smallest is not None:
+            self._add_sizes(other._smallest, other._largest)
 
     def _add_sizes(self, small: tuple[int, int], large: tuple[int, int]) -> None:
         if self._smallest is None or _by_pixels(small) < _by_pixels(self._smallest):

@@ -5,15 +5,13 @@ No image is sent to another worker, and only the images in flight are in memory.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import Reject, RejectReport, ShardId
+from imageshards.transforms.elements import Reject, ShardId
 from imageshards.transforms.images.digests import image_digest
 from imageshards.transforms.records.containers import container_of
 from imageshards.transforms.references.batch import RefBatch
@@ -21,6 +19,7 @@ from imageshards.transforms.shards.encoder import ImageEncoder, Rejected
 from imageshards.transforms.shards.layout import Layout, rejects_part_of
 from imageshards.transforms.shards.profile import Profiler
 from imageshards.transforms.shards.read_ahead import ReadAhead, encode_all
+from imageshards.transforms.shards.rejects import write_rejects
 from imageshards.transforms.shards.state import (
     ShardResult,
     files_without_stamp,
@@ -91,7 +90,7 @@ def _write(
     stats = ShardStats()
     profiler = Profiler(stats.profile, shard, job.encoder.schema, job.encoder.check == "full")
     rejects: list[Reject] = []
-    digests: list[bytes] = []
+    digests = bytearray()
     stamps: dict[str, int] = dict.fromkeys(unstamped, 0)
     with storage.open_sink(layout.shard(shard), layout.state) as sink:
         if job.sha256:
@@ -107,7 +106,7 @@ def _write(
             profiler.add(encoded.content, encoded.info, position, row=stats.records)
             stats.add(encoded.info, encoded.label, encoded.conversions)
             if job.digests:
-                digests.append(image_digest(encoded.content, holds_files))
+                digests += image_digest(encoded.content, holds_files)
         index = writer.close()
         sink.keep = stats.records > 0
     report = stats.report(shard, sink.size, sink.crc32c, sink.sha256)
@@ -115,25 +114,7 @@ def _write(
     if index is not None:
         layout.write(layout.index(shard), index)
     if job.digests:
-        layout.write(layout.digests(shard), b"".join(digests))
-    result = ShardResult(report, part)
+        layout.write(layout.digests(shard), bytes(digests))
+    result = ShardResult(report, part, digests=bytes(digests))
     write_state(layout, result, fingerprint, stamps.values())
     return result
-
-
-def write_rejects(
-    layout: Layout, split: str, part: str, rejects: Iterable[Reject]
-) -> RejectReport | None:
-    """Writes a part of rejects.jsonl; without rejects, deletes the part of an earlier run."""
-    errors: Counter[str] = Counter()
-    lines = []
-    for reject in rejects:
-        errors[reject.problem.error] += 1
-        named = {"name": reject.name, "uri": reject.uri, "split": reject.split}
-        line = {**named, **asdict(reject.problem)}
-        lines.append(json.dumps(line) + "\n")
-    if not lines:
-        storage.delete([layout.rejects_part(part)])
-        return None
-    layout.write(layout.rejects_part(part), "".join(lines).encode())
-    return RejectReport(split, part, dict(sorted(errors.items())))
