@@ -54,13 +54,20 @@ def open_file(data: bytes) -> Image.Image:
 def picture(image: Image.Image) -> dict[str, Any]:
     """Returns the entries of the page for an image: its URL, and whether it is very small."""
     small = max(image.size) <= _PIXELATED
-    image.thumbnail((SIDE, SIDE), reducing_gap=2)
+    kind, data = small_file(image)
+    entry = {"image": _url(kind, data)}
+    return {**entry, "small": True} if small else entry
+
+
+def small_file(image: Image.Image) -> tuple[str, bytes]:
+    """Returns (media type, content) of an image that is reduced to `SIDE` pixels."""
     out = io.BytesIO()
-    if small:
+    if max(image.size) <= _PIXELATED:
         image.save(out, "PNG")
-        return {"image": _url("png", out.getvalue()), "small": True}
+        return "image/png", out.getvalue()
+    image.thumbnail((SIDE, SIDE), reducing_gap=2)
     image.save(out, "JPEG", quality=75)
-    return {"image": _url("jpeg", out.getvalue())}
+    return "image/jpeg", out.getvalue()
 
 
 def content_file(record: read_back.Record, schema: Schema) -> tuple[str, bytes]:
@@ -105,7 +112,7 @@ def _mask(image: Image.Image) -> str:
         image = Image.fromarray(np.dstack([colors, alpha]).astype(np.uint8))
     out = io.BytesIO()
     image.save(out, "PNG")
-    return _url("png", out.getvalue())
+    return _url("image/png", out.getvalue())
 
 
 def boxes_of(record: read_back.Record, classes: Sequence[str]) -> list[list[Any]]:
@@ -173,4 +180,4 @@ def with_picture(
 
 
 def _url(kind: str, data: bytes) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
