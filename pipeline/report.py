@@ -54,6 +54,8 @@ def command_of(build: Mapping[str, Any]) -> str:
             continue
         if option.is_switch:
             words.append(option.flag)
+        elif value == ():
+            words += [option.flag, "none"]
         elif isinstance(value, tuple) and not option.separator:
             words += (word for one in value for word in (option.flag, one))
         elif isinstance(value, tuple):

@@ -50,5 +50,6 @@ def test_pixels_and_files_are_measured_alike():
     floats = (pixels / np.float32(255)).astype("<f4")
     assert measure.measure_array(pixels.tobytes(), "uint8", 40, 30) == expected
     assert measure.measure_array(floats.tobytes(), "float32", 40, 30) == expected
-    assert expected and expected[0].moments == expected[1]
+    assert expected
+    assert expected[0].moments == expected[1]
     assert measure.measure_file(b"no image") is None

@@ -44,7 +44,8 @@ def test_the_channels_are_those_of_all_pixels(files: list[bytes]):
     channels = profile_of(files).channels()
     pixels = [np.asarray(Image.open(io.BytesIO(data))).reshape(-1, 3) for data in files]
     every = np.concatenate(pixels) / 255
-    assert channels and channels["mean"] == pytest.approx(every.mean(0), abs=0.002)
+    assert channels
+    assert channels["mean"] == pytest.approx(every.mean(0), abs=0.002)
     assert channels["std"] == pytest.approx(every.std(0), abs=0.006)
 
 
@@ -54,7 +55,8 @@ def test_small_images_are_measured_without_any_loss():
         [np.asarray(Image.open(io.BytesIO(data))).reshape(-1, 3) for data in small]
     )
     channels = profile_of(small).channels()
-    assert channels and channels["mean"] == pytest.approx(every.mean(0) / 255, abs=1e-5)
+    assert channels
+    assert channels["mean"] == pytest.approx(every.mean(0) / 255, abs=1e-5)
     assert channels["std"] == pytest.approx(every.std(0) / 255, abs=1e-5)
 
 
@@ -72,7 +74,8 @@ def test_profiles_add_up_in_any_order(files: list[bytes]):
         found = json.dumps(total.to_json())
         assert expected in (None, found)
         expected = found
-    assert expected and json.loads(expected)["measured"] == len(files)
+    assert expected
+    assert json.loads(expected)["measured"] == len(files)
 
 
 def test_the_size_of_a_profile_is_bounded():
