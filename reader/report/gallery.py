@@ -22,7 +22,7 @@ from imageshards.transforms.shards import read_back
 from imageshards.transforms.shards.layout import DatasetFacts, Layout
 
 _SAMPLES, _SAMPLES_OF_SPLIT = 120, 24
-_OUTLIERS, _OUTLIERS_OF_KIND = 64, 6
+_OUTLIERS, _OUTLIERS_OF_KIND = 64, 4
 REJECTS_SHOWN = 60
 """Rejects on the page, at most."""
 _REJECT_BYTES = 16 << 20

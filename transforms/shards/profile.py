@@ -13,14 +13,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from PIL import Image
+
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.images.measure import (
     LEVEL,
     NEARLY_UNIFORM,
     Appearance,
     Moments,
-    measure_array,
-    measure_file,
+    decode_file,
+    full_moments,
+    image_of_pixels,
+    measure_image,
 )
 from imageshards.transforms.images.validate import ImageInfo
 from imageshards.transforms.records.schemas import Schema
@@ -226,15 +230,15 @@ class Profiler:
         # Of the images that are decoded although the check does not, all are converted ones.
         seen = info.appearance if self.check_decodes else None
         if is_sampled(position, self.shard.num_shards, self.check_decodes):
-            found = self._measure(content, info)
-            if found:
-                seen = seen or found[0]
-                self.profile.add_sample(seen, found[1])
+            image = self._decode(content, info)
+            seen = seen or (measure_image(image) if image else None)
+            if image and seen:
+                self.profile.add_sample(seen, full_moments(image))
         if seen:
             self.profile.add_appearance(seen, self.shard.index, row)
 
-    def _measure(self, content: bytes, info: ImageInfo) -> tuple[Appearance, Moments] | None:
+    def _decode(self, content: bytes, info: ImageInfo) -> Image.Image | None:
         array = self.schema.content.array if self.schema.content else None
         if not array:
-            return measure_file(content)
-        return measure_array(content, array.dtype, info.height, info.width)
+            return decode_file(content)
+        return image_of_pixels(content, array.dtype, info.height, info.width)

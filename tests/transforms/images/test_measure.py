@@ -12,7 +12,7 @@ from imageshards.transforms.images.validate import inspect
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (47, 63), (300, 2)])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (47, 63), (90, 2)])
 def test_an_image_is_measured_exactly(shape: tuple[int, int], channels: int):
     pixels = np.random.default_rng(1).integers(0, 256, (*shape, channels), dtype=np.uint8)
     found = measure.measure(pixels, 8)
@@ -29,6 +29,13 @@ def test_an_image_is_measured_exactly(shape: tuple[int, int], channels: int):
     assert found.reduction == 8
 
 
+def test_every_nth_pixel_of_a_large_image_is_measured():
+    pixels = np.random.default_rng(1).integers(0, 256, (200, 100, 3), dtype=np.uint8)
+    assert measure.measure(pixels, 8) == measure.measure(pixels[::3, ::3].copy())._replace(
+        reduction=24
+    )
+
+
 def test_the_full_check_of_every_format_measures_the_image_and_the_header_check_none():
     for kind in ("JPEG", "PNG", "BMP"):
         data = image_bytes(3, kind, (200, 100))
@@ -42,14 +49,21 @@ def test_the_full_check_of_every_format_measures_the_image_and_the_header_check_
         assert inspect(data, "header").appearance is None
 
 
-def test_pixels_and_files_are_measured_alike():
+def test_pixels_and_files_are_decoded_alike():
     pixels = np.random.default_rng(2).integers(0, 256, (40, 30, 3), dtype=np.uint8)
+    floats = (pixels / np.float32(255)).astype("<f4")
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
-    expected = measure.measure_file(file.getvalue())
-    floats = (pixels / np.float32(255)).astype("<f4")
-    assert measure.measure_array(pixels.tobytes(), "uint8", 40, 30) == expected
-    assert measure.measure_array(floats.tobytes(), "float32", 40, 30) == expected
-    assert expected
-    assert expected[0].moments == expected[1]
-    assert measure.measure_file(b"no image") is None
+    found = [
+        measure.decode_file(file.getvalue()),
+        measure.image_of_pixels(pixels.tobytes(), "uint8", 40, 30),
+        measure.image_of_pixels(floats.tobytes(), "float32", 40, 30),
+    ]
+    for image in found:
+        assert image
+        assert np.array_equal(np.asarray(image), pixels)
+        appearance = measure.measure_image(image)
+        assert appearance
+        assert appearance.moments == measure.full_moments(image)
+    assert measure.decode_file(b"no image") is None
+    assert measure.decode_file(image_bytes(1)[:300]) is None
