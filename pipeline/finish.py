@@ -12,7 +12,7 @@ import numpy as np
 
 from imageshards.pipeline import metadata
 from imageshards.pipeline.assembly import BuildSpec
-from imageshards.pipeline.claim import check_ownership, sweep_unpacked
+from imageshards.pipeline.claim import check_ownership, sweep_temporary
 from imageshards.pipeline.leaks import write_leaks
 from imageshards.pipeline.report import write_report
 from imageshards.pipeline.verdict import check_counts, check_files, check_rejects
@@ -72,7 +72,7 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
     )
     check_ownership(plan, spec)
     check_files(layout, plan, totals)
-    sweep_unpacked(layout)
+    sweep_temporary(layout)
     info = metadata.dataset_info_json(plan, totals, spec)
     layout.write_pieces(layout.dataset_info, json_pieces(info))
 

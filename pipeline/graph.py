@@ -18,6 +18,7 @@ from imageshards.transforms.merge_facts import MergeFacts
 from imageshards.transforms.read import ReadReferences, References
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.references.stored import Piece
 from imageshards.transforms.shards.facts import Fact
 from imageshards.transforms.shuffle import Group, ShuffleReferences, assign_shards
 from imageshards.transforms.write_beam import EncodeExamples, WriteRejects, WriteSplit
@@ -64,7 +65,7 @@ class WriteDataset(beam.PTransform):  # type: ignore[misc]
         """Takes the result of `ReadReferences`; yields one None when the data set is complete."""
         spec = self.spec
         if spec.options.images.dedupe == "pixels":
-            batches = references.batches | "Dedupe" >> TakePixelsOnce(spec.encoder, spec.failures)
+            batches = references | "Dedupe" >> TakePixelsOnce(spec.encoder, spec.failures)
             references = references._replace(batches=batches)
         groups, planned = references | "Shuffle" >> ShuffleReferences(spec.planner, spec.failures)
         # groups: (bucket, split -> sorted references); planned: one plan
@@ -89,7 +90,9 @@ def write_shards(
     return (
         groups
         | "AssignShards"
-        >> beam.FlatMap(assign_shards, plan).with_output_types(tuple[ShardId, tuple[int, RefBatch]])
+        >> beam.FlatMap(assign_shards, plan, spec.layout.state).with_output_types(
+            tuple[ShardId, tuple[int, Piece]]
+        )
         | "WriteShards"
         >> WriteShards(
             spec.layout,
@@ -120,6 +123,10 @@ def write_with_beam(
         encoded.conversions  # (split, kinds)
         | "CountConversions" >> beam.combiners.Count.PerElement()  # ((split, kinds), records)
     )
+    annotations = AsIter(
+        encoded.annotations  # ((split, kind), number)
+        | "CountAnnotations" >> beam.CombinePerKey(sum)
+    )
     facts = [
         part
         | f"Examples_{split}" >> beam.Values()
@@ -129,6 +136,7 @@ def write_with_beam(
             spec.layout,
             spec.schema,
             conversions,
+            annotations,
             plan,
             spec.computes_sha256,
         )

@@ -87,6 +87,7 @@ def build_json(plan: Plan, totals: Totals, leaks: int, spec: BuildSpec) -> dict[
         },
         "rejects": dict(sorted(totals.errors.items())),
         "conversions": values["conversions"],
+        **({"annotations": values["annotations"]} if values["annotations"] else {}),
         "notes": list(plan.notes),
         "classes": list(plan.classes),
         "splits": splits,
@@ -195,6 +196,8 @@ def _versions(plan: Plan) -> dict[str, str]:
 
 def _split_json(images: int, stats: ShardStats) -> dict[str, Any]:
     values = stats.values()
+    if not values["annotations"]:
+        del values["annotations"]
     del values["profile"]  # it is in statistics.json
     for counts in ("labels", "long_sides"):  # JSON has text keys only
         values[counts] = {str(key): count for key, count in values[counts].items()}

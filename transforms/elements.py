@@ -25,7 +25,7 @@ def counted(number: int, noun: str) -> str:
     >>> counted(1, "shard"), counted(1024, "shard"), counted(2, "class")
     ('1 shard', '1,024 shards', '2 classes')
     """
-    plural = "es" if noun.endswith("s") else "s"
+    plural = "es" if noun.endswith(("s", "x")) else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
@@ -194,6 +194,7 @@ class ShardReport:
       converted: records whose image differs from its file.
       conversions: kind of conversion -> records; empty in a report that is computed from a shard,
         because shards do not contain them.
+      annotations: kind of annotation -> number of them (see `annotations.BOXES`).
       profile: sizes and appearance of the images (see `profile.Profile`); empty for texts.
       sha256: SHA-256 of the whole file in hexadecimal; empty if it was not computed.
     """
@@ -209,6 +210,7 @@ class ShardReport:
     largest: tuple[int, int]
     converted: int = 0
     conversions: Mapping[str, int] = field(default_factory=dict)
+    annotations: Mapping[str, int] = field(default_factory=dict)
     profile: Mapping[str, Any] = field(default_factory=dict)
     sha256: str = ""
 

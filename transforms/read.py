@@ -25,6 +25,8 @@ from imageshards.transforms.references.plan import Tally
 
 FLUSH_ROWS = 1 << 16
 """References that a worker collects before it emits them: about 500 for each bucket."""
+FLUSH_BYTES = 1 << 25
+"""Bytes of the values of these references."""
 
 
 class References(NamedTuple):
@@ -49,7 +51,7 @@ class References(NamedTuple):
           The remaining references, counted again: the build ignores the dropped ones.
         """
         batches = self.batches | "Apply" >> beam.ParDo(fn)
-        others = self.tallies | "ExceptListed" >> beam.Map(replace, listed=0)
+        others = self.tallies | "ExceptListed" >> beam.Map(replace, listed=0, ref_bytes=0)
         remaining = batches | "CountAgain" >> beam.Map(_count_listed)
         return References(batches, (others, remaining) | "AllTallies" >> beam.Flatten())
 
@@ -111,7 +113,7 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
 
 
 def _count_listed(element: tuple[int, RefBatch]) -> Tally:
-    return Tally(listed=len(element[1]))
+    return Tally(listed=len(element[1]), ref_bytes=element[1].value_bytes)
 
 
 def _units(
@@ -140,7 +142,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
             yield from self._list(unit)
 
     def _list(self, unit: WorkUnit) -> Iterator[_Output]:
-        passed_over = blank_lines = listed = below_base = 0
+        passed_over = blank_lines = listed = below_base = ref_bytes = held_bytes = 0
         label_sources = set()
         unpacked = set()
         held: list[RefBatch] = []
@@ -156,9 +158,11 @@ class _List(beam.DoFn):  # type: ignore[misc]
             held.append(self._annotator.annotate(found.refs))
             listed += len(found.refs)
             self._images_listed.inc(len(found.refs))
-            if sum(map(len, held)) >= FLUSH_ROWS:
+            held_bytes += held[-1].value_bytes
+            if sum(map(len, held)) >= FLUSH_ROWS or held_bytes >= FLUSH_BYTES:
                 yield from partition(RefBatch.concat(held))
-                held = []
+                ref_bytes += held_bytes
+                held, held_bytes = [], 0
         if held:
             yield from partition(RefBatch.concat(held))
         tally = Tally(
@@ -168,5 +172,6 @@ class _List(beam.DoFn):  # type: ignore[misc]
             label_sources=frozenset(label_sources),
             unpacked=frozenset(unpacked),
             blank_lines=blank_lines,
+            ref_bytes=ref_bytes + held_bytes,
         )
         yield beam.pvalue.TaggedOutput("tallies", tally)

@@ -40,8 +40,8 @@ from imageshards.transforms.storage.beam import load_filesystem
 class EncodeExamples(beam.PTransform):  # type: ignore[misc]
     """Encodes images in parallel: (split, RefBatch) -> (split, serialized Example).
 
-    Further outputs are `rejects`: (split, Reject), and `conversions`: (split, kinds of conversions)
-    of each converted image.
+    Further outputs are `rejects`: (split, Reject), `conversions`: (split, kinds of conversions) of
+    each converted image, and `annotations`: ((split, kind of annotation), their number).
 
     Attributes:
       encoder: encodes a reference as a record.
@@ -62,7 +62,7 @@ class EncodeExamples(beam.PTransform):  # type: ignore[misc]
             | "Distribute" >> beam.Reshuffle()
             | "Encode"
             >> beam.ParDo(_Encode(self.encoder), self.plan).with_outputs(
-                "rejects", "conversions", main="examples"
+                "rejects", "conversions", "annotations", main="examples"
             )
         )
 
@@ -100,6 +100,8 @@ class _Encode(beam.DoFn):  # type: ignore[misc]
         self._bytes.update(len(data))
         if encoded.conversions:
             yield beam.pvalue.TaggedOutput("conversions", (split, encoded.conversions))
+        for kind, count in encoded.annotations.items():
+            yield beam.pvalue.TaggedOutput("annotations", ((split, kind), count))
         yield split, data
 
 
@@ -113,6 +115,7 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
       schema: schema of the records, to read the files back.
       conversions: side input, ((split, kinds), records). The shards of converted images are not
         known: the report of the split's first shard counts them all.
+      annotation_counts: side input, ((split, kind of annotation), their number), counted likewise.
       plan: side input, the one Plan.
       sha256: whether to compute the SHA-256 of each shard.
     """
@@ -121,6 +124,7 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
     layout: Layout
     schema: Schema
     conversions: beam.pvalue.AsIter
+    annotation_counts: beam.pvalue.AsIter
     plan: beam.pvalue.AsSingleton
     sha256: bool = False
 
@@ -144,7 +148,10 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
             | "Distribute" >> beam.Reshuffle()
             | "ReadBack"
             >> beam.ParDo(
-                _ReadBack(self.layout, self.schema, self.sha256), self.conversions, self.plan
+                _ReadBack(self.layout, self.schema, self.sha256),
+                self.conversions,
+                self.annotation_counts,
+                self.plan,
             )
         )
 
@@ -159,6 +166,7 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
         self,
         file_name: str,
         conversions: Iterable[tuple[tuple[str, tuple[str, ...]], int]],
+        annotations: Iterable[tuple[tuple[str, str], int]],
         plan: Plan,
     ) -> Iterator[Fact]:
         shard = parse_shard_name(file_name.rpartition("/")[2])
@@ -169,9 +177,14 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
             for (split, kinds), records in conversions
             if (split, 0) == (shard.split, shard.index)
         ]
+        counts = {
+            kind: count
+            for (split, kind), count in annotations
+            if (split, 0) == (shard.split, shard.index)
+        }
         try:
             report, index, digests = read_back.scan_shard(
-                file_name, shard, self._schema, of_split, self._sha256
+                file_name, shard, self._schema, of_split, counts, self._sha256
             )
         except CorruptRecord as error:
             raise BuildError(f"{file_name}: {error}") from error

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
@@ -14,6 +15,7 @@ from imageshards.transforms.elements import ShardId
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.references.stored import Piece
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.facts import Collector, Fact
 from imageshards.transforms.shards.layout import Layout
@@ -24,7 +26,7 @@ from imageshards.transforms.shards.write import ShardJob
 
 @dataclass
 class WriteShards(beam.PTransform):  # type: ignore[misc]
-    """Writes shards, each by one worker: (ShardId, (bucket, RefBatch)) -> `Fact`.
+    """Writes shards, each by one worker: (ShardId, (group, `Piece`)) -> `Fact`.
 
     Attributes:
       layout: paths of the data set.
@@ -49,12 +51,12 @@ class WriteShards(beam.PTransform):  # type: ignore[misc]
         super().__init__()
 
     def expand(
-        self, slices: beam.PCollection[tuple[ShardId, tuple[int, RefBatch]]]
+        self, slices: beam.PCollection[tuple[ShardId, tuple[int, Piece]]]
     ) -> beam.PCollection[Fact]:
-        """Takes the slices of each shard, in any order."""
+        """Takes the references of each shard in pieces, which are in any order."""
         return (
-            slices  # (shard, (bucket, references))
-            | "GroupByShard" >> beam.GroupByKey()  # (shard, [(bucket, references), ...])
+            slices  # (shard, (group, references))
+            | "GroupByShard" >> beam.GroupByKey()  # (shard, [(group, references), ...])
             | "Write" >> beam.ParDo(_Write(self), self.plan).with_output_types(Fact)
         )
 
@@ -87,21 +89,18 @@ class _Write(beam.DoFn):  # type: ignore[misc]
             self._writers.shutdown()
 
     def process(
-        self, element: tuple[ShardId, Iterable[tuple[int, RefBatch]]], plan: Plan
+        self, element: tuple[ShardId, Iterable[tuple[int, Piece]]], plan: Plan
     ) -> Iterator[Fact]:
         shard, slices = element
-        refs = RefBatch.concat(batch for _, batch in sorted(slices, key=lambda item: item[0]))
+        pieces, classes = _in_order(slices, plan)
         if self._collector is None:
             self._collector = Collector(plan)
         if self._writers is None:
             processes = choose_workers(self._workers, plan.images, plan.num_shards)
             self._writers = WorkerPool(processes) if processes > 1 else InProcess()
-        classes = {
-            label: plan.class_of[label] for label in refs.labels_found() & plan.class_of.keys()
-        }
         job = ShardJob(
             shard,
-            refs,
+            pieces,
             classes,
             self._layout,
             self._encoder,
@@ -131,3 +130,16 @@ class _Write(beam.DoFn):  # type: ignore[misc]
         for error, count in result.rejects.errors.items() if result.rejects else ():
             Metrics.counter("imageshards", f"rejects/{error}").inc(count)
         yield from collector.add(result)
+
+
+def _in_order(
+    slices: Iterable[tuple[int, Piece]], plan: Plan
+) -> tuple[Sequence[Piece], Mapping[str, tuple[int, bytes]]]:
+    """Returns the references of a shard in order, and the classes of its labels."""
+    pieces = [piece for _, piece in sorted(slices, key=itemgetter(0))]
+    batches = [piece for piece in pieces if isinstance(piece, RefBatch)]
+    if len(batches) < len(pieces):
+        return pieces, plan.class_of
+    refs = RefBatch.concat(batches)
+    labels = refs.labels_found() & plan.class_of.keys()
+    return [refs], {label: plan.class_of[label] for label in labels}

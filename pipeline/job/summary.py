@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from imageshards.pipeline.metadata import classes_not_in_train
-from imageshards.reader.report.page import by_count, human_bytes
+from imageshards.reader.report.page import annotations_text, by_count, human_bytes
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.convert import EXIF_KEPT
 
@@ -33,6 +33,7 @@ class Summary:
       classes_not_in_train: split -> names of its classes of which train has no record.
       converted: images whose bytes differ from those of their file.
       conversions: kind of conversion -> images.
+      annotations: kind of annotation -> number of them; empty without boxes.
       splits: name -> (records, shards).
       notes: what the build chose automatically, and why.
       seconds: wall time, start-up included.
@@ -52,6 +53,7 @@ class Summary:
     classes_not_in_train: dict[str, list[str]]
     converted: int
     conversions: dict[str, int]
+    annotations: dict[str, int]
     splits: dict[str, tuple[int, int]]
     notes: tuple[str, ...]
     seconds: float
@@ -72,6 +74,7 @@ class Summary:
             errors=build["rejects"],
             classes_not_in_train=classes_not_in_train(build["splits"], build["classes"]),
             conversions=build["conversions"],
+            annotations=build.get("annotations", {}),
             splits={
                 name: (split["records"], split["shards"]) for name, split in build["splits"].items()
             },
@@ -123,6 +126,8 @@ class Summary:
             yield f"{self.converted:,} converted: {done}"
         if kept:
             yield f"{kept:,} with an EXIF orientation that readers have to apply"
+        if self.annotations:
+            yield annotations_text(self.annotations)
 
     def _work(self) -> str:
         if self.resumed == self.shards:

@@ -234,8 +234,8 @@ class Splits(Group):
     )
     group_by: str = option(
         "uri",
-        "Assign all images of a group to one split: dirname, column:NAME or regex:RE; uri makes "
-        "each image a group",
+        "Assign all images of a group to one split: dirname, column:NAME, or regex:RE searched in "
+        "the names; uri makes each image a group",
         metavar="RULE",
         form_pattern=rf"uri|dirname|column:.+|{_RULE_WITH_GROUP}",
     )
@@ -346,6 +346,34 @@ class Images(Group):
         "Duplicates: none keeps images with identical pixels; pixels keeps one of each set of "
         "images with identical pixels and rejects the others, which decodes every image once more",
         choices=("none", "pixels"),
+        images_only=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotations(Group):
+    """How boxes and keypoints among the features follow the pixels of their images."""
+
+    title = "annotations"
+
+    annotations_on: str = option(
+        "stored",
+        "Pixels that boxes and keypoints refer to: stored, as in the file, which is what a reader "
+        "sees that ignores EXIF; upright, after the EXIF orientation is applied",
+        choices=("stored", "upright"),
+        images_only=True,
+    )
+    min_box_visible: float = option(
+        0.1,
+        "Drop boxes of which a smaller fraction of the area is in the written image",
+        metavar="F",
+        limits=(0, 1),
+        images_only=True,
+    )
+    without_boxes: str = option(
+        "keep",
+        "Images of which all boxes are dropped: keep writes them without boxes",
+        choices=("keep", "reject"),
         images_only=True,
     )
 

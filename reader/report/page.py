@@ -15,6 +15,7 @@ from imageshards.transforms.elements import counted
 from imageshards.transforms.images.measure import NEARLY_UNIFORM
 from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.records.schemas import Schema
+from imageshards.transforms.shards.annotations import BOXES, CLIPPED, DROPPED, KEYPOINTS_DROPPED
 from imageshards.transforms.shards.profile import (
     LUMA_CLASSES,
     SHARPNESS_CLASSES,
@@ -52,6 +53,22 @@ def human_bytes(size: float) -> str:
             break
         size /= 1000
     return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+
+
+def annotations_text(counts: Mapping[str, int]) -> str:
+    """Describes the boxes of a data set, from `annotations` of its build.json.
+
+    >>> annotations_text({"boxes": 1204, "clipped": 12, "dropped": 3})
+    '1,204 boxes, 12 of them clipped; 3 boxes dropped, of which too little is in the image'
+    """
+    text = counted(counts.get(BOXES, 0), "box")
+    if clipped := counts.get(CLIPPED):
+        text += f", {clipped:,} of them clipped"
+    if dropped := counts.get(DROPPED):
+        text += f"; {counted(dropped, 'box')} dropped, of which too little is in the image"
+    if keypoints := counts.get(KEYPOINTS_DROPPED):
+        text += f"; {counted(keypoints, 'keypoint')} outside of the image"
+    return text
 
 
 def by_count(counts: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -117,6 +134,7 @@ def page_data(
         "leaks": {"total": counts["leaks"], "shown": [line["images"] for line in leaked]},
         "conversions": by_count(build["conversions"]),
         "converted": counts["converted"],
+        "boxes": annotations_text(build["annotations"]) if build.get("annotations") else "",
         "command": command,
         "features": [[feature.key, f"{feature.kind} ({feature.tfds})"]
                      for feature in schema.features],

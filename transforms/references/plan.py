@@ -20,11 +20,14 @@ import numpy as np
 from imageshards.transforms.elements import DUPLICATE_PIXELS, BuildError, ShardId, counted
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.classes import Classes, number_classes
+from imageshards.transforms.references.keys import group_bits
 from imageshards.transforms.references.rules import KNOWN_SPLITS, ShardCounts
 
 _DIGESTED_AT_A_TIME = 1 << 14
 TARGET_SHARD_BYTES = 150_000_000
 """Size of a shard with "auto": large enough to stream, small enough for many hosts to share."""
+MOST_SHARD_BYTES = 1 << 26
+"""Bytes of the references of a shard that reach its writer as one element: some 500,000."""
 _UNLIMITED = (1 << 63) - 1
 _GUESSED_BYTES = 100_000
 """Assumed size of an image if no size is known. Web servers are not asked for sizes."""
@@ -49,6 +52,7 @@ class Tally:
       label_sources: origins of the labels: "folder", "regex" or "column NAME".
       unpacked: URIs of plain tars that were unpacked from compressed ones.
       blank_lines: lines of text files that hold only white space.
+      ref_bytes: bytes of the values of the listed references (`RefBatch.value_bytes`).
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -64,6 +68,7 @@ class Tally:
     label_sources: frozenset[str] = frozenset()
     unpacked: frozenset[str] = frozenset()
     blank_lines: int = 0
+    ref_bytes: int = 0
 
     @staticmethod
     def of(
@@ -108,7 +113,9 @@ class Tally:
         sized: Counter[str] = Counter()
         digests: dict[tuple[str, int], bytes] = {}
         texts: dict[str, set[str]] = {"labels": set(), "label_sources": set(), "unpacked": set()}
-        counts = Counter(listed=0, below_base=0, duplicates=0, passed_over=0, blank_lines=0)
+        counts = Counter(
+            listed=0, below_base=0, duplicates=0, passed_over=0, blank_lines=0, ref_bytes=0
+        )
         for tally in tallies:
             images.update(tally.images)
             acceptable.update(tally.acceptable)
@@ -121,6 +128,15 @@ class Tally:
                 counts[name] += getattr(tally, name)
         rest: dict[str, Any] = {name: frozenset(found) for name, found in texts.items()} | counts
         return Tally(images, acceptable, num_bytes, sized, digests=digests, **rest)
+
+
+def bits_of(tallies: Iterable[Tally]) -> int:
+    """How many bits of the keys the listed references are grouped by (see `keys.group_bits`)."""
+    references = num_bytes = 0
+    for tally in tallies:
+        references += tally.listed
+        num_bytes += tally.ref_bytes
+    return group_bits(references, num_bytes)
 
 
 def digest_of(refs: RefBatch) -> bytes:
@@ -180,6 +196,7 @@ class Plan:
       unpacked: URIs of plain tars that were unpacked from compressed ones; the build deletes them.
       compression: compression of the shards: "gzip", or empty.
       file_format: name of the record container of the shards.
+      ref_bytes: bytes of the values of the listed references.
     """
 
     splits: Mapping[str, SplitPlan]
@@ -193,11 +210,18 @@ class Plan:
     unpacked: frozenset[str] = frozenset()
     compression: Literal["", "gzip"] = ""
     file_format: str = "tfrecord"
+    ref_bytes: int = 0
 
     def shard(self, split: str, index: int) -> ShardId:
         """One shard of a split."""
         count = self.splits[split].num_shards
         return ShardId(split, index, count, self.compression, self.file_format)
+
+    def stores_references(self, split: str) -> bool:
+        """Whether the references of a shard are too large for an element of the graph."""
+        found = self.splits[split]
+        of_shard = self.ref_bytes * found.images // (max(self.listed, 1) * found.num_shards)
+        return of_shard > MOST_SHARD_BYTES
 
     @property
     def num_shards(self) -> int:
@@ -296,6 +320,7 @@ class Planner:
             unpacked=tally.unpacked,
             compression=self.compression,
             file_format=self.file_format,
+            ref_bytes=tally.ref_bytes,
         )
 
     def _check(self, tally: Tally, images: Counter[str]) -> None:

@@ -40,30 +40,28 @@ def json_pieces(value: Mapping[str, Any]) -> Iterator[bytes]:
 
     A value that is a sequence and no list, such as a million rows, is read row by row.
     """
-    rows = {
-        name: found
-        for name, found in value.items()
-        if isinstance(found, Sequence) and not isinstance(found, str | list | tuple) and found
-    }
-    encoder = json.JSONEncoder(indent=1)
     held: list[str] = []
+    for text in _json_texts(value):
+        held.append(text)
+        if len(held) >= _PIECES:
+            yield "".join(held).encode()
+            held = []
+    yield "".join(held).encode()
+
+
+def _json_texts(value: Mapping[str, Any]) -> Iterator[str]:
+    encoder = json.JSONEncoder(indent=1)
     for number, (name, item) in enumerate(value.items()):
-        held.append(f"{',' if number else '{'}\n {json.dumps(name)}: ")
-        if name in rows:
-            held.append("[")
-            for at, row in enumerate(rows[name]):
-                held.append(("," if at else "") + "\n  " + _indented(encoder.encode(row), 2))
-                if len(held) >= _PIECES:
-                    yield "".join(held).encode()
-                    held = []
-            held.append("\n ]")
+        yield f"{',' if number else '{'}\n {json.dumps(name)}: "
+        if isinstance(item, str | list | tuple) or not isinstance(item, Sequence):
+            for text in encoder.iterencode(item):
+                yield _indented(text, 1)
             continue
-        for text in encoder.iterencode(item):
-            held.append(_indented(text, 1))
-            if len(held) >= _PIECES:
-                yield "".join(held).encode()
-                held = []
-    yield ("".join(held) + "\n}\n").encode()
+        yield "["
+        for at, row in enumerate(item):
+            yield ("," if at else "") + "\n  " + _indented(encoder.encode(row), 2)
+        yield "\n ]" if item else "]"
+    yield "\n}\n"
 
 
 def _indented(text: str, spaces: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
@@ -97,6 +97,7 @@ def scan_shard(
     shard: ShardId,
     schema: Schema,
     conversions: Iterable[tuple[tuple[str, ...], int]] = (),
+    annotations: Mapping[str, int] | None = None,
     sha256: bool = False,
 ) -> tuple[ShardReport, bytes, bytes]:
     """Returns the report, the index and the digests of a shard, from its file.
@@ -106,6 +107,7 @@ def scan_shard(
       shard: the shard.
       schema: schema of its records.
       conversions: (kinds, records) for the report, since records do not contain them.
+      annotations: kind -> number of annotations, for the report.
       sha256: whether to compute the SHA-256 of the file.
 
     Raises:
@@ -115,6 +117,7 @@ def scan_shard(
     profiler = Profiler(stats.profile, shard, schema)
     for kinds, records in conversions:
         stats.add_conversions(kinds, records)
+    stats.add_annotations(annotations or {})
     index: list[str] = []
     digests: list[bytes] = []
     with storage.open_read(uri) as raw:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from imageshards.transforms.elements import ShardId, ShardReport
@@ -39,6 +39,7 @@ class ShardStats:
         self._largest: tuple[int, int] = (0, 0)
         self._converted = 0
         self._conversions: Counter[str] = Counter()
+        self._annotations: Counter[str] = Counter()
         self.profile = Profile()
         for report in reports:
             self.add_report(report)
@@ -61,6 +62,10 @@ class ShardStats:
         for kind in kinds:
             self._conversions[kind] += records
 
+    def add_annotations(self, counts: Mapping[str, int]) -> None:
+        """Counts annotations: kind -> number of them."""
+        self._annotations.update(counts)
+
     def add_report(self, report: ShardReport) -> None:
         """Adds the counts of a shard."""
         self.shards += 1
@@ -71,6 +76,7 @@ class ShardStats:
         self._sides.update(report.long_sides)
         self._converted += report.converted
         self._conversions.update(report.conversions)
+        self._annotations.update(report.annotations)
         self.profile.merge_json(report.profile)
         if report.records:
             self._add_sizes(report.smallest, report.largest)
@@ -85,6 +91,7 @@ class ShardStats:
         self._sides.update(other._sides)
         self._converted += other._converted
         self._conversions.update(other._conversions)
+        self._annotations.update(other._annotations)
         self.profile.merge(other.profile)
         if other._smallest is not None:
             self._add_sizes(other._smallest, other._largest)
@@ -102,6 +109,7 @@ class ShardStats:
             "formats": dict(sorted(self._formats.items())),
             "converted": self._converted,
             "conversions": dict(sorted(self._conversions.items())),
+            "annotations": dict(sorted(self._annotations.items())),
             "long_sides": dict(sorted(self._sides.items())),
             "smallest": self._smallest or (0, 0),
             "largest": self._largest,

@@ -14,7 +14,7 @@ from imageshards.transforms import storage
 from imageshards.transforms.elements import Reject, ShardId
 from imageshards.transforms.images.digests import image_digest
 from imageshards.transforms.records.containers import container_of
-from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.stored import Piece, loaded
 from imageshards.transforms.shards.encoder import ImageEncoder, Rejected
 from imageshards.transforms.shards.layout import Layout, rejects_part_of
 from imageshards.transforms.shards.profile import Profiler
@@ -22,8 +22,9 @@ from imageshards.transforms.shards.read_ahead import ReadAhead, encode_all
 from imageshards.transforms.shards.rejects import write_rejects
 from imageshards.transforms.shards.state import (
     ShardResult,
-    files_without_stamp,
+    StampsDigest,
     finished_shard,
+    has_no_stamp,
     shard_fingerprint,
     write_state,
 )
@@ -39,7 +40,7 @@ class ShardJob:
 
     Attributes:
       shard: the shard.
-      refs: its references, in order.
+      pieces: its references, in order.
       classes: label of a reference -> (number, name) of its class.
       layout: paths of the data set.
       encoder: encodes a reference as a record.
@@ -49,7 +50,7 @@ class ShardJob:
     """
 
     shard: ShardId
-    refs: RefBatch
+    pieces: Sequence[Piece]
     classes: Mapping[str, tuple[int, bytes]]
     layout: Layout
     encoder: ImageEncoder
@@ -70,20 +71,18 @@ def write_shard(job: ShardJob, ahead: ReadAhead | None) -> ShardResult:
       Its result. A shard whose images are all rejected has no file; its report has 0 records.
     """
     shard, layout = job.shard, job.layout
-    fingerprint = shard_fingerprint(shard, job.refs, job.settings)
-    unstamped = files_without_stamp(job.refs)
-    if done := finished_shard(shard, layout, fingerprint, unstamped, job.digests, job.sha256):
+    fingerprint = shard_fingerprint(shard, loaded(job.pieces), job.settings)
+    done = finished_shard(shard, layout, fingerprint, job.pieces, job.digests, job.sha256)
+    if done:
         return done
     layout.begin_rewrite(shard)
     for _ in range(_LOST_UPLOADS):
         with suppress(storage.LostUpload):
-            return _write(job, ahead, fingerprint, unstamped)
-    return _write(job, ahead, fingerprint, unstamped)
+            return _write(job, ahead, fingerprint)
+    return _write(job, ahead, fingerprint)
 
 
-def _write(
-    job: ShardJob, ahead: ReadAhead | None, fingerprint: str, unstamped: Sequence[str]
-) -> ShardResult:
+def _write(job: ShardJob, ahead: ReadAhead | None, fingerprint: str) -> ShardResult:
     shard, layout = job.shard, job.layout
     encode = partial(job.encoder.encode, classes=job.classes)
     holds_files = job.encoder.schema.holds == "encoded"
@@ -91,20 +90,23 @@ def _write(
     profiler = Profiler(stats.profile, shard, job.encoder.schema, job.encoder.check == "full")
     rejects: list[Reject] = []
     digests = bytearray()
-    stamps: dict[str, int] = dict.fromkeys(unstamped, 0)
+    stamps = StampsDigest()
+    refs = (ref for batch in loaded(job.pieces) for ref in batch.refs())
     with storage.open_sink(layout.shard(shard), layout.state) as sink:
         if job.sha256:
             sink.compute_sha256()
         writer = container_of(shard).writer(sink)
-        for position, (ref, encoded) in enumerate(encode_all(job.refs, encode, ahead)):
-            if ref.uri in stamps:
-                stamps[ref.uri] = encoded.stamp
+        for position, (ref, encoded) in enumerate(encode_all(refs, encode, ahead)):
+            if has_no_stamp(ref):
+                stamps.add([encoded.stamp])
             if isinstance(encoded, Rejected):
                 rejects.append(Reject(ref.name, ref.uri, shard.split, encoded.problem))
                 continue
             writer.write(encoded.parts)
             profiler.add(encoded.content, encoded.info, position, row=stats.records)
             stats.add(encoded.info, encoded.label, encoded.conversions)
+            if encoded.annotations:
+                stats.add_annotations(encoded.annotations)
             if job.digests:
                 digests += image_digest(encoded.content, holds_files)
         index = writer.close()
@@ -116,5 +118,5 @@ def _write(
     if job.digests:
         layout.write(layout.digests(shard), bytes(digests))
     result = ShardResult(report, part, digests=bytes(digests))
-    write_state(layout, result, fingerprint, stamps.values())
+    write_state(layout, result, fingerprint, stamps)
     return result
