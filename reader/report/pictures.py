@@ -22,7 +22,8 @@ _MAX_PIXELS = 50_000_000
 _PIXELATED = 64
 _BOXES_SHOWN = 200
 _BBOX = "image/object/bbox/"
-_MAGIC = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM")
+_MAGIC = (b"\x89PNG", b"\xff\xd8\xff\xe0", b"\xff\xd8\xff\xe1", b"GIF8")
+_MASKS_SHOWN = 50
 _VALUES_SHOWN = 20
 _TEXT_SHOWN = 300
 
@@ -88,24 +89,31 @@ def content_file(record: read_back.Record, schema: Schema) -> tuple[str, bytes]:
 
 
 def mask_of(record: read_back.Record, schema: Schema) -> str:
-    """Returns the URL of a record's mask: another feature that is an image; empty without one."""
+    """Returns the URL of a record's masks: a feature with other images; empty without one.
+
+    A feature with one mask of 0 and 1 for each object becomes one picture.
+    """
     main = schema.content.key if schema.content else ""
     for key in sorted(record.values):
-        value = record.first(key)
-        if key != main and isinstance(value, bytes) and value.startswith(_MAGIC):
+        values = record.values[key]
+        if key != main and values and isinstance(values[0], bytes) and values[0][:4] in _MAGIC:
             try:
-                return _mask(decode.open_image(value, _MAX_PIXELS).image)
+                return _mask([decode.open_image(value, _MAX_PIXELS).image
+                              for value in values[:_MASKS_SHOWN]])  # fmt: skip
             except Exception:  # a decoder's error of any type: there is no mask to show
                 return ""
     return ""
 
 
-def _mask(image: Image.Image) -> str:
-    image.thumbnail((2 * SIDE, 2 * SIDE), Image.Resampling.NEAREST)
-    if image.mode == "P":  # the indices are the classes
-        image = Image.fromarray(np.asarray(image))
-    if image.mode in ("1", "L") or image.mode.startswith("I"):
+def _mask(images: Sequence[Image.Image]) -> str:
+    for image in images:
+        image.thumbnail((2 * SIDE, 2 * SIDE), Image.Resampling.NEAREST)
+    image = images[0]
+    if image.mode in ("1", "L", "P") or image.mode.startswith("I"):  # the values are classes
         numbers = np.asarray(image).astype(np.int64)
+        for number, other in enumerate(images[1:], 2):
+            if other.size == image.size:
+                numbers = np.where(np.asarray(other.convert("L")) > 0, number, numbers)
         # Distinct colors for consecutive classes; 0 is the background.
         colors = np.stack([numbers * 67 % 256, numbers * 151 % 256, 255 - numbers * 29 % 256], -1)
         alpha = np.where(numbers > 0, 255, 0)
@@ -123,10 +131,10 @@ def boxes_of(record: read_back.Record, classes: Sequence[str]) -> list[list[Any]
     for at, box in enumerate(zip(*sides, strict=False)):
         if at == _BOXES_SHOWN or not all(isinstance(side, int | float) for side in box):
             break
-        label = labels[at] if at < len(labels) else None
-        known = isinstance(label, int) and 0 <= label < len(classes)
-        name = classes[label] if known else "" if label is None else str(label)
-        boxes.append([*(round(float(side), 5) for side in box), name])
+        label = labels[at] if at < len(labels) else ""
+        if isinstance(label, int) and 0 <= label < len(classes):
+            label = classes[label]
+        boxes.append([*(round(float(side), 5) for side in box), str(label)])
     return boxes
 
 

@@ -160,7 +160,7 @@ def full_moments(image: Image.Image) -> Moments:
     counts = np.array(image.histogram(), dtype=np.int64).reshape(-1, 256)
     sums, squares = (counts @ levels).tolist(), (counts @ levels**2).tolist()
     three = 3 // len(counts)  # a gray image has one channel, which counts as all three
-    return Moments(image.width * image.height, tuple(sums * three), tuple(squares * three))  # type: ignore[arg-type]
+    return Moments(image.width * image.height, tuple(sums * three), tuple(squares * three))
 
 
 def decode_file(data: bytes) -> Image.Image | None:
