@@ -19,5 +19,9 @@ setup(
     license="Apache-2.0",
     packages=list(PACKAGES),
     package_dir=PACKAGES,
-    package_data={"imageshards": ["py.typed"], "imageshards.launch": ["digits.*"]},
+    package_data={
+        "imageshards": ["py.typed"],
+        "imageshards.launch": ["digits.*"],
+        "imageshards.reader.report": ["page.html"],
+    },
 )

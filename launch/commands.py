@@ -123,10 +123,35 @@ def _declare_inspect(parser: Parser) -> None:
         "--images", type=count, default=24, metavar="N",
         help="Images of each split on the contact sheet (default: 24)",
     )  # fmt: skip
+    parser.add_argument(
+        "--serve", action="store_true",
+        help="serve the report on this machine, with all records behind it, until Ctrl-C",
+    )  # fmt: skip
+    parser.add_argument(
+        "--port", type=count, default=0, metavar="N",
+        help="port of --serve (default: 0, a free one)",
+    )  # fmt: skip
     add_common(parser, json=False)
 
 
+def _serve(args: Namespace) -> int:
+    from imageshards.pipeline.report import command_of
+    from imageshards.reader.dataset import open_dataset
+    from imageshards.reader.report.server import Pages, ReportServer
+
+    command = command_of(open_dataset(args.path).build)
+    with ReportServer(Pages(args.path, command), args.port) as server:
+        say(f"{server.url} (Ctrl-C ends it)")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            say("ended")
+    return 0
+
+
 def _inspect(args: Namespace) -> int:
+    if args.serve:
+        return _serve(args)
     from imageshards.reader.inspect import inspect
 
     in_terminal = sys.stdout.isatty() and not args.contact_sheet

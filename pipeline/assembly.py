@@ -201,6 +201,12 @@ class BuildSpec:
         return annotations if annotations.are_needed else None
 
     @property
+    def computes_sha256(self) -> bool:
+        """Whether the SHA-256 of each shard is computed."""
+        choice = self.options.about.sha256
+        return self.encoder.check == "full" if choice == AUTO else choice == "yes"
+
+    @property
     def reader(self) -> ImageReader:
         """Reads the bytes of images."""
         inputs = self.options.inputs

@@ -18,10 +18,11 @@ from imageshards.pipeline.options.config_file import build_yaml
 from imageshards.pipeline.report import write_report
 from imageshards.pipeline.verdict import check_counts, check_files, check_rejects
 from imageshards.transforms import storage
+from imageshards.transforms.elements import BuildError
 from imageshards.transforms.records.containers import container_of
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.facts import Merged, RejectParts
-from imageshards.transforms.shards.layout import DatasetFacts, Layout, json_pieces
+from imageshards.transforms.shards.layout import DatasetFacts, Layout, json_pieces, to_json
 from imageshards.transforms.shards.leaked import Leaks
 from imageshards.transforms.shards.rejects import concatenate
 from imageshards.transforms.shards.totals import Totals
@@ -56,7 +57,12 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
     rejects = [name for part in sorted(parts) for name in part.names]
     check_counts(plan, totals)
     concatenate(layout, rejects, layout.rejects)
-    check_rejects(plan, totals, spec)
+    try:
+        check_rejects(plan, totals, spec)
+    except BuildError as error:
+        failed = DatasetFacts(metadata.build_json(plan, totals, 0, spec), spec.schema)
+        write_report(layout, failed, metadata.statistics_json(plan, totals), str(error))
+        raise
     if spec.options.execution.writer == "shard":
         _write_empty_shards(layout, plan, totals)
     if len(plan.splits) > 1:
@@ -67,8 +73,10 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
         layout.uri("build_yaml"),
         build_yaml(spec.options, name=spec.dataset_name, version=metadata.version()),
     )
+    statistics = metadata.statistics_json(plan, totals)
+    layout.write(layout.uri("statistics"), to_json(statistics))
     layout.write_derived(facts_of_all)
-    write_report(layout, facts_of_all)
+    write_report(layout, facts_of_all, statistics)
     storage.sweep(layout.state)
     temporary = [name for part in parts if part.temporary for name in part.names]
     storage.delete(list(map(layout.rejects_part, temporary)))

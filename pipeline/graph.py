@@ -97,7 +97,13 @@ def write_shards(
         )
         | "WriteShards"
         >> WriteShards(
-            spec.layout, spec.encoder, spec.settings, plan, workers, failures=spec.failures
+            spec.layout,
+            spec.encoder,
+            spec.settings,
+            plan,
+            workers,
+            failures=spec.failures,
+            sha256=spec.computes_sha256,
         )
     )
 
@@ -134,6 +140,7 @@ def write_with_beam(
             conversions,
             annotations,
             plan,
+            spec.computes_sha256,
         )
         for split, part in zip(splits, examples, strict=True)
     ]

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import metadata as packages
+from itertools import accumulate
 from typing import Any, overload
 
 from imageshards.pipeline.assembly import BuildSpec
@@ -22,6 +23,7 @@ from imageshards.transforms.elements import ShardId
 from imageshards.transforms.records.containers import container_of, shard_name
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.shards.profile import Profile
 from imageshards.transforms.shards.stats import ShardStats
 from imageshards.transforms.shards.totals import Totals
 
@@ -69,6 +71,7 @@ def build_json(plan: Plan, totals: Totals, leaks: int, spec: BuildSpec) -> dict[
         "imageshards": version(),
         "format": FORMAT_VERSION,
         "name": spec.dataset_name,
+        "about": _about(spec),
         "options": {"input": list(spec.options.inputs.input), **spec.options.recorded},
         "versions": _versions(plan),
         "counts": {
@@ -115,8 +118,9 @@ class ShardRows(Sequence[dict[str, Any]]):
         at = range(len(self))[number]
         split = next(name for name in reversed(self._first) if self._first[name] <= at)
         index = at - self._first[split]
-        _, *values = self._tables[split][index].tolist()
-        return shard_row(self._plan.shard(split, index), *values)
+        _, records, size, crc32c, sha256 = self._tables[split][index].tolist()
+        digest = sha256.hex() if any(sha256) else ""
+        return shard_row(self._plan.shard(split, index), records, size, crc32c, digest)
 
 
 def classes_not_in_train(
@@ -138,6 +142,49 @@ def classes_not_in_train(
     return {name: names for name, names in found.items() if names}
 
 
+def _about(spec: BuildSpec) -> dict[str, str]:
+    """Returns the options that describe the data set, if they are set."""
+    about = spec.options.about
+    found = {
+        "description": about.description,
+        "license": about.license,
+        "citation": about.citation,
+        "creator": about.creator,
+        "homepage": about.homepage,
+        "date_published": about.date_published,
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def statistics_json(plan: Plan, totals: Totals) -> dict[str, Any]:
+    """Returns the content of statistics.json: a profile of each split's images.
+
+    Args:
+      plan: of the build.
+      totals: the sum of the shards' reports.
+    """
+    return {
+        "splits": {
+            name: _split_statistics(
+                totals.of_split(name).profile, totals.rows(name)["records"].tolist()
+            )
+            for name in plan.splits
+        }
+    }
+
+
+def _split_statistics(profile: Profile, records: Sequence[int]) -> dict[str, Any]:
+    """Returns the profile of a split, which has shards of these numbers of records."""
+    found = profile.to_json()
+    first = list(accumulate(records, initial=0))
+    # Numbers of records in the split stay valid when the data set is resharded.
+    found["outliers"] = {
+        name: [[value, first[shard] + row] for value, shard, row in outliers]
+        for name, outliers in found["outliers"].items()
+    }
+    return {"channels": profile.channels(), **found}
+
+
 def _versions(plan: Plan) -> dict[str, str]:
     """Returns the versions of the libraries that determine the bytes of shards."""
     versions = {"python": platform.python_version()}
@@ -151,16 +198,18 @@ def _split_json(images: int, stats: ShardStats) -> dict[str, Any]:
     values = stats.values()
     if not values["annotations"]:
         del values["annotations"]
+    del values["profile"]  # it is in statistics.json
     for counts in ("labels", "long_sides"):  # JSON has text keys only
         values[counts] = {str(key): count for key, count in values[counts].items()}
     counted = {"records": stats.records, "bytes": stats.bytes, "shards": stats.shards}
     return {"images": images, **counted, **values}
 
 
-def shard_row(shard: ShardId, records: int, size: int, crc32c: int) -> dict[str, Any]:
-    """Returns the row of a shard in build.json; `size` is in bytes."""
+def shard_row(shard: ShardId, records: int, size: int, crc32c: int, sha256: str) -> dict[str, Any]:
+    """Returns the row of a shard in build.json; `size` is in bytes, and `sha256` may be empty."""
     name = shard_name(shard)
-    return {"name": name, "records": records, "bytes": size, "crc32c": f"{crc32c:08x}"}
+    row = {"name": name, "records": records, "bytes": size, "crc32c": f"{crc32c:08x}"}
+    return {**row, "sha256": sha256} if sha256 else row
 
 
 def dataset_info_json(plan: Plan, totals: Totals, spec: BuildSpec) -> dict[str, Any]:

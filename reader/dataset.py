@@ -28,6 +28,7 @@ class Shard:
       records: the number of records.
       bytes: the size of the file.
       crc32c: the CRC32C of the file.
+      sha256: the SHA-256 of the file in hexadecimal; empty if the build did not compute it.
     """
 
     id: ShardId
@@ -35,6 +36,7 @@ class Shard:
     records: int
     bytes: int
     crc32c: int
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,9 @@ class Dataset:
                 raise BuildError(f"{self.layout.build}: {row['name']!r} is not a shard name")
             uri = self.layout.shard(shard)
             crc = int(row["crc32c"], 16)
-            shards.append(Shard(shard, uri, row["records"], row["bytes"], crc))
+            shards.append(
+                Shard(shard, uri, row["records"], row["bytes"], crc, row.get("sha256", ""))
+            )
         return shards
 
 

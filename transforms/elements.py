@@ -236,6 +236,8 @@ class ShardReport:
       conversions: kind of conversion -> records; empty in a report that is computed from a shard,
         because shards do not contain them.
       annotations: kind of annotation -> number of them (see `annotations.BOXES`).
+      profile: sizes and appearance of the images (see `profile.Profile`); empty for texts.
+      sha256: SHA-256 of the whole file in hexadecimal; empty if it was not computed.
     """
 
     shard: ShardId
@@ -250,6 +252,8 @@ class ShardReport:
     converted: int = 0
     conversions: Mapping[str, int] = field(default_factory=dict)
     annotations: Mapping[str, int] = field(default_factory=dict)
+    profile: Mapping[str, Any] = field(default_factory=dict)
+    sha256: str = ""
 
 
 @dataclass(frozen=True)

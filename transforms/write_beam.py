@@ -117,6 +117,7 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
         known: the report of the split's first shard counts them all.
       annotation_counts: side input, ((split, kind of annotation), their number), counted likewise.
       plan: side input, the one Plan.
+      sha256: whether to compute the SHA-256 of each shard.
     """
 
     shard: ShardId
@@ -125,6 +126,7 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
     conversions: beam.pvalue.AsIter
     annotation_counts: beam.pvalue.AsIter
     plan: beam.pvalue.AsSingleton
+    sha256: bool = False
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -147,7 +149,7 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
             | "Distribute" >> beam.Reshuffle()
             | "ReadBack"
             >> beam.ParDo(
-                _ReadBack(self.layout, self.schema),
+                _ReadBack(self.layout, self.schema, self.sha256),
                 self.conversions,
                 self.annotation_counts,
                 self.plan,
@@ -168,9 +170,10 @@ def _from_the_beginning(file_name: str) -> TimestampedValue:
 
 
 class _ReadBack(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, layout: Layout, schema: Schema) -> None:
+    def __init__(self, layout: Layout, schema: Schema, sha256: bool) -> None:
         self._layout = layout
         self._schema = schema
+        self._sha256 = sha256
 
     def process(
         self,
@@ -194,7 +197,7 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
         }
         try:
             report, index, digests = read_back.scan_shard(
-                file_name, shard, self._schema, of_split, counts
+                file_name, shard, self._schema, of_split, counts, self._sha256
             )
         except CorruptRecord as error:
             raise BuildError(f"{file_name}: {error}") from error

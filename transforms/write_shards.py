@@ -36,6 +36,7 @@ class WriteShards(beam.PTransform):  # type: ignore[misc]
       workers: processes that each worker of the runner starts; None: as many as save time. Set 1
         for a runner with several workers.
       failures: where an error that a retry cannot mend is recorded.
+      sha256: whether to compute the SHA-256 of each shard.
     """
 
     layout: Layout
@@ -44,6 +45,7 @@ class WriteShards(beam.PTransform):  # type: ignore[misc]
     plan: beam.pvalue.AsSingleton
     workers: int | None = 1
     failures: Failures = field(default_factory=Failures)
+    sha256: bool = False
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -67,6 +69,7 @@ class _Write(beam.DoFn):  # type: ignore[misc]
         self._encoder = write.encoder
         self._settings = write.settings
         self._workers = write.workers
+        self._sha256 = write.sha256
         self._failures = write.failures
         self._writers: InProcess | WorkerPool | None = None
         self._collector: Collector | None = None
@@ -96,6 +99,7 @@ class _Write(beam.DoFn):  # type: ignore[misc]
             self._encoder,
             self._settings,
             digests=len(plan.splits) > 1,
+            sha256=self._sha256,
         )
         self._failures = self._failures.of(plan)
         with self._failures.recording():

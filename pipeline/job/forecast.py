@@ -26,8 +26,8 @@ from imageshards.pipeline.job.failures import job_error
 from imageshards.pipeline.job.preflight import prepare
 from imageshards.pipeline.missing import suggestion_for
 from imageshards.pipeline.options.build_options import BuildOptions
-from imageshards.pipeline.report import by_count, human_bytes
 from imageshards.pipeline.verdict import truncated
+from imageshards.reader.report.page import by_count, human_bytes
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, counted, to_text
 from imageshards.transforms.inputs.kind import InputKind

@@ -9,7 +9,7 @@ from typing import Any
 
 from imageshards.pipeline.job.progress import duration, rate
 from imageshards.pipeline.metadata import classes_not_in_train
-from imageshards.pipeline.report import annotations_text, by_count, human_bytes
+from imageshards.reader.report.page import annotations_text, by_count, human_bytes
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.convert import EXIF_KEPT
 

@@ -111,7 +111,8 @@ def reshard(folder: str, output: str, num_shards: str, run: Run = run_here) -> R
     try:
         complete = _claim(dataset, layout, counts)
         if not complete:
-            run(Resharding(dataset.layout, layout, tuple(counts.items()), num_shards))
+            sha256 = all(shard.sha256 for shard in dataset.shards)
+            run(Resharding(dataset.layout, layout, tuple(counts.items()), num_shards, sha256))
     except OSError as error:
         raise BuildError(f"{layout.root} cannot be written: {error.strerror or error}") from error
     done = open_dataset(layout.root)
@@ -213,13 +214,13 @@ class NewShard(NamedTuple):
     pieces: tuple[Piece, ...]
 
 
-_COPIED = np.dtype([("number", "<u4"), ("bytes", "<u8"), ("crc32c", "<u4")])
+_COPIED = np.dtype([("number", "<u4"), ("bytes", "<u8"), ("crc32c", "<u4"), ("sha256", "V32")])
 _PIECE = np.dtype([("number", "<u4"), ("piece", "<u4"), ("bytes", "<u8"), ("crc32c", "<u4")])
 
 
 @dataclass
 class Copied:
-    """Written shards, in 16 bytes for each and 20 for each of its pieces.
+    """Written shards, in 48 bytes for each and 20 for each of its pieces.
 
     Attributes:
       shards: packed `_COPIED`.
@@ -233,7 +234,8 @@ class Copied:
     def of(cls, number: int, state: Mapping[str, Any]) -> Copied:
         """Returns a shard, from its state file."""
         rows = [(number, piece, *found) for piece, found in enumerate(state["pieces"])]
-        shards = np.array([(number, state["bytes"], state["crc32c"])], _COPIED)
+        digest = bytes.fromhex(state["sha256"])
+        shards = np.array([(number, state["bytes"], state["crc32c"], digest)], _COPIED)
         return cls(bytearray(shards.tobytes()), bytearray(np.array(rows, _PIECE).tobytes()))
 
     def merge(self, other: Copied) -> None:
@@ -260,12 +262,14 @@ class Resharding(Operation[NewShard, Copied]):
       layout: the paths of the new one.
       counts: (split, number of new shards).
       num_shards: see `reshard`.
+      sha256: whether to compute the SHA-256 of the new shards.
     """
 
     source: Layout
     layout: Layout
     counts: tuple[tuple[str, int], ...]
     num_shards: str
+    sha256: bool
 
     def parts(self) -> Iterator[NewShard]:
         """Yields the new shards, in order."""
@@ -300,7 +304,7 @@ class Resharding(Operation[NewShard, Copied]):
         done = state and storage.size(layout.shard(shard)) == state["bytes"]
         if not (done and (not index or storage.exists(index))):
             pieces = [piece._replace(file=opened(piece.file)) for piece in new.pieces]
-            state = repeated_if_lost(lambda: _write_shard(layout, shard, pieces))
+            state = repeated_if_lost(lambda: _write_shard(layout, shard, pieces, self.sha256))
             layout.write(layout.shard_state(shard), to_json(state))
         return Copied.of(new.number, state)
 
@@ -321,7 +325,7 @@ class Resharding(Operation[NewShard, Copied]):
             Shard(
                 new.shard, self.layout.shard(new.shard),
                 sum(piece.end - piece.begin for piece in new.pieces), int(row["bytes"]),
-                int(row["crc32c"]),
+                int(row["crc32c"]), row["sha256"].tobytes().hex() if self.sha256 else "",
             )
             for new, row in zip(self.parts(), copied, strict=True)
         ]  # fmt: skip
@@ -352,10 +356,14 @@ class Resharding(Operation[NewShard, Copied]):
                     )
 
 
-def _write_shard(layout: Layout, shard: ShardId, pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Writes a new shard and its index; returns its state: sizes and CRC-32C."""
+def _write_shard(
+    layout: Layout, shard: ShardId, pieces: Sequence[Piece], sha256: bool
+) -> dict[str, Any]:
+    """Writes a new shard and its index; returns its state: sizes and checksums."""
     copied = []
     with storage.open_sink(layout.shard(shard), layout.state) as sink:
+        if sha256:
+            sink.compute_sha256()
         writer = container_of(shard).writer(sink)
         for _, file, begin, end in pieces:
             size = crc32c = 0
@@ -368,7 +376,9 @@ def _write_shard(layout: Layout, shard: ShardId, pieces: Sequence[Piece]) -> dic
         index = writer.close()
     if index is not None:
         layout.write(layout.index(shard), index)
-    return {"bytes": sink.size, "crc32c": sink.crc32c, "pieces": copied}
+    return {
+        "bytes": sink.size, "crc32c": sink.crc32c, "sha256": sink.sha256, "pieces": copied,
+    }  # fmt: skip
 
 
 def _chunks(file: RecordFile, begin: int, end: int) -> Iterator[tuple[int, int]]:
@@ -390,7 +400,7 @@ def _write_metadata(dataset: Dataset, layout: Layout, shards: list[Shard], num_s
     build["resharded"] = {"from": old.root, "num_shards": build["options"]["num_shards"]}
     build["options"]["num_shards"] = num_shards
     build["counts"]["bytes"] = sum(shard.bytes for shard in shards)
-    build["shards"] = [shard_row(s.id, s.records, s.bytes, s.crc32c) for s in shards]
+    build["shards"] = [shard_row(s.id, s.records, s.bytes, s.crc32c, s.sha256) for s in shards]
     info = copy.deepcopy(dataset.info)
     for split in info["splits"]:
         mine = [shard for shard in shards if shard.id.split == split["name"]]
@@ -405,5 +415,5 @@ def _write_metadata(dataset: Dataset, layout: Layout, shards: list[Shard], num_s
         if file.resharded and storage.exists(old.uri(name)):
             with storage.open_read(old.uri(name)) as copied:
                 layout.write(layout.uri(name), copied.read())
-    write_report(layout, facts)
+    write_report(layout, facts, read_json(layout.uri("statistics")) or {})
     layout.write(layout.dataset_info, to_json(info))

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from imageshards.pipeline.options.declare import Group, Option, options_of
 from imageshards.pipeline.options.groups import (
+    About,
     Annotations,
     CommandOptions,
     Execution,
@@ -55,6 +56,7 @@ class BuildOptions:
     records: Records = field(default_factory=Records)
     images: Images = field(default_factory=Images)
     annotations: Annotations = field(default_factory=Annotations)
+    about: About = field(default_factory=About)
     execution: Execution = field(default_factory=Execution)
 
     @classmethod

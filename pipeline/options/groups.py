@@ -399,6 +399,53 @@ class Annotations(Group):
 
 
 @dataclass(frozen=True, kw_only=True)
+class About(Group):
+    """What people who use the data set need to know: for croissant.json and the data card."""
+
+    title = "about the data set"
+
+    description: str = option(
+        "", "What the data set contains, in a few sentences", metavar="TEXT", affects_shards=False
+    )
+    license: str = option(
+        "",
+        "License of the data set: an SPDX identifier such as CC-BY-4.0, or a URL",
+        metavar="ID|URL",
+        aliases=("--licence",),
+        affects_shards=False,
+    )
+    citation: str = option(
+        "", "How to cite the data set, such as BibTeX", metavar="TEXT", affects_shards=False
+    )
+    creator: str = option(
+        "", "Person or organization that made the data set", metavar="NAME", affects_shards=False
+    )
+    homepage: str = option(
+        "",
+        "URL of a page about the data set or about its source",
+        metavar="URL",
+        pattern="(https?://.+)?",
+        expected="a URL that begins with http:// or https://",
+        affects_shards=False,
+    )
+    date_published: str = option(
+        "",
+        "Date of publication, such as 2026-11-22",
+        metavar="DATE",
+        pattern=r"([0-9]{4}-[0-9]{2}-[0-9]{2})?",
+        expected="a date such as 2026-11-22",
+        affects_shards=False,
+    )
+    sha256: str = option(
+        AUTO,
+        "SHA-256 of each shard in build.json and croissant.json: yes, no, or auto: yes unless "
+        "--check header writes the images undecoded, where it would take half as long again",
+        choices=(AUTO, "yes", "no"),
+        affects_shards=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Execution(Group):
     """How the work is distributed."""
 

@@ -17,6 +17,7 @@ from PIL import Image
 from imageshards.transforms.images import decode, digests, gif, headers, jpeg, memory, validate
 from imageshards.transforms.images.geometry import Geometry, inverse, oriented
 from imageshards.transforms.images.headers import UPRIGHT
+from imageshards.transforms.images.measure import Appearance, measure_image
 from imageshards.transforms.images.modes import to_grey_or_rgb
 from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import MAX_SIDE, Box, ResizePlan, Size, crop_or_pad, scale
@@ -382,9 +383,10 @@ def _write(
     if plan:
         image = crop_or_pad(image, plan.final)
         conversions += ("resized",)
+    appearance = measure_image(image)
     geometry = source.geometry(applied, kept, plan)
     if policy.convert == "pixels":
-        return _raw(image, geometry, policy.channels, conversions)
+        return _raw(image, appearance, geometry, policy.channels, conversions)
     target = {"jpeg": "JPEG", "png": "PNG"}.get(policy.convert, "JPEG" if source.lossy else "PNG")
     if target == "JPEG" and max(image.size) > MAX_SIDE:
         if policy.convert == "jpeg":
@@ -402,17 +404,21 @@ def _write(
         image.save(out, target, exif=exif)
     if source.format != target:
         conversions = (f"{source.format.lower()}-to-{target.lower()}", *conversions)
-    info = ImageInfo(target, image.height, image.width)
+    info = ImageInfo(target, image.height, image.width, appearance)
     return Converted(out.getvalue(), info, geometry, conversions)
 
 
 def _raw(
-    image: Image.Image, geometry: Geometry, channels: int, conversions: tuple[str, ...]
+    image: Image.Image,
+    appearance: Appearance | None,
+    geometry: Geometry,
+    channels: int,
+    conversions: tuple[str, ...],
 ) -> Converted:
     """Returns the pixels as uint8, row by row, with the channels interleaved."""
     mode = {1: "L", 3: "RGB"}.get(channels, image.mode)
     if image.mode != mode:
         conversions += ("rgb-to-grey" if mode == "L" else "grey-to-rgb",)
         image = image.convert(mode)
-    info = ImageInfo("uint8", image.height, image.width)
+    info = ImageInfo("uint8", image.height, image.width, appearance)
     return Converted(image.tobytes(), info, geometry, conversions, len(image.getbands()))

@@ -18,6 +18,7 @@ import simplejpeg
 from PIL.JpegImagePlugin import JpegImageFile
 
 from imageshards.transforms.images import headers
+from imageshards.transforms.images.measure import Pixels, reduced_size
 
 END = b"\xff\xd9"
 
@@ -59,17 +60,26 @@ def read_size(data: bytes, header: headers.JpegHeader | None) -> tuple[int, int]
     return height, width
 
 
-def check(data: bytes, strict: bool = True) -> None:
-    """Decodes a JPEG, and raises a `ValueError` if its pixels are damaged.
+def check(data: bytes, size: tuple[int, int], grey: bool, strict: bool = True) -> Pixels:
+    """Decodes a JPEG at a reduced size, and raises a `ValueError` if its pixels are damaged.
 
-    Only luma is decoded, at an eighth of the size: entropy decoding finds the errors. It takes
-    1.1 ms for 108 kB, full decoding with Pillow 1.9 ms.
+    Entropy decoding finds the errors, at any size. It takes 0.86 ms for 108 kB in color at an
+    eighth of the size, 0.96 ms in gray at the full size, and 1.3 ms in color at the full size.
 
     Args:
       data: the whole file.
+      size: its height and width in pixels.
+      grey: whether to decode only the luma.
       strict: whether a warning that concerns the pixels is an error; for TensorFlow it is not.
+
+    Returns:
+      The pixels, reduced by `measure.reduction_of` where the decoder supports it.
     """
-    decode(data, strict, colorspace="GRAY", min_factor=8, fastdct=True)
+    height, width = reduced_size(*size)
+    return decode(
+        data, strict, colorspace="GRAY" if grey else "RGB", min_height=height, min_width=width,
+        fastdct=True,
+    )  # fmt: skip
 
 
 def decode(data: bytes, strict: bool = True, **options: Any) -> npt.NDArray[np.uint8]:

@@ -11,7 +11,7 @@ import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from PIL import Image
@@ -23,6 +23,13 @@ from PIL.PngImagePlugin import PngImageFile
 
 from imageshards.transforms.images import gif, headers, jpeg, memory
 from imageshards.transforms.images.filetypes import describe, without_content
+from imageshards.transforms.images.measure import (
+    Appearance,
+    measure,
+    measure_image,
+    reduced_size,
+    reduction_of,
+)
 from imageshards.transforms.images.resize import MAX_SIDE
 
 Check = Literal["full", "header"]
@@ -98,11 +105,13 @@ class ImageInfo:
       format: the name in TF-slim, such as "JPEG" or "PNG"; "uint8" or "float32" for raw pixels.
       height: the height in pixels.
       width: the width in pixels.
+      appearance: what the image looks like, if it was decoded.
     """
 
     format: str
     height: int
     width: int
+    appearance: Appearance | None = field(default=None, compare=False, repr=False)
 
 
 def is_image_name(name: str) -> bool:
@@ -214,6 +223,8 @@ def inspect_jpeg(
         )
     if header and header.components == 2:
         raise ImageError("Unsupported", "TensorFlow does not decode JPEGs with 2 components")
+    in_color = header is not None and header.components == 3
+    appearance = None
     try:
         height, width = jpeg.read_size(data, header)
         check_pixel_count(height, width, max_pixels)
@@ -226,10 +237,13 @@ def inspect_jpeg(
         # Cameras append data to a JPEG: only a decoder can tell whether the image is complete.
         if check != "header" or not data.rstrip(_PADDING).endswith(jpeg.END):
             with memory.turn(height, width):
-                jpeg.check(data, strict=check != "lenient")
+                pixels = jpeg.check(data, (height, width), not in_color, check != "lenient")
+            # Files that only look truncated are no random sample.
+            if check != "header" and header and pixels.shape[:2] == reduced_size(height, width):
+                appearance = measure(pixels, reduction_of(height, width))
     except ValueError as error:
         raise jpeg_error(error, data) from error
-    return ImageInfo("JPEG", height, width)
+    return ImageInfo("JPEG", height, width, appearance)
 
 
 _PILLOW_FILES: dict[str, type[ImageFile]] = {
@@ -273,6 +287,7 @@ def image_errors(image_format: str) -> Iterator[None]:
 def _inspect_with_pillow(
     data: bytes, image_format: str, check: Level, max_pixels: int
 ) -> ImageInfo:
+    appearance = None
     with image_errors(image_format):
         image = open_supported(data, image_format)
         width, height = image.size
@@ -289,7 +304,8 @@ def _inspect_with_pillow(
                 image.load()
                 if image_format == "PNG":
                     check_png_pixels(image, data)
-    return ImageInfo(image_format, height, width)
+                appearance = measure_image(image)
+    return ImageInfo(image_format, height, width, appearance)
 
 
 def _check_png(data: bytes, check: Level) -> None:

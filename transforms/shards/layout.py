@@ -15,12 +15,14 @@ from typing import Any, Literal
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId
+from imageshards.transforms.records.card import card
 from imageshards.transforms.records.containers import container_of, index_name, shard_name
+from imageshards.transforms.records.croissant import croissant_json
 from imageshards.transforms.records.schemas import SCHEMAS, Schema
 from imageshards.transforms.records.tfds import features_json
 
 LINES_SHOWN = 20
-"""Lines of rejects.jsonl and leaks.jsonl that the report and messages quote."""
+"""Lines of rejects.jsonl and leaks.jsonl that are quoted, unless another number is given."""
 
 
 _PIECES = 1 << 14
@@ -79,11 +81,11 @@ def read_json(uri: str) -> dict[str, Any] | None:
         return {}
 
 
-def first_lines(uri: str) -> list[dict[str, Any]]:
-    """Returns the first `LINES_SHOWN` objects of a JSON Lines file; none if there is no file."""
+def first_lines(uri: str, count: int = LINES_SHOWN) -> list[dict[str, Any]]:
+    """Returns the first objects of a JSON Lines file; none if there is no file."""
     try:
         with storage.open_read(uri) as file:
-            return [json.loads(line) for line in islice(file, LINES_SHOWN)]
+            return [json.loads(line) for line in islice(file, count)]
     except FileNotFoundError:
         return []
 
@@ -153,6 +155,14 @@ def _class_names(facts: DatasetFacts) -> bytes:
     return "".join(f"{name}\n" for name in facts.build["classes"]).encode()
 
 
+def _croissant(facts: DatasetFacts) -> bytes:
+    return to_json(croissant_json(facts.build, facts.schema))
+
+
+def _card(facts: DatasetFacts) -> bytes:
+    return card(facts.build, facts.schema)
+
+
 def _has_all_rejects(facts: DatasetFacts, content: bytes) -> bool:
     rejects = [json.loads(line) for line in content.splitlines()]
     return bool(len(rejects) == facts.build["counts"]["rejects"])
@@ -165,10 +175,16 @@ METADATA_FILES: dict[str, MetadataFile] = {
     "features": MetadataFile("features.json", make=_features),
     # Class names in label order, under the name that TensorFlow Datasets expects.
     "labels": MetadataFile("{label}.labels.txt", make=_class_names),
+    # A description for catalogues, in the format Croissant 1.1.
+    "croissant": MetadataFile("croissant.json", make=_croissant),
+    # A description for people.
+    "card": MetadataFile("DATASET_CARD.md", make=_card),
     # Options, versions, counts, and a row for each shard; by `finish`.
     "build": MetadataFile("metadata/build.json"),
     # The options of the build, as a file for `imageshards build --config`; by `finish`.
     "build_yaml": MetadataFile("metadata/build.yaml"),
+    # Sizes, appearance and outliers of each split's images; by `finish`.
+    "statistics": MetadataFile("metadata/statistics.json", resharded=True),
     # An HTML page with samples and statistics; by `finish`.
     "report": MetadataFile("metadata/report.html"),
     # A line for each image that is not in the data set; by `finish`, from its parts.

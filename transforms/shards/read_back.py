@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
@@ -16,6 +17,7 @@ from imageshards.transforms.records import example
 from imageshards.transforms.records.container import index_line
 from imageshards.transforms.records.containers import container_of, container_of_file
 from imageshards.transforms.records.schemas import SHAPE_STRUCT, Schema
+from imageshards.transforms.shards.profile import Profiler
 from imageshards.transforms.shards.stats import ShardStats
 
 
@@ -40,19 +42,27 @@ class Record:
 
 
 class CountingFile:
-    """A file that is read once, and whose size and CRC32C are known at the end."""
+    """A file that is read once, and whose size and checksums are known at the end."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, sha256: bool = False) -> None:
         self._file = file
         self.size = 0
         self.crc32c = 0
+        self._sha256 = hashlib.sha256() if sha256 else None
 
     def read(self, size: int = -1) -> bytes:
         """Reads at most `size` bytes."""
         data = self._file.read(size)
         self.size += len(data)
         self.crc32c = google_crc32c.extend(self.crc32c, data)
+        if self._sha256:
+            self._sha256.update(data)
         return data
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of what was read, in hexadecimal; empty if not requested."""
+        return self._sha256.hexdigest() if self._sha256 else ""
 
 
 def read_shard(uri: str) -> Iterator[Record]:
@@ -88,6 +98,7 @@ def scan_shard(
     schema: Schema,
     conversions: Iterable[tuple[tuple[str, ...], int]] = (),
     annotations: Mapping[str, int] | None = None,
+    sha256: bool = False,
 ) -> tuple[ShardReport, bytes, bytes]:
     """Returns the report, the index and the digests of a shard, from its file.
 
@@ -97,25 +108,29 @@ def scan_shard(
       schema: schema of its records.
       conversions: (kinds, records) for the report, since records do not contain them.
       annotations: kind -> number of annotations, for the report.
+      sha256: whether to compute the SHA-256 of the file.
 
     Raises:
       CorruptRecord: a record is truncated or damaged.
     """
     stats = ShardStats()
+    profiler = Profiler(stats.profile, shard, schema)
     for kinds, records in conversions:
         stats.add_conversions(kinds, records)
     stats.add_annotations(annotations or {})
     index: list[str] = []
     digests: list[bytes] = []
     with storage.open_read(uri) as raw:
-        file = CountingFile(cast(BinaryIO, raw))
+        file = CountingFile(cast(BinaryIO, raw), sha256)
         for offset, size, data in container_of(shard).read(cast(BinaryIO, file)):
             record = Record(offset, size, example.decode(data))
             index.append(index_line(offset, size))
-            stats.add(info_of(record, schema), record.first(schema.label_key))
+            info = info_of(record, schema)
             content = record.first(schema.key_of(schema.holds), b"")
+            profiler.add(content, info, position=stats.records, row=stats.records)
+            stats.add(info, record.first(schema.label_key))
             digests.append(image_digest(content, schema.holds == "encoded"))
-    report = stats.report(shard, file.size, file.crc32c)
+    report = stats.report(shard, file.size, file.crc32c, file.sha256)
     return report, "".join(index).encode(), b"".join(digests)
 
 

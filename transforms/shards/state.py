@@ -5,6 +5,7 @@ The file holds the shard's report, and a fingerprint of everything that affects 
 
 from __future__ import annotations
 
+import json
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,7 @@ from imageshards.transforms.elements import ImageRef, RejectReport, ShardId, Sha
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import digest_of, problems_text
 from imageshards.transforms.references.stored import Piece, loaded
-from imageshards.transforms.shards.layout import Layout, read_json, to_json
+from imageshards.transforms.shards.layout import Layout, read_json
 from imageshards.transforms.storage.usage import Usage
 
 # Errors of remote files that may not occur again. Local files have stamps, which show a change.
@@ -129,11 +130,18 @@ def write_state(
         "report": report,
         "rejects": asdict(result.rejects) if result.rejects else None,
     }
-    layout.write(layout.shard_state(result.report.shard), to_json(state))
+    # Of a million shards: without the spaces of `to_json`.
+    content = json.dumps(state, separators=(",", ":")).encode()
+    layout.write(layout.shard_state(result.report.shard), content)
 
 
 def finished_shard(
-    shard: ShardId, layout: Layout, fingerprint: str, pieces: Sequence[Piece], digests: bool
+    shard: ShardId,
+    layout: Layout,
+    fingerprint: str,
+    pieces: Sequence[Piece],
+    digests: bool,
+    sha256: bool,
 ) -> ShardResult | None:
     """Returns the result of an earlier run if it wrote these bytes and its files still exist.
 
@@ -143,6 +151,7 @@ def finished_shard(
       fingerprint: see `shard_fingerprint`.
       pieces: the references of the shard, in order.
       digests: whether the shard must have a file of digests.
+      sha256: whether the SHA-256 of its file must be known.
     """
     state = read_json(layout.shard_state(shard))
     if not state or state["fingerprint"] != fingerprint or "stamps" not in state:
@@ -154,6 +163,8 @@ def finished_shard(
         for name in ("labels", "long_sides")
     }
     report = ShardReport(**found | changed | {"shard": shard})
+    if not report.profile or (sha256 and not report.sha256):
+        return None
     rejects = RejectReport(**state["rejects"]) if state["rejects"] else None
     size = storage.size(layout.shard(shard))
     if size != report.bytes and (report.records or size != -1):  # an empty shard may have no file

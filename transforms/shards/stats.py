@@ -9,6 +9,7 @@ from typing import Any
 from imageshards.transforms.elements import ShardId, ShardReport
 from imageshards.transforms.images.convert import is_changed
 from imageshards.transforms.images.validate import ImageInfo
+from imageshards.transforms.shards.profile import Profile
 
 SIZE_CLASSES = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192)
 """Upper bounds, in pixels, of the classes that long sides are counted in; 0 is beyond the last."""
@@ -39,6 +40,7 @@ class ShardStats:
         self._converted = 0
         self._conversions: Counter[str] = Counter()
         self._annotations: Counter[str] = Counter()
+        self.profile = Profile()
         for report in reports:
             self.add_report(report)
 
@@ -75,6 +77,7 @@ class ShardStats:
         self._converted += report.converted
         self._conversions.update(report.conversions)
         self._annotations.update(report.annotations)
+        self.profile.merge_json(report.profile)
         if report.records:
             self._add_sizes(report.smallest, report.largest)
 
@@ -89,6 +92,7 @@ class ShardStats:
         self._converted += other._converted
         self._conversions.update(other._conversions)
         self._annotations.update(other._annotations)
+        self.profile.merge(other.profile)
         if other._smallest is not None:
             self._add_sizes(other._smallest, other._largest)
 
@@ -109,11 +113,12 @@ class ShardStats:
             "long_sides": dict(sorted(self._sides.items())),
             "smallest": self._smallest or (0, 0),
             "largest": self._largest,
+            "profile": self.profile.to_json(),
         }
 
-    def report(self, shard: ShardId, size: int, crc32c: int) -> ShardReport:
-        """Returns the report of a shard whose file has `size` bytes."""
-        return ShardReport(shard, self.records, size, crc32c, **self.values())
+    def report(self, shard: ShardId, size: int, crc32c: int, sha256: str = "") -> ShardReport:
+        """Returns the report of a shard whose file has `size` bytes and these checksums."""
+        return ShardReport(shard, self.records, size, crc32c, **self.values(), sha256=sha256)
 
 
 def _by_pixels(size: tuple[int, int]) -> tuple[int, int, int]:

@@ -11,13 +11,22 @@ import numpy as np
 from imageshards.transforms.elements import ShardReport
 from imageshards.transforms.shards.stats import ShardStats
 
-SHARD_ROW = np.dtype([("index", "<u4"), ("records", "<u8"), ("bytes", "<u8"), ("crc32c", "<u4")])
-"""What is known of each shard: its number in its split, records, size and CRC32C of its file."""
-_PACK = struct.Struct("<IQQI").pack
+SHARD_ROW = np.dtype(
+    [
+        ("index", "<u4"),
+        ("records", "<u8"),
+        ("bytes", "<u8"),
+        ("crc32c", "<u4"),
+        ("sha256", "V32"),
+    ]
+)
+"""What is known of each shard: its number in its split, records, size and CRC32C of its file,
+and its SHA-256: zeros if it was not computed."""
+_PACK = struct.Struct("<IQQI32s").pack
 
 
 class Totals:
-    """The sum of shard reports: statistics of each split, and 24 bytes for each shard.
+    """The sum of shard reports: statistics of each split, and 56 bytes for each shard.
 
     Sums are merged in any order, with the same result.
 
@@ -36,7 +45,13 @@ class Totals:
         split = report.shard.split
         self.stats.setdefault(split, ShardStats()).add_report(report)
         self._rows.setdefault(split, bytearray()).extend(
-            _PACK(report.shard.index, report.records, report.bytes, report.crc32c)
+            _PACK(
+                report.shard.index,
+                report.records,
+                report.bytes,
+                report.crc32c,
+                bytes.fromhex(report.sha256),
+            )
         )
 
     def merge(self, other: Totals) -> None:

@@ -18,6 +18,7 @@ from imageshards.transforms.records.containers import container_of
 from imageshards.transforms.references.stored import Piece, loaded
 from imageshards.transforms.shards.encoder import ImageEncoder, Rejected
 from imageshards.transforms.shards.layout import Layout, rejects_part_of
+from imageshards.transforms.shards.profile import Profiler
 from imageshards.transforms.shards.read_ahead import ReadAhead, encode_all
 from imageshards.transforms.shards.rejects import write_rejects
 from imageshards.transforms.shards.state import (
@@ -48,6 +49,7 @@ class ShardJob:
       encoder: encodes a reference as a record.
       settings: digest of the options that affect the shards' bytes.
       digests: whether to write the digests of the images, to find leaks between splits.
+      sha256: whether to compute the SHA-256 of the file.
     """
 
     shard: ShardId
@@ -57,6 +59,7 @@ class ShardJob:
     encoder: ImageEncoder
     settings: str
     digests: bool = False
+    sha256: bool = False
 
 
 def write_shard(job: ShardJob, ahead: ReadAhead | None) -> ShardResult:
@@ -72,7 +75,8 @@ def write_shard(job: ShardJob, ahead: ReadAhead | None) -> ShardResult:
     """
     shard, layout = job.shard, job.layout
     fingerprint = shard_fingerprint(shard, loaded(job.pieces), job.settings)
-    if done := finished_shard(shard, layout, fingerprint, job.pieces, job.digests):
+    done = finished_shard(shard, layout, fingerprint, job.pieces, job.digests, job.sha256)
+    if done:
         return done
     layout.begin_rewrite(shard)
     return repeated_if_lost(lambda: _write(job, ahead, fingerprint))
@@ -91,19 +95,23 @@ def _write(job: ShardJob, ahead: ReadAhead | None, fingerprint: str) -> ShardRes
     encode = partial(job.encoder.encode, classes=job.classes)
     holds_files = job.encoder.schema.holds == "encoded"
     stats = ShardStats()
+    profiler = Profiler(stats.profile, shard, job.encoder.schema, job.encoder.check == "full")
     rejects: list[Reject] = []
     digests = bytearray()
     stamps = StampsDigest()
     refs = (ref for batch in loaded(job.pieces) for ref in batch.refs())
     with storage.open_sink(layout.shard(shard), layout.state) as sink:
+        if job.sha256:
+            sink.compute_sha256()
         writer = container_of(shard).writer(sink)
-        for ref, encoded in encode_all(refs, encode, ahead):
+        for position, (ref, encoded) in enumerate(encode_all(refs, encode, ahead)):
             if has_no_stamp(ref):
                 stamps.add([encoded.stamp])
             if isinstance(encoded, Rejected):
                 rejects.append(Reject(ref.name, ref.uri, shard.split, encoded.problem))
                 continue
             writer.write(encoded.parts)
+            profiler.add(encoded.content, encoded.info, position, row=stats.records)
             stats.add(encoded.info, encoded.label, encoded.conversions)
             if encoded.annotations:
                 stats.add_annotations(encoded.annotations)
@@ -111,7 +119,7 @@ def _write(job: ShardJob, ahead: ReadAhead | None, fingerprint: str) -> ShardRes
                 digests += image_digest(encoded.content, holds_files)
         index = writer.close()
         sink.keep = stats.records > 0
-    report = stats.report(shard, sink.size, sink.crc32c)
+    report = stats.report(shard, sink.size, sink.crc32c, sink.sha256)
     part = write_rejects(layout, shard.split, rejects_part_of(shard), rejects)
     if index is not None:
         layout.write(layout.index(shard), index)

@@ -109,6 +109,13 @@ class Sink(Protocol):
     def write(self, parts: Sequence[bytes]) -> None:
         """Appends the parts, in order."""
 
+    def compute_sha256(self) -> None:
+        """Requests a SHA-256 of the file; called before the first write."""
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the file in hexadecimal, when it is complete; empty if not requested."""
+
 
 class Store(Protocol):
     """Files of one kind of URI. The functions of `storage` find the store of a URI and call it.

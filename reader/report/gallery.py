@@ -1,0 +1,127 @@
+"""Chooses and draws the images on the report's page: a sample, outliers, and rejects."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from imageshards.reader.files import RecordFile
+from imageshards.reader.report import pictures
+from imageshards.transforms import storage
+from imageshards.transforms.elements import BuildError
+from imageshards.transforms.images.measure import LEVEL
+from imageshards.transforms.records import example
+from imageshards.transforms.records.container import CorruptRecord
+from imageshards.transforms.records.containers import parse_shard_name
+from imageshards.transforms.records.example import CorruptExample
+from imageshards.transforms.shards import read_back
+from imageshards.transforms.shards.layout import DatasetFacts, Layout
+
+_SAMPLES, _SAMPLES_OF_SPLIT = 120, 24
+_OUTLIERS, _OUTLIERS_OF_KIND = 64, 4
+REJECTS_SHOWN = 60
+"""Rejects on the page, at most."""
+_REJECT_BYTES = 16 << 20
+
+
+def make_gallery(
+    layout: Layout,
+    facts: DatasetFacts,
+    statistics: Mapping[str, Any],
+    rejected: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """Returns the entries of the gallery, with small pictures.
+
+    Args:
+      layout: of the data set, whose shards must exist.
+      facts: build.json and the schema.
+      statistics: the content of statistics.json; {} without one.
+      rejected: the first lines of rejects.jsonl.
+    """
+    with ThreadPoolExecutor(os.cpu_count()) as executor:
+        chosen = _chosen(layout, facts.build, statistics)
+        entries = list(executor.map(partial(_entry, facts=facts), chosen))
+        return entries + list(executor.map(_reject_entry, rejected))
+
+
+_Chosen = tuple[dict[str, Any], read_back.Record]
+
+
+def _chosen(
+    layout: Layout, build: Mapping[str, Any], statistics: Mapping[str, Any]
+) -> Iterator[_Chosen]:
+    """Yields (what is known, record) for the gallery.
+
+    The first records of each split are a random sample, because records are shuffled.
+    """
+    splits = list(build["splits"])
+    samples = max(1, min(_SAMPLES_OF_SPLIT, _SAMPLES // max(len(splits), 1)))
+    profiles = statistics.get("splits", {})
+    for split in splits[:_SAMPLES]:
+        every = (record for file in _files(layout, build, split)
+                 for record in read_back.read_shard(file.uri))  # fmt: skip
+        for index, record in enumerate(islice(every, samples)):
+            yield {"kind": "sample", "split": split, "index": index}, record
+    for split in splits[:_OUTLIERS]:
+        kinds = profiles.get(split, {}).get("outliers", {})
+        each = max(1, min(_OUTLIERS_OF_KIND, _OUTLIERS // max(len(splits) * len(kinds), 1)))
+        wanted = [(kind, value, index)
+                  for kind, found in kinds.items() for value, index in found[:each]]  # fmt: skip
+        records = _records_at(_files(layout, build, split), {index for _, _, index in wanted})
+        for kind, value, index in wanted:
+            if index in records:
+                level = abs(value) / LEVEL
+                known = {"kind": kind, "split": split, "index": index, "value": level}
+                yield known, records[index]
+
+
+def _files(layout: Layout, build: Mapping[str, Any], split: str) -> Iterator[RecordFile]:
+    for row in build["shards"]:
+        shard = parse_shard_name(row["name"])
+        if shard and shard.split == split and row["records"]:
+            yield RecordFile(layout.shard(shard), layout.index(shard), row["records"])
+
+
+def _records_at(files: Iterable[RecordFile], wanted: set[int]) -> dict[int, read_back.Record]:
+    """Returns number in the split -> record. Files without random access are not read."""
+    found: dict[int, read_back.Record] = {}
+    begin = 0
+    for file in files:
+        end = begin + file.records
+        container = file.container
+        for number in sorted(number for number in wanted if begin <= number < end):
+            if container.random_access and container.has_index:
+                try:
+                    stored = file.stored(number - begin, number - begin + 1)
+                    data = container.data_of(memoryview(stored))
+                    found[number] = read_back.Record(0, 0, example.decode(data))
+                except (BuildError, CorruptRecord, CorruptExample):
+                    continue  # `verify` reports it
+        begin = end
+        if len(found) == len(wanted):
+            break
+    return found
+
+
+def _entry(chosen: _Chosen, facts: DatasetFacts) -> dict[str, Any]:
+    known, record = chosen
+    entry = pictures.entry_of(record, facts.schema, facts.build["classes"])
+    return pictures.with_picture({**known, **entry}, record, facts.schema)
+
+
+def _reject_entry(line: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("split", "name", "uri", "stage", "error", "reason")
+    entry = {"kind": "reject", **{key: line[key] for key in keys}}
+    uri = line["uri"]
+    # Images that were not read are not read now, nor are requests sent to web servers.
+    if line["stage"] == "read" or not (storage.is_local(uri) or storage.can_list(uri)):
+        return entry
+    try:
+        data = storage.read(uri, _REJECT_BYTES)[0]
+        return {**entry, **pictures.picture(pictures.open_file(data))}
+    except Exception:  # Most rejects do not decode; errors are of many types.
+        return entry
