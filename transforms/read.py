@@ -44,6 +44,8 @@ _ATTEMPTS = 3
 """How often a unit is listed before the runner is left to retry it."""
 _TRIED_AGAIN = (Failure, FileNotFoundError)
 """Causes of errors that are not worth it: a request was retried for two minutes, or was refused."""
+FLUSH_BYTES = 1 << 25
+"""Bytes of the values of these references."""
 
 
 class References(NamedTuple):
@@ -68,7 +70,7 @@ class References(NamedTuple):
           The remaining references, counted again: the build ignores the dropped ones.
         """
         batches = self.batches | "Apply" >> beam.ParDo(fn)
-        others = self.tallies | "ExceptListed" >> beam.Map(replace, listed=0)
+        others = self.tallies | "ExceptListed" >> beam.Map(replace, listed=0, ref_bytes=0)
         remaining = batches | "CountAgain" >> beam.Map(_count_listed)
         return References(batches, (others, remaining) | "AllTallies" >> beam.Flatten())
 
@@ -178,7 +180,7 @@ def _has_one_worker(pipeline: beam.Pipeline) -> bool:
 
 
 def _count_listed(element: tuple[int, RefBatch]) -> Tally:
-    return Tally(listed=len(element[1]))
+    return Tally(listed=len(element[1]), ref_bytes=element[1].value_bytes)
 
 
 def _units(
@@ -208,10 +210,11 @@ class _List(beam.DoFn):  # type: ignore[misc]
         self._options = replace(read.options, divide=divide)
         self._failures = read.failures
         self._held: list[RefBatch] = []
-        self._rows_held = 0
+        self._rows_held = self._bytes_held = 0
 
     def start_bundle(self) -> None:
-        self._held, self._rows_held = [], 0
+        self._held = []
+        self._rows_held = self._bytes_held = 0
         self._failures.check()
 
     def process(self, unit: WorkUnit) -> Iterator[_Output]:
@@ -230,6 +233,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
                         raise
                     del self._held[held:]
                     self._rows_held = sum(map(len, self._held))
+                    self._bytes_held = sum(batch.value_bytes for batch in self._held)
                     metrics.RETRIES.inc()
         metrics.UNITS_LISTED.inc()
 
@@ -239,7 +243,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
         metrics.count_usage()
 
     def _list(self, unit: WorkUnit) -> Iterator[_Output]:
-        blank_lines = listed = below_base = 0
+        blank_lines = listed = below_base = ref_bytes = 0
         count = InputCount()
         label_sources = set()
         unpacked = set()
@@ -264,8 +268,11 @@ class _List(beam.DoFn):  # type: ignore[misc]
             self._held.append(self._annotator.annotate(found.refs))
             listed += len(found.refs)
             metrics.LISTED.add(len(found.refs))
+            value_bytes = self._held[-1].value_bytes
+            ref_bytes += value_bytes
             self._rows_held += len(found.refs)
-            if self._rows_held >= FLUSH_ROWS:
+            self._bytes_held += value_bytes
+            if self._rows_held >= FLUSH_ROWS or self._bytes_held >= FLUSH_BYTES:
                 yield from self._flush()
         tally = Tally(
             listed=listed,
@@ -276,12 +283,14 @@ class _List(beam.DoFn):  # type: ignore[misc]
             blank_lines=blank_lines,
             # A whole input without a reference has failed.
             inputs={unit.input.text: count} if unit.part or is_divided else {},
+            ref_bytes=ref_bytes,
         )
         metrics.IMAGES_LISTED.inc(listed)
         yield beam.pvalue.TaggedOutput("tallies", tally)
         yield from units
 
     def _flush(self) -> Iterator[tuple[int, RefBatch]]:
-        held, self._held, self._rows_held = self._held, [], 0
+        held, self._held = self._held, []
+        self._rows_held = self._bytes_held = 0
         if held:
             yield from partition(RefBatch.concat(held))
