@@ -62,6 +62,8 @@ tiles()[0].click();
 const dialog = document.getElementById("record");
 found.dialog = dialog.open && dialog.textContent;
 dialog.close();
+found.objects = document.querySelector("main").textContent.includes("[object");
+found.bars = document.querySelectorAll(".bar").length;
 found.overflow = document.documentElement.scrollWidth > document.documentElement.clientWidth;
 found.unnamed = [...document.querySelectorAll("svg, input, select, [role=region]")]
   .filter((e) => !e.getAttribute("aria-label") && !e.labels?.length).length;
@@ -129,6 +131,8 @@ def test_the_page_draws_and_searches(classes: int, build: Build, photos: Path, t
         assert found["splits"] == ["test"]
         assert found["rejects"] == [f"NotAnImage: {line['name']}"]
         assert "image/filename" in found["dialog"]
+        assert not found["objects"]
+        assert found["bars"] == 1 + (2 * classes if classes == 10 else 0)  # of rejects, of classes
         assert not found["overflow"]
         assert found["unnamed"] == 0
 
