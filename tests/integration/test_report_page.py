@@ -13,7 +13,7 @@ from conftest import Build
 from helpers import build_json
 
 from imageshards.reader.report.gallery import make_gallery
-from imageshards.reader.report.page import page_data, render
+from imageshards.reader.report.page import Quoted, page_data, render
 from imageshards.transforms.records.schemas import SLIM
 from imageshards.transforms.shards.layout import DatasetFacts, Layout
 
@@ -118,7 +118,7 @@ def test_the_page_draws_and_searches(classes: int, build: Build, photos: Path, t
     statistics = json.loads((tmp_path / "out/metadata/statistics.json").read_text())
     line = json.loads((tmp_path / "out/metadata/rejects.jsonl").read_text())
     gallery = make_gallery(layout, DatasetFacts(document, SLIM), statistics, [line])
-    page = render(page_data(document, SLIM, statistics, gallery=gallery, rejected=[line]))
+    page = render(page_data(document, SLIM, statistics, Quoted(gallery, [line])))
     assert len(page.encode()) < 10_000_000
     for width in (1280, 500):
         found = in_browser(page, f"{classes - 2:05d}", tmp_path, width)
