@@ -142,7 +142,9 @@ def page_data(
         "rejects": {
             "counts": by_count(build["rejects"]),
             "total": counts["rejects"],
-            "shown": [{key: line[key] for key in ("error", "uri", "reason")} for line in quoted.rejected],
+            "shown": [
+                {key: line[key] for key in ("error", "uri", "reason")} for line in quoted.rejected
+            ],
         },
         "leaks": {"total": counts["leaks"], "shown": [line["images"] for line in quoted.leaked]},
         "conversions": by_count(build["conversions"]),
