@@ -8,7 +8,7 @@ from typing import Any
 
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.reader.report.gallery import REJECTS_SHOWN, make_gallery
-from imageshards.reader.report.page import page_data, render
+from imageshards.reader.report.page import Quoted, page_data, render
 from imageshards.transforms.shards.layout import DatasetFacts, Layout, first_lines
 
 
@@ -25,16 +25,10 @@ def write_report(
     """
     build = facts.build
     rejected = first_lines(layout.rejects, REJECTS_SHOWN)
-    data = page_data(
-        build,
-        facts.schema,
-        statistics,
-        gallery=make_gallery(layout, facts, statistics, rejected),
-        rejected=rejected,
-        leaked=first_lines(layout.leaks) if build["counts"]["leaks"] else [],
-        command=command_of(build),
-        failure=failure,
-    )
+    leaked = first_lines(layout.leaks) if build["counts"]["leaks"] else []
+    quoted = Quoted(make_gallery(layout, facts, statistics, rejected), rejected, leaked)
+    command = command_of(build)
+    data = page_data(build, facts.schema, statistics, quoted, command=command, failure=failure)
     layout.write(layout.report, render(data).encode())
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -27,6 +28,21 @@ _SHARDS_SHOWN = 2048
 _ASPECTS = ("narrower", "1:3", "1:2", "9:16", "2:3", "3:4", "< 1:1", "1:1", "> 1:1", "4:3", "3:2",
             "16:9", "2:1", "3:1", "wider")  # fmt: skip
 _STATISTICS = ("measured", "sampled", "nearly_uniform", "channels", "counts")
+
+
+@dataclass(frozen=True)
+class Quoted:
+    """Single images and lines of a data set that the page shows.
+
+    Attributes:
+      gallery: the entries of the gallery.
+      rejected: the first lines of rejects.jsonl.
+      leaked: the first lines of leaks.jsonl.
+    """
+
+    gallery: Sequence[Mapping[str, Any]] = ()
+    rejected: Sequence[Mapping[str, Any]] = ()
+    leaked: Sequence[Mapping[str, Any]] = ()
 
 
 def render(data: Mapping[str, Any]) -> str:
@@ -80,10 +96,8 @@ def page_data(
     build: Mapping[str, Any],
     schema: Schema,
     statistics: Mapping[str, Any],
+    quoted: Quoted | None = None,
     *,
-    gallery: Sequence[Mapping[str, Any]] = (),
-    rejected: Sequence[Mapping[str, Any]] = (),
-    leaked: Sequence[Mapping[str, Any]] = (),
     command: str = "",
     failure: str = "",
     served: bool = False,
@@ -94,14 +108,13 @@ def page_data(
       build: the content of build.json.
       schema: the schema of the records.
       statistics: the content of statistics.json; {} without one.
-      gallery: the entries of the gallery.
-      rejected: the first lines of rejects.jsonl.
-      leaked: the first lines of leaks.jsonl.
+      quoted: the images and lines that the page shows; None for none.
       command: the command that repeats the build.
       failure: why the build failed; empty if it did not.
       served: whether a server provides all records to the page.
     """
     counts = build["counts"]
+    quoted = quoted or Quoted()
     classes = _classes_shown(build)
     profiles = statistics.get("splits", {})
     about = [[key.replace("_", " "), text] for key, text in build.get("about", {}).items()]
@@ -125,13 +138,15 @@ def page_data(
             "uniform": NEARLY_UNIFORM,
         },
         "sampling": _sampling(build, profiles),
-        "gallery": list(gallery),
+        "gallery": list(quoted.gallery),
         "rejects": {
             "counts": by_count(build["rejects"]),
             "total": counts["rejects"],
-            "shown": [{key: line[key] for key in ("error", "uri", "reason")} for line in rejected],
+            "shown": [
+                {key: line[key] for key in ("error", "uri", "reason")} for line in quoted.rejected
+            ],
         },
-        "leaks": {"total": counts["leaks"], "shown": [line["images"] for line in leaked]},
+        "leaks": {"total": counts["leaks"], "shown": [line["images"] for line in quoted.leaked]},
         "conversions": by_count(build["conversions"]),
         "converted": counts["converted"],
         "boxes": annotations_text(build["annotations"]) if build.get("annotations") else "",

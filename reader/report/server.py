@@ -20,7 +20,7 @@ from imageshards.reader.dataset import open_dataset
 from imageshards.reader.files import find
 from imageshards.reader.report import pictures
 from imageshards.reader.report.gallery import REJECTS_SHOWN, make_gallery
-from imageshards.reader.report.page import page_data, render
+from imageshards.reader.report.page import Quoted, page_data, render
 from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.records import example
 from imageshards.transforms.records.container import CorruptRecord
@@ -69,15 +69,10 @@ class Pages:
         statistics = read_json(layout.uri("statistics")) or {}
         rejected = first_lines(layout.rejects, REJECTS_SHOWN)
         facts = DatasetFacts(build, self._schema)
+        leaked = first_lines(layout.leaks) if build["counts"]["leaks"] else []
+        quoted = Quoted(make_gallery(layout, facts, statistics, rejected), rejected, leaked)
         data = page_data(
-            build,
-            self._schema,
-            statistics,
-            gallery=make_gallery(layout, facts, statistics, rejected),
-            rejected=rejected,
-            leaked=first_lines(layout.leaks) if build["counts"]["leaks"] else [],
-            command=self._command,
-            served=True,
+            build, self._schema, statistics, quoted, command=self._command, served=True
         )
         return render(data).encode()
 

@@ -13,7 +13,7 @@ from conftest import Build
 from helpers import build_json
 
 from imageshards.reader.report.gallery import make_gallery
-from imageshards.reader.report.page import page_data, render
+from imageshards.reader.report.page import Quoted, page_data, render
 from imageshards.transforms.records.schemas import SLIM
 from imageshards.transforms.shards.layout import DatasetFacts, Layout
 
@@ -62,6 +62,8 @@ tiles()[0].click();
 const dialog = document.getElementById("record");
 found.dialog = dialog.open && dialog.textContent;
 dialog.close();
+found.objects = document.querySelector("main").textContent.includes("[object");
+found.bars = document.querySelectorAll(".bar").length;
 found.overflow = document.documentElement.scrollWidth > document.documentElement.clientWidth;
 found.unnamed = [...document.querySelectorAll("svg, input, select, [role=region]")]
   .filter((e) => !e.getAttribute("aria-label") && !e.labels?.length).length;
@@ -116,7 +118,7 @@ def test_the_page_draws_and_searches(classes: int, build: Build, photos: Path, t
     statistics = json.loads((tmp_path / "out/metadata/statistics.json").read_text())
     line = json.loads((tmp_path / "out/metadata/rejects.jsonl").read_text())
     gallery = make_gallery(layout, DatasetFacts(document, SLIM), statistics, [line])
-    page = render(page_data(document, SLIM, statistics, gallery=gallery, rejected=[line]))
+    page = render(page_data(document, SLIM, statistics, Quoted(gallery, [line])))
     assert len(page.encode()) < 10_000_000
     for width in (1280, 500):
         found = in_browser(page, f"{classes - 2:05d}", tmp_path, width)
@@ -129,6 +131,8 @@ def test_the_page_draws_and_searches(classes: int, build: Build, photos: Path, t
         assert found["splits"] == ["test"]
         assert found["rejects"] == [f"NotAnImage: {line['name']}"]
         assert "image/filename" in found["dialog"]
+        assert not found["objects"]
+        assert found["bars"] == 1 + (2 * classes if classes == 10 else 0)  # of rejects, of classes
         assert not found["overflow"]
         assert found["unnamed"] == 0
 

@@ -140,7 +140,7 @@ def test_the_header_check_says_that_statistics_are_of_a_sample(
     build: Build, photos: Path, tmp_path: Path
 ):
     build(photos, check="header", num_shards="1")
-    assert "random sample of 32 of 120 images" in report_of(tmp_path / "out")["sampling"]
+    assert "random sample of 20 of 120 images" in report_of(tmp_path / "out")["sampling"]
     build(photos, num_shards="1", output=tmp_path / "full")
     assert "All 120 images were measured" in report_of(tmp_path / "full")["sampling"]
 
