@@ -125,11 +125,11 @@ def _declare_inspect(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--serve", action="store_true",
-        help="serve the report on this machine, with all records behind it, until Ctrl-C",
+        help="Serve the report on this machine, with all records behind it, until Ctrl-C",
     )  # fmt: skip
     parser.add_argument(
         "--port", type=count, default=0, metavar="N",
-        help="port of --serve (default: 0, a free one)",
+        help="Port of --serve (default: 0, a free one)",
     )  # fmt: skip
     add_common(parser, json=False)
 

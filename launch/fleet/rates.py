@@ -153,7 +153,7 @@ RATES = {
         4, "files that are written for a shard", "bound", "transforms/shards/write.py", "2026-11-21"
     ),
     "shard_rows": Rate(
-        56, "bytes of a new shard in the result of a reshard", "bound",
+        88, "bytes of a new shard in the result of a reshard", "bound",
         "pipeline/operations/reshard.py", "2026-11-22",
     ),
     "busy": Rate(

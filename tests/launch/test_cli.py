@@ -296,7 +296,7 @@ def test_inspect_shows_a_data_set_and_a_shard(command: Command, photos: Path, tm
     assert "; run imageshards verify" in err
     code, _, err = command("inspect", next(photos.rglob("*.jpg")))
     assert (code, "not a record file" in err) == (2, True)
-    assert "one data set or file at a time" in command("verify", out, out)[2]
+    assert "one data set at a time" in command("verify", out, out)[2]
     code, _, err = command("inspect", tmp_path / "x.tfrecord")
     assert (code, "no such file" in err) == (2, True)
 

@@ -106,7 +106,7 @@ def test_what_breaks_first_is_first():
     fractions = [bound.value / bound.most for bound in found]
     assert fractions == sorted(fractions, reverse=True)
     assert fractions[0] > 1
-    assert "shards" in found[0].what
+    assert "`reshard`" in found[0].what
 
 
 @pytest.mark.parametrize(

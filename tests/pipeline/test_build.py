@@ -270,7 +270,8 @@ def test_files_of_others_are_named_and_kept(build: Build, photos: Path, tmp_path
         build(photos, num_shards="2")
     build(photos, num_shards="2", overwrite=True)
     assert sorted(path.name for path in out.iterdir() if path.is_file()) == [
-        "dataset_info.json", "features.json", "image.class.label.labels.txt", "notes.txt",
+        "DATASET_CARD.md", "croissant.json", "dataset_info.json", "features.json",
+        "image.class.label.labels.txt", "notes.txt",
         "train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord",
     ]  # fmt: skip
 
