@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FOLDERS := $(shell find api launch pipeline reader transforms -name __init__.py -printf '%h ')
 
-.PHONY: env demo test test-python lowest test-torch test-airflow test-airflow-standalone check integration bench engines flink flink-stop template clean
+.PHONY: env demo test test-python lowest test-torch test-airflow test-airflow-standalone check integration bench docs engines flink flink-stop template clean
 
 env: $(VENV)/made
 
@@ -81,6 +81,19 @@ integration: env
 	$(PYTEST_UNITS) -m slow
 	$(BIN)/pytest -rs tests/integration --ignore tests/integration/test_torch.py
 
+# The documentation site, in build/site. MkDocs has a virtual environment of its own.
+.docs/made: pyproject.toml
+	test -x .docs/bin/python || $(PYTHON) -m venv .docs
+	$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]\
+	["optional-dependencies"]["docs"], sep="\n")' > .docs/requirements.txt
+	.docs/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --requirement .docs/requirements.txt
+	touch $@
+
+docs: .docs/made
+	.docs/bin/mkdocs build --strict --quiet
+	.docs/bin/pytest tests/docs/test_site.py --confcutdir tests/docs
+
 # Beam runners for tests and benchmarks; needs Java, Maven and Go.
 engines: .engines/flink.made .engines/bin/prism
 
@@ -113,4 +126,4 @@ template: env
 	    TAG="$(TAG)" DRY_RUN="$(DRY_RUN)" PYTHON=$(BIN)/python launch/dataflow/template.sh
 
 clean:
-	rm -rf .venv .venv-* .lowest .torch .airflow .engines .pytest_cache build demo benchmarks/.venv *.egg-info
+	rm -rf .venv .venv-* .lowest .torch .airflow .docs .engines .pytest_cache build demo benchmarks/.venv *.egg-info

@@ -183,7 +183,7 @@ def markdown(results: Results, goals: Sequence[Goal], picture: str) -> str:
     about = results.about
     lines = ["# Results", ""]
     lines += [f"- {key}: {value}" for key, value in about["machine"].items()]
-    lines += ["", f"    {about['command']}", ""]
+    lines += ["", "<!-- not run: takes an hour -->", "```bash", about["command"], "```", ""]
     if results.main:
         lines += [f"![images/s, memory and growth]({picture})", ""]
     for title, rows, note in sections(results, goals):

@@ -1,7 +1,7 @@
 """Declares an option once, as a field of a frozen dataclass.
 
-The command line, `--help`, the checks of single values, the README's tables, the Flex Template's
-parameters, the Airflow form and build.json follow from the declaration.
+The command line, `--help`, the checks of single values, the tables of the documentation, the Flex
+Template's parameters, the Airflow form and build.json follow from the declaration.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The documents that are generated from the options: tables in README.md, the Airflow form.
+"""The documents that are generated from the options: tables in Markdown, the Airflow form.
 
-    python -m imageshards.pipeline.options.documents README.md
     python -m imageshards.pipeline.options.documents > launch/airflow/dags/imageshards_options.json
 
-The first command replaces the text between the two marked lines of a file. The second prints the
-JSON Schema of the form.
+prints the JSON Schema of the form. `imageshards.launch.reference` writes the tables, with the other
+commands, to docs/reference/command_line.md.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 from imageshards.pipeline.options.build_options import BuildOptions
@@ -76,7 +74,4 @@ def rewritten(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(rewritten(path.read_text()))
-    if not sys.argv[1:]:
-        sys.stdout.write(form_json())
+    sys.stdout.write(form_json())

@@ -1,0 +1,75 @@
+"""The reference of the command line: a table of arguments for each command, made from its parser.
+
+    python -m imageshards.launch.reference docs/reference/command_line.md
+
+replaces the text between the marked lines of a file: the options of `build`, the other commands.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import SUPPRESS, Action, ArgumentParser
+from pathlib import Path
+
+from imageshards.launch.commands import COMMANDS
+from imageshards.pipeline.options import documents
+from imageshards.pipeline.options.build_options import BuildOptions
+
+# The lines from the first marker to the second.
+_MARKED = re.compile(r"(?m)(^.*commands:begin.*\n)(?s:.*?)(^.*commands:end)")
+
+
+def markdown() -> str:
+    """Returns a section for each command but `build`: its help, its usage and its arguments."""
+    return "\n" + "\n".join(_section(name) for name in COMMANDS if name != "build")
+
+
+def _section(name: str) -> str:
+    command = COMMANDS[name]
+    parser = ArgumentParser(prog=f"imageshards {name}", add_help=False)
+    command.declare(parser)
+    actions = [action for action in parser._actions if action.help != SUPPRESS]
+    of_build = {option.flag for option in BuildOptions.declared().values()}
+    takes_them = of_build <= {flag for action in actions for flag in action.option_strings}
+    if takes_them:
+        groups = [group.title for group in BuildOptions.command_line()]
+        own = [group for group in parser._action_groups if group.title not in groups]
+        actions = [action for group in own for action in group._group_actions]
+    words = [f"{_name(a)}" if a.required else f"[{_name(a)}]" for a in actions]
+    usage = " ".join(["imageshards", name, *words, *["[options of build]"] * takes_them])
+    text = command.description or f"{command.help[0].upper()}{command.help[1:]}."
+    rows = "".join(f"| {_cell(action)} | {_text(action)} |\n" for action in actions)
+    table = f"\n| argument | |\n|---|---|\n{rows}" if rows else ""
+    block = f"<!-- not run: the usage -->\n```text\n{usage}\n```\n"
+    return f"### {name}\n\n{_escaped(text)}\n\n{block}{table}"
+
+
+def _name(action: Action) -> str:
+    if action.nargs == 0:
+        return action.option_strings[-1]
+    value = action.metavar or "|".join(map(str, action.choices or ()))
+    return " ".join([*action.option_strings[-1:], str(value)])
+
+
+def _cell(action: Action) -> str:
+    return "`" + _name(action).replace("|", r"\|") + "`"
+
+
+def _text(action: Action) -> str:
+    text = (action.help or "").replace("%%", "%").replace("%(default)s", str(action.default))
+    return _escaped(text[:1].upper() + text[1:])
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[\\*|]", r"\\\g<0>", text)
+
+
+def rewritten(text: str) -> str:
+    """Returns a document in which the marked lines are replaced."""
+    return _MARKED.sub(lambda marks: marks[1] + markdown() + marks[2], documents.rewritten(text))
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(rewritten(path.read_text()))
