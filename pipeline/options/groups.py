@@ -234,8 +234,8 @@ class Splits(Group):
     )
     group_by: str = option(
         "uri",
-        "Assign all images of a group to one split: dirname, column:NAME or regex:RE; uri makes "
-        "each image a group",
+        "Assign all images of a group to one split: dirname, column:NAME, or regex:RE searched in "
+        "the names; uri makes each image a group",
         metavar="RULE",
         form_pattern=rf"uri|dirname|column:.+|{_RULE_WITH_GROUP}",
     )

@@ -192,8 +192,8 @@ class Annotator:
             found = texts_of(column)
             reason = f"no value in the column {rule.argument!r}"
         else:
-            found = first_groups(rule.argument, refs.uris)
-            reason = f"the URI does not match {rule.argument!r}"
+            found = first_groups(rule.argument, refs.names)
+            reason = f"the name below the input does not match {rule.argument!r}"
         for row, group in enumerate(found):
             if not group:
                 problems.setdefault(row, Problem("group", "NoGroup", reason))

@@ -223,7 +223,7 @@ def test_a_file_stays_in_one_split_if_it_is_a_group(build: Build, tmp_path: Path
         written(place / f"{number}.txt", b"one\ntwo\nthree\n")
     build(
         place, features="text", labels="none", splits="train=0.5,test=0.5", num_shards="1",
-        base_uri=str(place), group_by=r"regex:(.*):\d+$",
+        group_by=r"regex:(.*):\d+$",
     )  # fmt: skip
     files = {
         split: {record.first("source") for record in records(tmp_path / "out", split)}

@@ -53,7 +53,7 @@ def test_splits_follow_folders_and_columns():
 
 def test_a_group_is_never_torn_apart():
     uris = [f"/d/p{i // 10:03d}/{i}.jpg" for i in range(2000)]
-    for rule in ("dirname", r"regex:/(p\d+)/"):
+    for rule in ("dirname", r"regex:(p\d+)/"):
         splits = annotator(splits="train=0.5,test=0.5", groups=rule).annotate(listing(uris)).splits
         assert all(len(set(splits[i : i + 10])) == 1 for i in range(0, 2000, 10))
         assert 600 < splits.count("test") < 1400
@@ -88,6 +88,18 @@ def test_groups_by_folder_do_not_depend_on_where_the_input_is():
         )
         assert here == there
         assert here[0] == here[1], "the input itself is a group"
+
+
+def test_groups_by_a_regular_expression_do_not_depend_on_where_the_input_is():
+    names = [f"{patient}/{scan}.jpg" for patient in range(8) for scan in range(2)]
+    rule = annotator(splits="train=0.5,test=0.5", groups=r"regex:(.*)/\d")
+    for seed in range(5):
+        here, there = (
+            replace(rule, seed=seed).annotate(listing([root + name for name in names], root)).splits
+            for root in ("/d/photos/", "/e/copy/")
+        )
+        assert here == there
+        assert here[::2] == here[1::2]
 
 
 def test_folders_that_are_inputs_are_groups_below_a_base():
