@@ -1,21 +1,27 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-FOLDERS := $(shell find api launch pipeline reader transforms -name __init__.py -printf '%h ')
-
-.PHONY: env demo test test-python lowest test-torch test-airflow test-airflow-standalone check integration bench docs engines flink flink-stop template clean
-
-env: $(VENV)/made
-
 # A strict editable install links single files: adding or removing one requires a reinstall.
-$(VENV)/made: pyproject.toml setup.py $(FOLDERS)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    --config-settings editable_mode=strict --editable '.[dev]'
-	touch $@
+SOURCES := pyproject.toml setup.py \
+    $(shell find api launch pipeline reader transforms -name __init__.py -printf '%h ')
 
-demo: env
-	$(BIN)/python -m imageshards.launch.demo demo
+.PHONY: env demo test test-python lowest test-torch test-airflow test-airflow-standalone check \
+    integration bench docs engines flink flink-stop template clean
+
+# What imageshards itself requires.
+$(VENV)/core: $(SOURCES)
+	@PYTHON="$(PYTHON)" sh .ci/install $(VENV)
+	@touch $@
+
+# What the tests require, too.
+$(VENV)/dev: $(SOURCES)
+	@PYTHON="$(PYTHON)" sh .ci/install $(VENV) dev
+	@touch $(VENV)/core $@
+
+env: $(VENV)/dev
+
+demo: $(VENV)/core
+	@$(BIN)/imageshards demo demo
 
 PYTEST_UNITS := $(BIN)/pytest tests --numprocesses logical --maxprocesses 8 --dist worksteal \
     --ignore tests/integration --ignore tests/airflow
@@ -28,7 +34,7 @@ test-python:
 	$(MAKE) test PYTHON=$(PYTHON) VENV=.venv-$(notdir $(PYTHON))
 
 # The core with the lowest version of each requirement.
-.lowest/made: pyproject.toml setup.py $(FOLDERS) | env
+.lowest/made: $(SOURCES) | env
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .lowest
 	$(BIN)/uv pip install --quiet --python .lowest/bin/python --resolution lowest-direct \
 	    --config-settings editable_mode=strict --editable '.[dev]'
@@ -75,7 +81,7 @@ check: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/hadolint launch/dataflow/Dockerfile
+	$(BIN)/hadolintflow/Dockerfile
 
 integration: env
 	$(PYTEST_UNITS) -m slow

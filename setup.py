@@ -1,7 +1,8 @@
 """Maps the top-level folders to packages of the import name `imageshards`.
 
 This is in setup.py and not in pyproject.toml because Beam's --setup_file builds the workers'
-package from it.
+package from it. The licence is here because setuptools before and after version 77 expect different
+values in pyproject.toml, and Beam builds with the setuptools of the environment.
 """
 
 from setuptools import find_packages, setup
@@ -15,7 +16,8 @@ for folder in FOLDERS:
         PACKAGES["imageshards." + path.replace("/", ".")] = path
 
 setup(
+    license="Apache-2.0",
     packages=list(PACKAGES),
     package_dir=PACKAGES,
-    package_data={"imageshards": ["py.typed"]},
+    package_data={"imageshards": ["py.typed"], "imageshards.launch": ["digits.*"]},
 )

@@ -13,7 +13,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import NamedTuple
 
-from imageshards.launch import schedule
+from imageshards.launch import demo, schedule
 from imageshards.launch.terminal import add_common, complain, count, say, show
 
 
@@ -176,6 +176,13 @@ def _features(args: Namespace) -> int:
 
 
 COMMANDS = {
+    "demo": Command(
+        "build a small data set, to see how it works",
+        demo.declare,
+        demo.run,
+        "Writes 1,797 images of handwritten digits to a new folder, and builds and verifies their "
+        "data set.",
+    ),
     "build": Command(
         "build a data set of images",
         _declare_build,

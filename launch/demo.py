@@ -1,21 +1,78 @@
-"""`make demo` builds and verifies a data set of scikit-learn's 1,797 handwritten digits."""
+"""`imageshards demo` builds and verifies a data set of 1,797 handwritten digits.
+
+Source and licence of the digits: digits.txt.
+"""
 
 from __future__ import annotations
 
+import shlex
 import shutil
-import sys
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from imageshards.launch.cli import main
+from imageshards.launch.terminal import say
 
+_FOLDER = "imageshards-demo"
+_DIGITS = Path(__file__).parent / "digits.npz"
+_MARK = "README.txt"
+_README = """\
+`imageshards demo` wrote this folder. Run again, it replaces the folders images and digits.
+
+"""
+_SPLITS = "train=0.8,validation=0.1,test=0.1"
+_SHARDS = "train=4,validation=1,test=1"
 _EPILOGUE = """
-To read it with TensorFlow:
+Look at it:
+
+  {output}/metadata/report.html
+  imageshards inspect {output}
+
+Read a record:
+
+  from imageshards import reader
+  print(reader.open("{output}", "train")[0])
+
+Read it with TensorFlow:
 
   import tensorflow_datasets as tfds
   data = tfds.builder_from_directory("{output}").as_dataset(split="train")
   print(next(iter(data.batch(32)))["image/encoded"].shape)
 
-Its report: {output}/metadata/report.html"""
+Then build your own: imageshards build --input PHOTOS --output DATASET"""
+
+
+def declare(parser: ArgumentParser) -> None:
+    """Adds the arguments of the command to a parser."""
+    parser.add_argument(
+        "folder", nargs="?", default=_FOLDER, metavar="DIR",
+        help=f"a new folder for the images and the data set (default: {_FOLDER})",
+    )  # fmt: skip
+    parser.add_argument("--verbose", action="store_true", help="show tracebacks")
+
+
+def run(args: Namespace) -> int:
+    """Writes the images to a folder, builds and verifies their data set; returns an exit code.
+
+    Raises:
+      UsageError: the folder has other files.
+    """
+    from imageshards.launch.cli import main  # it imports this module
+
+    folder = Path(args.folder)
+    images, output = folder / "images", folder / "digits"
+    _prepare(folder, images, output)
+    count = write_digits(images)
+    say(f"{count:,} images of handwritten digits in {images}")
+    verbose = ["--verbose"] if args.verbose else []
+    build = [
+        f"--input={images}", f"--output={output}", f"--splits={_SPLITS}", f"--num_shards={_SHARDS}",
+    ]  # fmt: skip
+    for command in (["build", *build, *verbose], ["verify", str(output), *verbose]):
+        say(f"\n$ imageshards {shlex.join(command)}")
+        if code := main(command, own_process=args.own_process):
+            return code
+    say(_EPILOGUE.format(output=output))
+    return 0
 
 
 def write_digits(folder: Path) -> int:
@@ -24,36 +81,28 @@ def write_digits(folder: Path) -> int:
     Returns:
       The number of files.
     """
+    import numpy as np
     from PIL import Image
-    from sklearn.datasets import load_digits
 
-    digits = load_digits()
-    for number, (pixels, label) in enumerate(zip(digits.images, digits.target, strict=True)):
-        path = folder / str(label) / f"{number:04d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray((pixels * 255 / 16).astype("uint8")).save(path)
-    return len(digits.target)
-
-
-def demo(folder: Path) -> int:
-    """Writes the images to `folder`, builds and verifies the data set; returns an exit code."""
-    images, output = folder / "images", folder / "digits"
-    shutil.rmtree(folder, ignore_errors=True)
-    count = write_digits(images)
-    print(f"{count:,} images in {images}\n")
-    build = [
-        f"--input={images}", f"--output={output}",
-        "--splits=train=0.8,validation=0.1,test=0.1", "--num_shards=train=4,validation=1,test=1",
-    ]  # fmt: skip
-    print("$ imageshards build", *build, flush=True)
-    code = main(["build", *build])
-    if code == 0:
-        print("\n$ imageshards verify", output, flush=True)
-        code = main(["verify", str(output)])
-    if code == 0:
-        print(_EPILOGUE.format(output=output))
-    return code
+    with np.load(_DIGITS) as digits:
+        images, labels = digits["images"], digits["labels"]
+    for label in range(10):
+        (folder / str(label)).mkdir(parents=True, exist_ok=True)
+    for number, (pixels, label) in enumerate(zip(images, labels, strict=True)):
+        gray = (pixels * (255 / 16)).astype("uint8")
+        Image.fromarray(gray).save(folder / str(label) / f"{number:04d}.png")
+    return len(images)
 
 
-if __name__ == "__main__":
-    sys.exit(demo(Path(sys.argv[1]).resolve()))
+def _prepare(folder: Path, images: Path, output: Path) -> None:
+    """Creates the folder, or deletes what an earlier demo wrote to it."""
+    mark = folder / _MARK
+    if folder.is_dir() and any(folder.iterdir()):
+        if not mark.is_file() or not mark.read_bytes().startswith(_README.encode()):
+            from imageshards.transforms.elements import UsageError
+
+            raise UsageError(f"{folder}: not empty, and not of an earlier demo; name a new folder")
+        for old in (images, output):
+            shutil.rmtree(old, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    mark.write_text(_README + _DIGITS.with_suffix(".txt").read_text())

@@ -9,6 +9,7 @@ from imageshards.reader.files import Source, find
 from imageshards.reader.options import ElementOptions, LoadOptions, group
 from imageshards.reader.order import make_blocks
 from imageshards.reader.splits import Span, share_of
+from imageshards.transforms import extras
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.records.schemas import Schema
 
@@ -78,7 +79,7 @@ def load(
 
     Raises:
       BuildError: there is no such data set, or it is damaged.
-      UsageError: an argument is unknown, or its value is invalid.
+      UsageError: an argument is unknown, its value is invalid, or TensorFlow is not installed.
     """
     element_options, read_options = group(options)
     source = find(place)
@@ -95,6 +96,7 @@ def load(
     if read_options.batch_size:
         _check_sizes(source, spans, schema, element_options)
 
+    extras.require("train", "reader.load", ["tensorflow"])
     from imageshards.reader.tensorflow.dataset import ImageDataset
     from imageshards.reader.tensorflow.elements import Elements
     from imageshards.reader.tensorflow.recipe import Recipe

@@ -14,8 +14,8 @@ from typing import BinaryIO, Literal, cast
 
 from imageshards.reader import parse
 from imageshards.reader.dataset import Dataset, Shard, open_dataset
-from imageshards.transforms import storage
-from imageshards.transforms.elements import ShardId, UsageError, counted, quoted
+from imageshards.transforms import extras, storage
+from imageshards.transforms.elements import ShardId, counted, quoted
 from imageshards.transforms.images import validate
 from imageshards.transforms.records import example
 from imageshards.transforms.records.container import CorruptRecord, parse_index
@@ -186,12 +186,9 @@ def _level_of(dataset: Dataset) -> validate.Level:
 def _inspect_with(decoder: Decoder, level: validate.Level) -> Inspect:
     if decoder == "build":
         return partial(validate.inspect, check=level)
-    try:
-        from imageshards.reader.tensorflow.images import inspect
-    except ImportError as error:
-        raise UsageError(
-            "--decoder tensorflow: TensorFlow is not installed; run: pip install tensorflow"
-        ) from error
+    extras.require("train", "--decoder tensorflow", ["tensorflow"])
+    from imageshards.reader.tensorflow.images import inspect
+
     return inspect
 
 

@@ -23,6 +23,7 @@ ORDER = (
     "transforms.records",
     "transforms.storage",
     "transforms.images",
+    "transforms.extras",
     "transforms.elements",
 )
 MOST_MODULES = 15

@@ -17,7 +17,7 @@ from imageshards.launch.dataflow.package import NAME, write_wheel
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.metadata import version
 from imageshards.pipeline.options.parser import Parser
-from imageshards.transforms import storage
+from imageshards.transforms import extras, storage
 from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.storage.gcs_auth import IMPERSONATE
 
@@ -51,8 +51,9 @@ def completed(arguments: Sequence[str], spec: BuildSpec) -> Iterator[list[str]]:
       spec: what to build.
 
     Raises:
-      UsageError: a required argument is missing, or workers could not reach a path.
+      UsageError: a required argument or package is missing, or workers could not reach a path.
     """
+    extras.require("dataflow", "--runner=DataflowRunner")
     given = _parse(arguments)
     for option, what in _NEEDED.items():
         if not getattr(given, option):

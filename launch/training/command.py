@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from imageshards.launch.training.training import MAX_IMAGE_SIZE, Options, Result
 from imageshards.pipeline.options.parser import Parser
+from imageshards.transforms import extras
 from imageshards.transforms.elements import BuildError, UsageError
 
 
@@ -21,23 +22,20 @@ class Training:
     Attributes:
       name: the name of the command.
       loop: the module with the loop.
-      modules: the modules that must be installed.
-      package: the package that installs them.
+      extra: the extra of imageshards that installs what it needs.
       description: the text of --help.
     """
 
     name: str
     loop: str
-    modules: tuple[str, ...]
-    package: str
+    extra: str
     description: str
 
 
 KERAS = Training(
     "train",
     "loop_keras",
-    ("tensorflow", "tensorboard"),
-    "imageshards[train]",
+    "train",
     "Trains a ResNet in Keras on a data set that imageshards built: on a TPU if there is one, else "
     "on all GPUs, else on the CPU. The same command resumes an interrupted training at the next "
     "record.",
@@ -45,8 +43,7 @@ KERAS = Training(
 JAX = Training(
     "train_jax",
     "loop_jax",
-    ("jax", "optax", "tensorflow", "tensorboard"),
-    "imageshards[jax]",
+    "jax",
     "Trains a ResNet in JAX on a data set that imageshards built. Each batch is divided among all "
     "devices. The same command resumes an interrupted training at the next record.",
 )
@@ -67,9 +64,7 @@ def command(training: Training, arguments: Sequence[str] | None) -> int:
 
     try:
         options = parse(training, arguments)
-        for module in training.modules:
-            if importlib.util.find_spec(module) is None:
-                raise UsageError(f"{module} is not installed: pip install '{training.package}'")
+        extras.require(training.extra)
         # Hides TensorFlow's messages about CPU features and drivers.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         loop = importlib.import_module(f"imageshards.launch.training.{training.loop}")

@@ -116,4 +116,4 @@ def test_without_tensorflow_its_decoder_is_refused_in_one_line(header_build: Pat
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "pip install tensorflow" in done.stderr
+    assert "tensorflow is not installed: pip install 'imageshards[train]'" in done.stderr

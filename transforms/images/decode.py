@@ -13,6 +13,7 @@ from typing import cast
 from PIL import Image, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 
+from imageshards.transforms import extras
 from imageshards.transforms.images import headers, validate
 from imageshards.transforms.images.validate import ImageError
 
@@ -108,7 +109,7 @@ def _open_heif(data: bytes) -> ImageFile:
     try:
         from pillow_heif import HeifImageFile
     except ImportError:
-        reason = "HEIC: the decoder is not installed; run: pip install 'imageshards[heic]'"
+        reason = f"HEIC: the decoder is not installed: {extras.installation('heic')}"
         raise ImageError("Unsupported", reason) from None
     return cast(ImageFile, HeifImageFile(io.BytesIO(data)))
 

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Any
 
+from imageshards.transforms import extras
 from imageshards.transforms.storage.protocol import UNKNOWN, Entry, NoFilesystem, ReadError, Store
 from imageshards.transforms.storage.sink import BatchSink
 
@@ -33,8 +33,12 @@ def load_filesystem(uri: str) -> None:
     """Registers Beam's own filesystem for Cloud Storage, if the URI is a gs:// URI.
 
     Beam's sinks need it. The stores of this package do not, so a local build does not import it.
+
+    Raises:
+      UsageError: the clients that it requires are not installed.
     """
     if uri.startswith("gs://"):
+        extras.require("dataflow", f"--writer beam to {uri}")
         from apache_beam.io.gcp import gcsfilesystem  # noqa: F401
 
 
@@ -168,20 +172,13 @@ def _named_client(uri: str) -> Iterator[None]:
         yield
     except Exception as error:
         module, extra = _CLIENTS.get(uri.partition(":")[0], ("", ""))
-        if module and not _is_installed(module):
+        if module and not extras.is_installed(module):
             raise NoFilesystem(
                 f"{uri}: its client is not installed: pip install 'apache-beam[{extra}]'"
             ) from error
         if isinstance(error, ValueError) and not module:
             raise NoFilesystem(f"{uri}: no filesystem supports such URIs") from error
         raise
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that would contain it is not installed either
-        return False
 
 
 def _is_missing(error: object) -> bool:
