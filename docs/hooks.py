@@ -79,3 +79,9 @@ def on_page_markdown(text: str, page: Any, config: Any, files: Files) -> str:
 
     text = _LINK.sub(rewritten, text)
     return re.sub(rf"\[([^\[\]]*)\]\({re.escape(_NOWHERE)}\)", r"\1", text)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Names the dialog of the theme's search, for screen readers."""
+    dialog = 'data-md-component="search" role="dialog"'
+    return output.replace(dialog, f'{dialog} aria-label="Search"')

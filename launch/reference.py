@@ -40,7 +40,7 @@ def _section(name: str) -> str:
     usage = " ".join(["imageshards", name, *words, *["[options of build]"] * takes_them])
     text = command.description or f"{command.help[0].upper()}{command.help[1:]}."
     rows = "".join(f"| {_cell(action)} | {_text(action)} |\n" for action in actions)
-    table = f"\n| argument | |\n|---|---|\n{rows}" if rows else ""
+    table = f"\n| argument | what it does |\n|---|---|\n{rows}" if rows else ""
     block = f"<!-- not run: the usage -->\n```text\n{usage}\n```\n"
     return f"### {name}\n\n{_escaped(text)}\n\n{block}{table}"
 

@@ -27,7 +27,8 @@ def markdown(options: type[BuildOptions] = BuildOptions) -> str:
     tables = []
     for group in options.command_line():
         rows = "".join(map(_row, options_of(group)))
-        tables.append(f"| {group.title} | |\n|---|---|\n{rows}")
+        title = f"### Options: {group.title}"
+        tables.append(f"{title}\n\n| option | what it does |\n|---|---|\n{rows}")
     return "\n" + "\n".join(tables) + "\n"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from code_blocks import DOCUMENTS, ROOT
 
 from imageshards.launch import reference
+from imageshards.launch.commands import COMMANDS
 
 _CODE = re.compile(r"(?ms)^( *)```.*?^ *```$|`[^`\n]+`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -46,6 +47,8 @@ def test_the_command_line_reference_is_that_of_the_parsers():
     path = ROOT / "docs/reference/command_line.md"
     text = path.read_text()
     assert reference.rewritten(text) == text
+    for name in COMMANDS:
+        assert f"| [`{name}`](#{name}) |" in text
     for shown in (
         "`--num_shards N`",
         "### publish",

@@ -76,7 +76,7 @@ def test_the_site_has_pages_from_the_whole_repository(pages: dict[Path, Page]):
     for name in ("airflow", "dataflow", "flink"):
         assert (SITE / f"production/{name}.html") in pages
     reference = (SITE / "reference/python.html").read_text()
-    for name in ("load", "open", "Records", "CorruptRecord"):
+    for name in ("load.load", "open", "Records", "CorruptRecord"):
         assert f'id="imageshards.reader.{name}"' in reference
     for name in ("BuildOptions", "ReadReferences", "WriteDataset"):
         assert f'id="imageshards.{name}"' in reference
