@@ -6,7 +6,7 @@ SOURCES := pyproject.toml setup.py \
     $(shell find api launch pipeline reader transforms -name __init__.py -printf '%h ')
 
 .PHONY: env demo test test-python lowest test-torch test-airflow test-airflow-standalone check \
-    integration bench docs engines flink flink-stop template clean
+    integration bench docs engines flink flink-stop template dist clean
 
 # What imageshards itself requires.
 $(VENV)/core: $(SOURCES)
@@ -131,5 +131,12 @@ template: env
 	@PROJECT="$(PROJECT)" REGION="$(REGION)" REPOSITORY="$(REPOSITORY)" BUCKET="$(BUCKET)" \
 	    TAG="$(TAG)" DRY_RUN="$(DRY_RUN)" PYTHON=$(BIN)/python launch/dataflow/template.sh
 
+# The sdist and the wheel, checked as the package index checks them.
+dist: env
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
 clean:
-	rm -rf .venv .venv-* .lowest .torch .airflow .docs .engines .pytest_cache build demo benchmarks/.venv *.egg-info
+	rm -rf .venv .venv-* .lowest .torch .airflow .docs .engines .pytest_cache build demo dist benchmarks/.venv \
+	    *.egg-info

@@ -24,6 +24,7 @@ LINKED = {
     "benchmarks/results.png": "design/results.png",
     "CHANGELOG.md": "reference/changelog.md",
     "CONTRIBUTING.md": "design/contributing.md",
+    "SECURITY.md": "reference/security.md",
     "transforms/records/SCHEMAS.md": "design/adding_a_schema.md",
 }
 """Path in the repository -> path in the site."""

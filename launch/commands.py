@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from imageshards.launch import demo, schedule
+from imageshards.launch.doctor import command as doctor
 from imageshards.launch.terminal import add_common, complain, count, say, show
 
 
@@ -220,6 +221,13 @@ COMMANDS = {
         schedule.publish,
         "Writes the path of a complete data set to a pointer file, and deletes old versions next "
         "to it. If the pointer names a later version (by name), it is not changed.",
+    ),
+    "doctor": Command(
+        "check this installation and machine, and whether URIs can be read",
+        doctor.declare,
+        doctor.run,
+        "Checks versions, extras, decoders, cores, memory, free space and credentials, and lists "
+        "the URIs. The exit code is 1 if there is a problem.",
     ),
 }
 """Name -> command."""

@@ -35,19 +35,30 @@ def load_beam(*, lean: bool) -> None:
     """
     # Beam's modules are never freed. Not collecting them saves 5 % of a build of 10,000 images.
     gc.disable()
-    level = logging.root.manager.disable
-    if lean:
-        logging.disable()  # Beam logs which clients are missing
     try:
-        with hidden(_OPTIONAL_CLIENTS if lean else ()):
+        with without_logs(), hidden(_OPTIONAL_CLIENTS if lean else ()):
             import imageshards.pipeline.run  # noqa: F401
         from imageshards.transforms.references.batch import use_system_allocator
 
         use_system_allocator()
         gc.freeze()
     finally:
-        logging.disable(level)
         gc.enable()
+
+
+@contextmanager
+def without_logs() -> Iterator[None]:
+    """Discards what Beam logs when it is imported: which of its optional clients are missing."""
+    level = logging.root.manager.disable
+    logging.disable()
+    # Without a handler, logging.warning() would configure the root logger, even if it is disabled.
+    nothing = logging.NullHandler()
+    logging.root.addHandler(nothing)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(nothing)
+        logging.disable(level)
 
 
 @contextmanager

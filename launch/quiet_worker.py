@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import sys
 
-from apache_beam.runners.worker import sdk_worker, sdk_worker_main
-
+from imageshards.launch.load import without_logs
 from imageshards.transforms.images.silence import silence_pillow
 from imageshards.transforms.references.batch import use_system_allocator
+
+with without_logs():
+    from apache_beam.runners.worker import sdk_worker, sdk_worker_main
 
 if __name__ == "__main__":
     silence_pillow()

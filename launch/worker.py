@@ -27,9 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args, _ = parser.parse_known_args(arguments)
 
     import grpc
-    from apache_beam.portability.api import beam_provision_api_pb2 as provision
-    from apache_beam.portability.api import beam_provision_api_pb2_grpc as provision_grpc
-    from apache_beam.runners.worker import sdk_worker_main
+
+    from imageshards.launch.load import without_logs
+
+    with without_logs():
+        from apache_beam.portability.api import beam_provision_api_pb2 as provision
+        from apache_beam.portability.api import beam_provision_api_pb2_grpc as provision_grpc
+        from apache_beam.runners.worker import sdk_worker_main
     from google.protobuf import json_format, text_format
 
     with grpc.insecure_channel(args.provision_endpoint) as channel:

@@ -15,6 +15,7 @@ DOCUMENTS = sorted(
     for path in (
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
         ROOT / "benchmarks/RESULTS.md",
         ROOT / "transforms/records/SCHEMAS.md",
         *ROOT.glob("launch/*/README.md"),
