@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 import sys
-from argparse import SUPPRESS, Action, ArgumentParser
+from argparse import SUPPRESS, Action
 from pathlib import Path
 
 from imageshards.launch.commands import COMMANDS
 from imageshards.pipeline.options import documents
 from imageshards.pipeline.options.build_options import BuildOptions
+from imageshards.pipeline.options.parser import Parser
 
 # The lines from the first marker to the second.
 _MARKED = re.compile(r"(?m)(^.*commands:begin.*\n)(?s:.*?)(^.*commands:end)")
@@ -22,12 +23,12 @@ _MARKED = re.compile(r"(?m)(^.*commands:begin.*\n)(?s:.*?)(^.*commands:end)")
 
 def markdown() -> str:
     """Returns a section for each command but `build`: its help, its usage and its arguments."""
-    return "\n" + "\n".join(_section(name) for name in COMMANDS if name != "build")
+    return "\n" + "\n".join(_section(name) for name in COMMANDS if name != "build") + "\n"
 
 
 def _section(name: str) -> str:
     command = COMMANDS[name]
-    parser = ArgumentParser(prog=f"imageshards {name}", add_help=False)
+    parser = Parser(prog=f"imageshards {name}", add_help=False)
     command.declare(parser)
     actions = [action for action in parser._actions if action.help != SUPPRESS]
     of_build = {option.flag for option in BuildOptions.declared().values()}
@@ -36,7 +37,7 @@ def _section(name: str) -> str:
         groups = [group.title for group in BuildOptions.command_line()]
         own = [group for group in parser._action_groups if group.title not in groups]
         actions = [action for group in own for action in group._group_actions]
-    words = [f"{_name(a)}" if a.required else f"[{_name(a)}]" for a in actions]
+    words = [f"[{_name(a)}]" if _is_optional(a) else _name(a) for a in actions]
     usage = " ".join(["imageshards", name, *words, *["[options of build]"] * takes_them])
     text = command.description or f"{command.help[0].upper()}{command.help[1:]}."
     rows = "".join(f"| {_cell(action)} | {_text(action)} |\n" for action in actions)
@@ -45,10 +46,15 @@ def _section(name: str) -> str:
     return f"### {name}\n\n{_escaped(text)}\n\n{block}{table}"
 
 
+def _is_optional(action: Action) -> bool:
+    return action.nargs in ("?", "*") or not action.required
+
+
 def _name(action: Action) -> str:
     if action.nargs == 0:
         return action.option_strings[-1]
     value = action.metavar or "|".join(map(str, action.choices or ()))
+    value = f"{value} ..." if action.nargs == "*" else value
     return " ".join([*action.option_strings[-1:], str(value)])
 
 
