@@ -17,11 +17,14 @@ from imageshards.pipeline.options import documents
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.parser import Parser
 
-# The lines from the first marker to the second.
-_MARKED = re.compile(r"(?m)(^.*commands:begin.*\n)(?s:.*?)(^.*commands:end)")
+
+def overview() -> str:
+    """Returns a table of all commands."""
+    rows = "".join(f"| [`{name}`](#{name}) | {_help(name)} |\n" for name in COMMANDS)
+    return f"\n| command | what it does |\n|---|---|\n{rows}\n"
 
 
-def markdown() -> str:
+def sections() -> str:
     """Returns a section for each command but `build`: its help, its usage and its arguments."""
     return "\n" + "\n".join(_section(name) for name in COMMANDS if name != "build") + "\n"
 
@@ -39,11 +42,16 @@ def _section(name: str) -> str:
         actions = [action for group in own for action in group._group_actions]
     words = [f"[{_name(a)}]" if _is_optional(a) else _name(a) for a in actions]
     usage = " ".join(["imageshards", name, *words, *["[options of build]"] * takes_them])
-    text = command.description or f"{command.help[0].upper()}{command.help[1:]}."
+    text = command.description or f"{_help(name)}."
     rows = "".join(f"| {_cell(action)} | {_text(action)} |\n" for action in actions)
     table = f"\n| argument | what it does |\n|---|---|\n{rows}" if rows else ""
     block = f"<!-- not run: the usage -->\n```text\n{usage}\n```\n"
     return f"### {name}\n\n{_escaped(text)}\n\n{block}{table}"
+
+
+def _help(name: str) -> str:
+    text = COMMANDS[name].help
+    return text[0].upper() + text[1:]
 
 
 def _is_optional(action: Action) -> bool:
@@ -73,7 +81,11 @@ def _escaped(text: str) -> str:
 
 def rewritten(text: str) -> str:
     """Returns a document in which the marked lines are replaced."""
-    return _MARKED.sub(lambda marks: marks[1] + markdown() + marks[2], documents.rewritten(text))
+    text = documents.rewritten(text)
+    for name, made in (("overview", overview()), ("commands", sections())):
+        marked = re.compile(rf"(?m)(^.*{name}:begin.*\n)(?s:.*?)(^.*{name}:end)")
+        text = marked.sub(lambda marks, made=made: marks[1] + made + marks[2], text)
+    return text
 
 
 if __name__ == "__main__":
