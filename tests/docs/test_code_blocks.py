@@ -162,13 +162,13 @@ def commands_not_run() -> Iterator[tuple[str, list[str]]]:
 def parsing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands check their options, and do nothing else."""
 
-    def check(args: Namespace) -> int:
-        if COMMANDS[args.command].takes_beam_arguments:
-            options_from(args)
-            check_beam_arguments(args.beam_arguments)
+    def check_build(args: Namespace) -> int:
+        options_from(args)
+        check_beam_arguments(args.beam_arguments)
         return 0
 
     for name, command in list(COMMANDS.items()):
+        check = check_build if name in ("build", "fingerprint") else lambda args: 0
         monkeypatch.setitem(COMMANDS, name, command._replace(run=check))
 
 
