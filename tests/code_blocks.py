@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from textwrap import dedent
 
@@ -54,9 +55,12 @@ class Block:
         return f"{self.document}:{self.line}"
 
     def commands(self) -> list[list[str]]:
-        """The words of each command line of a shell block; comments are left out."""
+        """The words of each command of a shell block, up to a pipe or a redirection."""
         lines = self.code.replace("\\\n", " ").splitlines()
-        return [words for line in lines if (words := shlex.split(line, comments=True))]
+        commands = (shlex.split(line, comments=True) for line in lines)
+        return [
+            list(takewhile(lambda word: word not in "|>", words)) for words in commands if words
+        ]
 
 
 def blocks(document: Path) -> Iterator[Block]:
