@@ -22,6 +22,7 @@ from helpers import image_bytes
 
 from imageshards.launch.cli import main
 from imageshards.launch.commands import COMMANDS
+from imageshards.launch.training.command import JAX, KERAS, Training, parse
 from imageshards.pipeline.options.command_line import check_beam_arguments, options_from
 
 SLOW = {"README.md", "docs/getting_started.md", "docs/guide/training.md", "docs/guide/reading.md",
@@ -149,13 +150,14 @@ def masked(text: str) -> str:
     return "\n".join(re.sub(r"\S*/(\S*)", r"\1", line) for line in lines if line)
 
 
-def commands_not_run() -> Iterator[tuple[str, list[str]]]:
+def commands_not_run(*prefix: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields (block, words after the prefix) of each command that begins with a prefix."""
     for document in DOCUMENTS:
         for block in blocks(document):
             if block.language == "bash" and block.directive == "not run":
                 for words in block.commands():
-                    if words[0] == "imageshards":
-                        yield str(block), words[1:]
+                    if words[: len(prefix)] == [*prefix]:
+                        yield str(block), words[len(prefix) :]
 
 
 @pytest.fixture
@@ -174,11 +176,20 @@ def parsing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_commands_that_do_not_run_have_valid_options(parsing: None):
     """A renamed option is found in them too."""
-    commands = list(commands_not_run())
+    commands = list(commands_not_run("imageshards"))
     assert len(commands) > 8
     assert not [(where, words) for where, words in commands if main(words)]
     _, words = next(found for found in commands if "--splits" in found[1])
     assert main(["--split" if word == "--splits" else word for word in words]) == 2
+
+
+@pytest.mark.parametrize("training", [KERAS, JAX], ids=lambda training: training.name)
+def test_trainings_that_do_not_run_have_valid_options(training: Training):
+    module = f"imageshards.launch.training.{training.name}"
+    commands = list(commands_not_run("python", "-m", module))
+    assert commands
+    for _, words in commands:
+        assert parse(training, words).model_dir
 
 
 def test_outputs_are_compared_without_numbers():
