@@ -19,6 +19,7 @@ LINKED = {
     "launch/airflow/graph.png": "production/graph.png",
     "launch/airflow/grid.png": "production/grid.png",
     "launch/dataflow/README.md": "production/dataflow.md",
+    "launch/dataflow/SCALE.md": "production/scale.md",
     "launch/flink/README.md": "production/flink.md",
     "benchmarks/RESULTS.md": "design/results.md",
     "benchmarks/results.png": "design/results.png",

@@ -19,7 +19,7 @@ DOCUMENTS = sorted(
         ROOT / "SECURITY.md",
         ROOT / "benchmarks/RESULTS.md",
         ROOT / "transforms/records/SCHEMAS.md",
-        *ROOT.glob("launch/*/README.md"),
+        *ROOT.glob("launch/*/*.md"),
         *ROOT.glob("docs/**/*.md"),
     )
 )
