@@ -38,7 +38,12 @@ def main(chromium: str) -> None:
         run("imageshards inspect digits --contact_sheet sheet.png --images 8", folder)
         save(Image.open(folder / "sheet.png"), "contact_sheet")
         report = folder / "digits/metadata/report.html"
-        save(screenshot(chromium, report, folder, 1280, 900), "report")
+        save(screenshot(chromium, report, folder, 1280, 1120), "report")
+        for section, height in (("pixels", 750), ("gallery", 700)):
+            part = folder / f"{section}.html"
+            others = f"main > :not(#{section}), header {{ display: none }}"
+            part.write_text(f"{report.read_text()}<style>{others}</style>")
+            save(screenshot(chromium, part, folder, 1280, height), f"report_{section}")
         terminal = folder / "terminal.svg"
         terminal.write_text(drawn(shown, folder))
         save(cropped(screenshot(chromium, terminal, folder, 1280, 700)), "terminal")
@@ -62,7 +67,7 @@ def drawn(shown: list[tuple[str, str]], folder: Path) -> str:
 
 
 def screenshot(chromium: str, page: Path, folder: Path, width: int, height: int) -> Image.Image:
-    """Returns a page as Chromium shows it, at twice the resolution."""
+    """Returns a page as Chromium shows it, at 1.5 times the resolution."""
     picture = folder / "screenshot.png"
     profile = f"--user-data-dir={folder / 'profile'}"
     options = [f"--window-size={width},{height}", "--force-device-scale-factor=1.5"]
