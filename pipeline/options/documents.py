@@ -2,7 +2,7 @@
 
     python -m imageshards.pipeline.options.documents > launch/airflow/dags/imageshards_options.json
 
-prints the JSON Schema of the form. `imageshards.launch.reference` writes the tables, with the other
+prints the JSON Schema of the form. `docs/command_line.py` writes the tables, with the other
 commands, to docs/reference/command_line.md.
 """
 

@@ -1,14 +1,14 @@
-"""The reference of the command line: a table of arguments for each command, made from its parser.
+"""Writes docs/reference/command_line.md, from the declarations of options and commands.
 
-    python -m imageshards.launch.reference docs/reference/command_line.md
+    .venv/bin/python docs/command_line.py
 
-replaces the text between the marked lines of a file: the options of `build`, the other commands.
+replaces the text between the marked lines: the table of commands, the options of `build`, and the
+arguments of the other commands.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from argparse import SUPPRESS, Action
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from imageshards.launch.commands import COMMANDS
 from imageshards.pipeline.options import documents
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.parser import Parser
+
+PAGE = Path(__file__).parent / "reference/command_line.md"
 
 
 def overview() -> str:
@@ -89,5 +91,4 @@ def rewritten(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(rewritten(path.read_text()))
+    PAGE.write_text(rewritten(PAGE.read_text()))
