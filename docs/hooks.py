@@ -35,6 +35,7 @@ PACKAGES = {"": "api", "launch": "launch", "pipeline": "pipeline", "reader": "re
 
 _LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(\))")
 _FENCED = re.compile(r"(?ms)^( *)(`{3,}).*?^ *\2`*$|`[^`\n]+`")
+_INLINE_CODE = re.compile(r"<code>[^<]*</code>")
 _NOWHERE = "not-in-the-site"
 
 
@@ -87,3 +88,8 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
     """Names the dialog of the theme's search, for screen readers."""
     dialog = 'data-md-component="search" role="dialog"'
     return output.replace(dialog, f'{dialog} aria-label="Search"')
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    r"""Shows `\|` in code as `|`: tables need the backslash, and Python-Markdown keeps it."""
+    return _INLINE_CODE.sub(lambda code: code[0].replace(r"\|", "|"), html)

@@ -82,3 +82,8 @@ def test_the_site_has_pages_from_the_whole_repository(pages: dict[Path, Page]):
         assert f'id="imageshards.{name}"' in reference
     assert "batch_size" in reference
     assert "Add an input kind" in (SITE / "design/contributing.html").read_text()
+
+
+def test_tables_show_alternatives_without_a_backslash():
+    page = (SITE / "reference/command_line.html").read_text()
+    assert "<code>--check full|header</code>" in page
