@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from imageshards.launch import logs
 from imageshards.launch.load import WORKER_SETTINGS, hidden, load_beam
 from imageshards.launch.process import advice
-from imageshards.launch.terminal import complain, show
+from imageshards.launch.terminal import complain, show, warn
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.job.failures import JobError
 from imageshards.pipeline.options.beam_arguments import (
@@ -25,7 +25,7 @@ from imageshards.pipeline.options.beam_arguments import (
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.command_line import (
     check_beam_arguments,
-    check_no_input,
+    check_stray,
     command_options_from,
     options_from,
     waits,
@@ -46,8 +46,9 @@ def run(args: Namespace, begin: float) -> int:
       begin: `time.perf_counter()` at the start of the command.
     """
     if args.beam_arguments and not (args.input and args.output):
-        check_no_input(args.beam_arguments)
-        check_beam_arguments(args.beam_arguments)  # the missing option may be a misspelled one
+        check_stray(args.beam_arguments, args.arguments)
+        # The missing option may be a misspelled one.
+        check_beam_arguments(args.beam_arguments, args.arguments)
     options: BuildOptions = options_from(args)
     command = command_options_from(args)
     spec = BuildSpec(options)  # reports wrong combinations before Beam is loaded
@@ -65,7 +66,7 @@ def run(args: Namespace, begin: float) -> int:
         if args.own_process:
             load_beam(lean=is_in_process(complete))
             logs.set_up(verbose=command.verbose)
-        check_beam_arguments(complete)
+        check_beam_arguments(complete, args.arguments)
         _warn(options, complete)
         if not is_in_process(complete):
             complete = [*complete, WORKER_SETTINGS]
@@ -79,14 +80,15 @@ def _forecast(args: Namespace, options: BuildOptions, command: CommandOptions) -
     if args.own_process:
         load_beam(lean=True)
         logs.set_up(verbose=command.verbose)
-    check_beam_arguments(args.beam_arguments)
+    check_beam_arguments(args.beam_arguments, args.arguments)
     from imageshards.pipeline.job.forecast import forecast
 
     remote = is_dataflow(args.beam_arguments)
     with hidden(("IPython",) if args.own_process else ()):
         try:
             found = forecast(options, reads_local_files=not remote)
-            return show(found, json=command.json) or int(bool(found.would_fail))
+            show(found, json=command.json, quiet=command.quiet)
+            return int(bool(found.would_fail))
         except JobError as error:
             if command.verbose:
                 print(error.details, file=sys.stderr)
@@ -108,13 +110,12 @@ def _completed(beam_arguments: list[str], spec: BuildSpec) -> Iterator[list[str]
 
 def _warn(options: BuildOptions, beam_arguments: list[str]) -> None:
     if options.execution.writer == "beam" and is_local_runner(beam_arguments):
-        complain(
+        warn(
             "--writer beam on the local runner needs about 6.5 times the size of the data set in "
-            "memory; --writer shard does not",
-            0,
+            "memory; --writer shard does not"
         )
     if ignored := ignored_options(beam_arguments):
-        complain(ignored, 0)
+        warn(ignored)
 
 
 def _launch(
@@ -142,6 +143,7 @@ def _launch(
                 options,
                 beam_arguments,
                 workers=workers,
+                show_progress=not command.quiet,
                 begin=begin,
                 announce=announce if is_dataflow(beam_arguments) else None,
             )
@@ -153,4 +155,4 @@ def _launch(
         if not submitted:
             raise
         return complain(f"interrupted; the job continues: {submitted[0].link}", 130)
-    return show(result, json=command.json)
+    return show(result, json=command.json, quiet=command.quiet)

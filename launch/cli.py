@@ -13,14 +13,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from imageshards.launch import process
-from imageshards.launch.commands import COMMANDS
-from imageshards.launch.terminal import complain, say
-from imageshards.pipeline.options.parser import Parser, refuse
-
-_DESCRIPTION = (
-    "Builds shuffled, evenly sharded TFRecord data sets of images. "
-    "imageshards COMMAND --help describes a command."
-)
+from imageshards.launch.commands import COMMANDS, parser_of
+from imageshards.launch.terminal import INTERRUPTED, complain, say
+from imageshards.pipeline.options.parser import Parser, closest, refuse, wants_help
 
 
 def entry() -> NoReturn:
@@ -51,7 +46,7 @@ def main(arguments: Sequence[str] | None = None, *, own_process: bool = False) -
     try:
         return _dispatch(arguments, own_process)
     except KeyboardInterrupt:
-        return complain("interrupted; run the same command again to resume", 130)
+        return complain(INTERRUPTED, 130)
     except BrokenPipeError:  # the reader of stdout has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -81,56 +76,42 @@ def _report(error: Exception, *, verbose: bool) -> int:
     return complain(f"{message} (--verbose shows the traceback)", 1)
 
 
-def _parser(arguments: list[str]) -> tuple[Parser, dict[str, Parser]]:
-    """Returns a parser for the arguments, and the parsers of the commands that it accepts.
-
-    Declaring the arguments of all commands would take twice as long.
-    """
-    chosen = next((argument for argument in arguments if argument in COMMANDS), None)
-    parser = Parser(prog="imageshards", description=_DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("--version", action="store_true", help="print the version")
-    added = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    parsers = {}
-    for name in [chosen] if chosen and arguments[0] == chosen else COMMANDS:
-        command = COMMANDS[name]
-        parsers[name] = added.add_parser(
-            name,
-            help=command.help,
-            description=command.description or f"{command.help.capitalize()}.",
-            allow_abbrev=False,
-        )
-        if name == chosen:
-            command.declare(parsers[name])
-    return parser, parsers
-
-
 def _dispatch(arguments: list[str], own_process: bool) -> int:
-    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
-        from difflib import get_close_matches
-
-        similar = get_close_matches(arguments[0], COMMANDS, 1)
-        hint = f"; did you mean {similar[0]}?" if similar else ""
-        refuse(f"unknown command {arguments[0]!r}{hint} (imageshards --help lists the commands)")
-    parser, parsers = _parser(arguments)
-    args, rest = parser.parse_known_args(arguments)
-    if args.version:
-        from imageshards.pipeline.metadata import version
-
-        say(f"imageshards {version()}")
-        return 0
-    if args.command is None:
-        parser.print_help(sys.stderr)
+    if not arguments:
+        print(_START, file=sys.stderr)
         return 2
+    first = _WITHOUT_DASHES.get(arguments[0], arguments[0])
+    if first.startswith("-"):
+        refuse(f"{first} comes after a command, as in imageshards build {first} ({_LIST})")
+    if first not in COMMANDS:
+        name = closest(first, COMMANDS)
+        hint = f"; did you mean {name}?" if name else ""
+        refuse(f"unknown command {first!r}{hint} ({_LIST})")
+    command, parser, arguments = COMMANDS[first], parser_of(first), arguments[1:]
+    if help := wants_help(arguments):
+        text = parser.format_help(complete=help == "all")
+        if help == "all" and command.results:
+            from imageshards.launch.results import described
+
+            text += described(command)
+        say(text.rstrip("\n"))
+        return 0
+    args, rest = parser.parse_known_args(arguments)
     if problem := process.folder_problem():
         refuse(problem)
-    command = COMMANDS[args.command]
-    args.own_process, args.beam_arguments = own_process, rest
+    args.own_process, args.beam_arguments, args.arguments = own_process, rest, arguments
     if rest and not command.takes_beam_arguments:
-        _refuse(rest[0], parsers[args.command])
+        _refuse(rest[0], parser)
+    if not command.uses_data:
+        return command.run(args)
     if own_process:
         from imageshards.transforms.images.silence import silence_pillow
 
         silence_pillow()
+    if command.takes_beam_arguments:
+        from imageshards.pipeline.options.config_file import apply_config
+
+        apply_config(args)
     from imageshards.transforms import storage
 
     # `build` and `fingerprint` accept an option several times; its last value counts.
@@ -144,6 +125,19 @@ def _refuse(argument: str, parser: Parser) -> NoReturn:
     if argument.startswith("-"):
         problem = f"unknown option {argument}{parser.similar(argument)}"
     refuse(f"{problem} ({parser.prog} --help lists the options)")
+
+
+_WITHOUT_DASHES = {
+    "-h": "help", "--help": "help", "--help-all": "help", "--help_all": "help",
+    "-V": "version", "--version": "version",
+}  # fmt: skip
+_LIST = "imageshards help lists the commands"
+_START = """\
+imageshards builds shuffled, evenly sharded TFRecord data sets of images.
+
+  imageshards demo                                    build a small one, to see how
+  imageshards build --input FOLDER --output DATASET   build one from a folder
+  imageshards help                                    list all commands"""
 
 
 if __name__ == "__main__":

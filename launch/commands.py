@@ -9,13 +9,14 @@ import os
 import shutil
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable
 from typing import NamedTuple
 
 from imageshards.launch import demo, schedule
 from imageshards.launch.doctor import command as doctor
 from imageshards.launch.terminal import add_common, complain, count, say, show
+from imageshards.pipeline.options.parser import Parser, closest, refuse
 
 
 class Command(NamedTuple):
@@ -26,18 +27,48 @@ class Command(NamedTuple):
       declare: adds its arguments to a parser.
       run: runs it and returns the exit code.
       description: for its own `--help`; empty: `help`.
-      takes_beam_arguments: whether undeclared arguments are passed to Beam. Otherwise they are
-        errors.
+      group: the heading in the list of commands.
+      usage: its arguments, for `--help`; empty: derived from the declared ones.
+      takes_beam_arguments: whether it takes the options of a build, also from `--config`, and
+        passes undeclared arguments to Beam. Otherwise they are errors.
+      uses_data: whether it reads or writes data sets.
+      results: for each kind of result, a title and the classes whose attributes `--json` prints.
     """
 
     help: str
-    declare: Callable[[ArgumentParser], None]
+    declare: Callable[[Parser], None]
     run: Callable[[Namespace], int]
     description: str = ""
+    group: str = "other commands"
+    usage: str = ""
     takes_beam_arguments: bool = False
+    uses_data: bool = True
+    results: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-def _declare_build(parser: ArgumentParser) -> None:
+_OF_BEAM = "Options of Beam are accepted too: --runner, --project, --temp_location, ..."
+
+
+def parser_of(name: str) -> Parser:
+    """Returns the parser of a command. Declaring those of all commands would take twice as long."""
+    command = COMMANDS[name]
+    prog = f"imageshards {name}"
+    parser = Parser(
+        prog=prog,
+        usage=f"{prog} {command.usage}" if command.usage else None,
+        description=command.description or f"{command.help}.",
+        epilog=_OF_BEAM if command.takes_beam_arguments else "",
+        allow_abbrev=False,
+    )
+    command.declare(parser)
+    if hidden := sum(not brief for brief in parser.briefs.values()):
+        parser.more = f"{prog} --help-all describes these and {hidden} further options."
+    elif command.results:
+        parser.more = f"{prog} --help-all also lists the names in the JSON."
+    return parser
+
+
+def _declare_build(parser: Parser) -> None:
     from imageshards.pipeline.options.command_line import add_options
 
     add_options(parser)
@@ -50,15 +81,15 @@ def _build(args: Namespace) -> int:
     return run(args, begin)
 
 
-def _declare_verify(parser: ArgumentParser) -> None:
-    parser.add_argument("output", metavar="DIR", help="the folder of the data set")
+def _declare_verify(parser: Parser) -> None:
+    parser.add_argument("output", metavar="DIR", help="Folder of the data set")
     parser.add_argument(
         "--sample", type=count, default=0, metavar="N",
-        help="check N records, spread evenly over all shards (default: 0, all records)",
+        help="Check N records, spread evenly over all shards (default: 0, all records)",
     )  # fmt: skip
     parser.add_argument(
         "--decoder", choices=("build", "tensorflow"), default="build",
-        help="decode images as the build did, or with TensorFlow (default: build)",
+        help="Decode images as the build did, or with TensorFlow (default: build)",
     )  # fmt: skip
     add_common(parser)
 
@@ -72,21 +103,21 @@ def _verify(args: Namespace) -> int:
     verdict = verify(args.output, sample=args.sample, decoder=args.decoder)
     for problem in verdict.problems:
         complain(problem, 1)
-    show(verdict, json=args.json)
+    show(verdict, json=args.json, quiet=args.quiet)
     return 1 if verdict.problems else 0
 
 
-def _declare_inspect(parser: ArgumentParser) -> None:
-    parser.add_argument("path", metavar="DIR|SHARD", help="a data set, or one of its files")
+def _declare_inspect(parser: Parser) -> None:
+    parser.add_argument("path", metavar="DIR|SHARD", help="A data set, or one of its files")
     parser.add_argument(
-        "--records", type=count, default=3, metavar="N", help="records to show (default: 3)"
+        "--records", type=count, default=3, metavar="N", help="Records to show (default: 3)"
     )
     parser.add_argument(
-        "--contact_sheet", default="", metavar="FILE", help="write images: FILE.png or FILE.html"
+        "--contact_sheet", default="", metavar="FILE", help="Write images: FILE.png or FILE.html"
     )
     parser.add_argument(
         "--images", type=count, default=24, metavar="N",
-        help="images of each split on the contact sheet (default: 24)",
+        help="Images of each split on the contact sheet (default: 24)",
     )  # fmt: skip
     add_common(parser, json=False)
 
@@ -132,9 +163,9 @@ def _show_images(args: Namespace) -> None:
             say(line)
 
 
-def _declare_reshard(parser: ArgumentParser) -> None:
-    parser.add_argument("source", metavar="DIR", help="a data set")
-    parser.add_argument("output", metavar="NEW", help="the folder of the new data set")
+def _declare_reshard(parser: Parser) -> None:
+    parser.add_argument("source", metavar="DIR", help="A data set")
+    parser.add_argument("output", metavar="NEW", help="Folder of the new data set")
     parser.add_argument(
         "--num_shards", required=True, metavar="N", help="16, or for each split train=8,test=2"
     )
@@ -144,13 +175,14 @@ def _declare_reshard(parser: ArgumentParser) -> None:
 def _reshard(args: Namespace) -> int:
     from imageshards.pipeline.reshard import reshard
 
-    return show(reshard(args.source, args.output, args.num_shards), json=args.json)
+    resharded = reshard(args.source, args.output, args.num_shards)
+    return show(resharded, json=args.json, quiet=args.quiet)
 
 
-def _declare_advise(parser: ArgumentParser) -> None:
-    parser.add_argument("source", metavar="DIR", help="a data set")
+def _declare_advise(parser: Parser) -> None:
+    parser.add_argument("source", metavar="DIR", help="A data set")
     parser.add_argument(
-        "--hosts", type=count, required=True, metavar="N", help="hosts that read it together"
+        "--hosts", type=count, required=True, metavar="N", help="Hosts that read it together"
     )
     add_common(parser)
 
@@ -158,13 +190,13 @@ def _declare_advise(parser: ArgumentParser) -> None:
 def _advise(args: Namespace) -> int:
     from imageshards.reader.advise import advise
 
-    return show(advise(args.source, args.hosts), json=args.json)
+    return show(advise(args.source, args.hosts), json=args.json, quiet=args.quiet)
 
 
-def _declare_features(parser: ArgumentParser) -> None:
+def _declare_features(parser: Parser) -> None:
     parser.add_argument(
         "schema", nargs="?", default="", metavar="NAME|DIR",
-        help="a schema or a data set: prints its features, and Python code that parses them",
+        help="A schema or a data set: prints its features, and Python code that parses them",
     )  # fmt: skip
     add_common(parser, json=False)
 
@@ -176,58 +208,168 @@ def _features(args: Namespace) -> int:
     return 0
 
 
+def _declare_help(parser: Parser) -> None:
+    parser.add_argument("topic", nargs="?", default="", metavar="COMMAND", help="A command")
+
+
+def _help(args: Namespace) -> int:
+    if not args.topic:
+        say(_overview())
+        return 0
+    if args.topic not in COMMANDS:
+        name = closest(args.topic, COMMANDS)
+        hint = f"; did you mean {name}?" if name else ""
+        refuse(f"unknown command {args.topic!r}{hint} (imageshards help lists the commands)")
+    say(parser_of(args.topic).format_help(complete=False).rstrip("\n"))
+    return 0
+
+
+def _overview() -> str:
+    groups: dict[str, list[str]] = {}
+    for name, command in COMMANDS.items():
+        groups.setdefault(command.group, []).append(f"  {name:<{_NAME_COLUMN}}{command.help}")
+    blocks = [f"{title}:\n" + "\n".join(lines) for title, lines in groups.items()]
+    return "\n\n".join([_ABOUT, *blocks, _NOTES])
+
+
+_NAME_COLUMN = 14
+_ABOUT = """\
+usage: imageshards COMMAND [OPTION ...]
+
+Builds shuffled, evenly sharded TFRecord data sets of images."""
+_NOTES = """\
+imageshards COMMAND --help describes a command, --help-all all of its options.
+Results go to stdout, progress and errors to stderr. NO_COLOR=1 prints no color.
+Exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted."""
+
+
+def _version(args: Namespace) -> int:
+    from importlib.metadata import version
+
+    say(f"imageshards {version('imageshards')}")
+    return 0
+
+
+def _declare_completion(parser: Parser) -> None:
+    parser.add_argument(
+        "shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="Shell: bash, zsh or fish"
+    )
+
+
+def _completion(args: Namespace) -> int:
+    from imageshards.launch.completion import script
+
+    say(script(args.shell))
+    return 0
+
+
+_MAKING, _READING = "make data sets", "look into data sets"
+_SCHEDULING, _HELPING = "build on a schedule", "help"
+
 COMMANDS = {
     "demo": Command(
-        "build a small data set, to see how it works",
+        "Build a small data set, to see how it works",
         demo.declare,
         demo.run,
         "Writes 1,797 images of handwritten digits to a new folder, and builds and verifies their "
         "data set.",
+        _MAKING,
     ),
     "build": Command(
-        "build a data set of images",
+        "Build a data set of images",
         _declare_build,
         _build,
-        "Builds a data set. Options of Beam are accepted too: --runner, --project, "
-        "--temp_location, --direct_num_workers, ...",
+        "Builds a data set of images. The same command resumes an interrupted build.",
+        _MAKING,
+        usage="--input URI --output DIR [OPTION ...]",
         takes_beam_arguments=True,
+        results=(
+            ("a build", ("pipeline.job.summary.Summary",)),
+            ("--dry_run", ("pipeline.job.forecast.Forecast",)),
+            ("a job that was submitted", ("pipeline.job.submission.Submission",)),
+        ),
     ),
-    "verify": Command("check every record of a data set", _declare_verify, _verify),
-    "inspect": Command("show the contents of a data set or a shard", _declare_inspect, _inspect),
     "reshard": Command(
-        "copy a data set with another number of shards",
+        "Copy a data set with another number of shards",
         _declare_reshard,
         _reshard,
         "Copies records unchanged, in the same order, without decoding them.",
+        _MAKING,
+        results=(("", ("pipeline.reshard.Resharded",)),),
     ),
-    "advise": Command(
-        "recommend a number of shards for a number of hosts", _declare_advise, _advise
+    "inspect": Command(
+        "Show the contents of a data set or a shard", _declare_inspect, _inspect, group=_READING
+    ),
+    "verify": Command(
+        "Check every record of a data set",
+        _declare_verify,
+        _verify,
+        group=_READING,
+        results=(("", ("reader.verify.Verdict",)),),
     ),
     "features": Command(
-        "list the schemas of records, or describe one", _declare_features, _features
+        "List the schemas of records, or describe one",
+        _declare_features,
+        _features,
+        group=_READING,
+    ),
+    "advise": Command(
+        "Recommend a number of shards for a number of hosts",
+        _declare_advise,
+        _advise,
+        group=_READING,
+        results=(("", ("reader.advise.Advice",)),),
     ),
     "fingerprint": Command(
-        "report whether inputs changed since the last version",
+        "Report whether inputs changed since the last version",
         schedule.declare_fingerprint,
         schedule.fingerprint,
         "Takes the options of build, lists the inputs, and reports whether there is anything to "
         "build: new, unchanged, done, changed, or empty. Of a manifest it compares the file "
         "itself, not the images that it names.",
+        _SCHEDULING,
+        usage="--input URI --output DIR [OPTION ...]",
         takes_beam_arguments=True,
+        results=(("", ("pipeline.fingerprint.Fingerprint", "launch.schedule.Version")),),
     ),
     "publish": Command(
-        "make a data set the latest version of its folder",
+        "Make a data set the latest version of its folder",
         schedule.declare_publish,
         schedule.publish,
         "Writes the path of a complete data set to a pointer file, and deletes old versions next "
         "to it. If the pointer names a later version (by name), it is not changed.",
+        _SCHEDULING,
+        results=(("", ("pipeline.publish.Published",)),),
     ),
     "doctor": Command(
-        "check this installation and machine, and whether URIs can be read",
+        "Check this installation and machine, and URIs",
         doctor.declare,
         doctor.run,
         "Checks versions, extras, decoders, cores, memory, free space and credentials, and lists "
         "the URIs. The exit code is 1 if there is a problem.",
+        _HELPING,
+        results=(("", ("launch.doctor.command.Report",)),),
+    ),
+    "help": Command(
+        "List the commands, or describe one",
+        _declare_help,
+        _help,
+        group=_HELPING,
+        uses_data=False,
+    ),
+    "version": Command(
+        "Print the version", lambda parser: None, _version, group=_HELPING, uses_data=False
+    ),
+    "completion": Command(
+        "Print a script that completes commands and options in a shell",
+        _declare_completion,
+        _completion,
+        "Prints a script that completes commands, options, their values and files. bash: "
+        "imageshards completion bash > ~/.local/share/bash-completion/completions/imageshards; "
+        "zsh: write it to a file _imageshards in a folder of $fpath; fish: "
+        "~/.config/fish/completions/imageshards.fish.",
+        _HELPING,
+        uses_data=False,
     ),
 }
 """Name -> command."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ _EPILOGUE = """
 Look at it:
 
   {output}/metadata/report.html
-  imageshards inspect {output}
+  {program} inspect {output}
 
 Read a record:
 
@@ -38,16 +39,16 @@ Read it with TensorFlow:
   data = tfds.builder_from_directory("{output}").as_dataset(split="train")
   print(next(iter(data.batch(32)))["image/encoded"].shape)
 
-Then build your own: imageshards build --input PHOTOS --output DATASET"""
+Then build your own: {program} build --input PHOTOS --output DATASET"""
 
 
 def declare(parser: ArgumentParser) -> None:
     """Adds the arguments of the command to a parser."""
     parser.add_argument(
         "folder", nargs="?", default=_FOLDER, metavar="DIR",
-        help=f"a new folder for the images and the data set (default: {_FOLDER})",
+        help=f"New folder for the images and the data set (default: {_FOLDER})",
     )  # fmt: skip
-    parser.add_argument("--verbose", action="store_true", help="show tracebacks")
+    parser.add_argument("--verbose", action="store_true", help="Show tracebacks")
 
 
 def run(args: Namespace) -> int:
@@ -63,16 +64,26 @@ def run(args: Namespace) -> int:
     _prepare(folder, images, output)
     count = write_digits(images)
     say(f"{count:,} images of handwritten digits in {images}")
+    program = _program()
     verbose = ["--verbose"] if args.verbose else []
     build = [
         f"--input={images}", f"--output={output}", f"--splits={_SPLITS}", f"--num_shards={_SHARDS}",
     ]  # fmt: skip
     for command in (["build", *build, *verbose], ["verify", str(output), *verbose]):
-        say(f"\n$ imageshards {shlex.join(command)}")
+        say(f"\n$ {program} {shlex.join(command)}")
         if code := main(command, own_process=args.own_process):
             return code
-    say(_EPILOGUE.format(output=output))
+    say(_EPILOGUE.format(program=program, output=output))
     return 0
+
+
+def _program() -> str:
+    """Returns the command as this shell finds it: by its name, or by a path."""
+    path = Path(sys.executable).with_name("imageshards")
+    if shutil.which("imageshards") == str(path) or not path.exists():
+        return "imageshards"
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def write_digits(folder: Path) -> int:
@@ -95,14 +106,22 @@ def write_digits(folder: Path) -> int:
 
 
 def _prepare(folder: Path, images: Path, output: Path) -> None:
-    """Creates the folder, or deletes what an earlier demo wrote to it."""
-    mark = folder / _MARK
-    if folder.is_dir() and any(folder.iterdir()):
-        if not mark.is_file() or not mark.read_bytes().startswith(_README.encode()):
-            from imageshards.transforms.elements import UsageError
+    """Creates the folder, or deletes what an earlier demo wrote to it.
 
-            raise UsageError(f"{folder}: not empty, and not of an earlier demo; name a new folder")
-        for old in (images, output):
-            shutil.rmtree(old, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    mark.write_text(_README + _DIGITS.with_suffix(".txt").read_text())
+    Raises:
+      UsageError: the folder has other files, or cannot be written.
+    """
+    from imageshards.transforms.elements import UsageError
+
+    mark = folder / _MARK
+    try:
+        if folder.is_dir() and any(folder.iterdir()):
+            if not mark.is_file() or not mark.read_bytes().startswith(_README.encode()):
+                reason = "not empty, and not of an earlier demo; name a new folder"
+                raise UsageError(f"{folder}: {reason}")
+            for old in (images, output):
+                shutil.rmtree(old, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        mark.write_text(_README + _DIGITS.with_suffix(".txt").read_text())
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}; name another folder") from error

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+from imageshards.launch.terminal import INTERRUPTED, complain
 
 # Beam imports these if they are installed. Some are modules of Beam itself, whose failed import
 # would otherwise skip later imports in the same `try` block.
@@ -36,7 +40,8 @@ def load_beam(*, lean: bool) -> None:
     # Beam's modules are never freed. Not collecting them saves 5 % of a build of 10,000 images.
     gc.disable()
     try:
-        with without_logs(), hidden(_OPTIONAL_CLIENTS if lean else ()):
+        optional = hidden(_OPTIONAL_CLIENTS if lean else ())
+        with without_logs(), optional, _left_by_interrupt():
             import imageshards.pipeline.run  # noqa: F401
         from imageshards.transforms.references.batch import use_system_allocator
 
@@ -44,6 +49,23 @@ def load_beam(*, lean: bool) -> None:
         gc.freeze()
     finally:
         gc.enable()
+
+
+@contextmanager
+def _left_by_interrupt() -> Iterator[None]:
+    """Ends this process when it is interrupted, while nothing has been written.
+
+    Modules that are being imported may catch a KeyboardInterrupt, and the build would go on.
+    """
+
+    def leave(*_: object) -> None:
+        os._exit(complain(INTERRUPTED, 130))
+
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

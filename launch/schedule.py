@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
+from typing import NamedTuple
 
 from imageshards.launch.terminal import add_common, count, say, show
+from imageshards.pipeline.options.parser import Parser
 
 
-def declare_fingerprint(parser: ArgumentParser) -> None:
+class Version(NamedTuple):
+    """The version of a data set that inputs belong to.
+
+    Attributes:
+      output: the folder of the data set.
+      state: "new", "unchanged", "done", "changed" or "empty".
+      version: the name of the version that `state` is about.
+    """
+
+    output: str
+    state: str
+    version: str
+
+
+def declare_fingerprint(parser: Parser) -> None:
     """Adds the arguments of `imageshards fingerprint`."""
     from imageshards.pipeline.options.command_line import add_options
 
     parser.add_argument(
-        "--skip_missing", action="store_true", help="skip inputs without any image or text"
+        "--skip_missing", action="store_true", help="Skip inputs without any image or text"
     )
     add_options(parser)
 
 
-def declare_publish(parser: ArgumentParser) -> None:
+def declare_publish(parser: Parser) -> None:
     """Adds the arguments of `imageshards publish`."""
-    parser.add_argument("output", metavar="DIR", help="the folder of the data set")
+    parser.add_argument("output", metavar="DIR", help="Folder of the data set")
     parser.add_argument(
         "--pointer", default="", metavar="FILE",
-        help="the pointer file (default: latest, next to the folder)",
+        help="Pointer file (default: latest, next to the folder)",
     )  # fmt: skip
     parser.add_argument(
         "--keep_versions", type=count, default=0, metavar="N",
-        help="delete all published versions but the N latest and this one (default: 0, keep all)",
+        help="Delete all published versions but the N latest and this one (default: 0, keep all)",
     )  # fmt: skip
     parser.add_argument(
         "--fingerprint", type=_digest, default="", metavar="HEX",
-        help="the digest that imageshards fingerprint printed, 64 hexadecimal digits",
+        help="Digest that imageshards fingerprint printed, 64 hexadecimal digits",
     )  # fmt: skip
     parser.add_argument(
         "--rollback", action="store_true",
-        help="change the pointer even if it names a later version",
+        help="Change the pointer even if it names a later version",
     )  # fmt: skip
     add_common(parser)
 
@@ -61,7 +77,7 @@ def fingerprint(args: Namespace) -> int:
     spec = BuildSpec(options_from(args))
     inputs, output = spec.options.inputs, spec.options.output.output
     if args.beam_arguments:
-        check_beam_arguments(args.beam_arguments)
+        check_beam_arguments(args.beam_arguments, args.arguments)
     found = fingerprint(
         inputs.input,
         spec.settings,
@@ -73,9 +89,9 @@ def fingerprint(args: Namespace) -> int:
     if found.files:
         state, version = state_of(output, found.digest, spec.dataset_name)
     if args.json:
-        result = {**asdict(found), "output": spec.layout.root, "state": state, "version": version}
-        say(json.dumps(result))
-    else:
+        where = Version(spec.layout.root, state, version)
+        say(json.dumps({**asdict(found), **where._asdict()}))
+    elif not args.quiet:
         files = counted(found.files, "file")
         text = _DESCRIPTIONS[state].format(version=version, noun=spec.schema.noun)
         say(f"{found.digest}  {files}, {found.bytes / 1e6:,.1f} MB: {state}: {text}")
@@ -102,4 +118,4 @@ def publish(args: Namespace) -> int:
         fingerprint=args.fingerprint,
         rollback=args.rollback,
     )
-    return show(published, json=args.json)
+    return show(published, json=args.json, quiet=args.quiet)

@@ -2,29 +2,63 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
 
 TYPE_CHECKING = False  # type checkers recognize the name; importing typing takes 8 ms
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Sequence
+    from typing import Any, TextIO
+
+INTERRUPTED = "interrupted; run the same command again to resume"
 
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
 
 
 def complain(message: str, code: int) -> int:
     """Prints an error as one line, with control characters escaped, and returns the exit code."""
-    print(f"imageshards: {message.translate(_CONTROL)}", file=sys.stderr)
+    prefix = _colored("imageshards:", _RED, sys.stderr)
+    print(f"{prefix} {message.translate(_CONTROL)}", file=sys.stderr)
     return code
 
 
-def show(result: Any, *, json: bool) -> int:
+def warn(message: str) -> None:
+    """Prints a warning as one line, with control characters escaped."""
+    prefix = f"imageshards: {_colored('warning:', _YELLOW, sys.stderr)}"
+    print(f"{prefix} {message.translate(_CONTROL)}", file=sys.stderr)
+
+
+_RED, _YELLOW = 31, 33
+
+
+def _colored(text: str, color: int, stream: TextIO) -> str:
+    """Returns a text in a color of ANSI, if the stream is a terminal that shows colors."""
+    shows = stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    return f"\x1b[{color}m{text}\x1b[0m" if shows else text
+
+
+def show(result: Any, *, json: bool, quiet: bool = False) -> int:
     """Prints a result as text or as one line of JSON, and returns the exit code 0.
+
+    Args:
+      result: what to print.
+      json: whether to print it as JSON.
+      quiet: whether to print it only as JSON; its warnings go to stderr then.
 
     Raises:
       StoreError: see `say`.
     """
-    say(result.to_json() if json else result)
+    warnings: Sequence[str] = getattr(result, "warnings", ())
+    if json:
+        say(result.to_json())
+    elif not quiet:
+        text = str(result)
+        for warning in warnings:
+            text = text.replace(warning, _colored(warning, _YELLOW, sys.stdout))
+        say(text)
+    for warning in warnings if quiet else ():
+        warn(warning)
     return 0
 
 
@@ -57,12 +91,13 @@ def count(text: str) -> int:
 
 
 def add_common(parser: ArgumentParser, *, json: bool = True) -> None:
-    """Adds `--billing_project`, `--verbose` and, if there is a result to print, `--json`."""
+    """Adds the common options: `--json` and `--quiet` only if there is a result to print."""
     parser.add_argument(
         "--billing_project", default="", metavar="PROJECT",
         help="Google Cloud project that pays for the requests, as buckets with Requester Pays "
         "require",
     )  # fmt: skip
-    parser.add_argument("--verbose", action="store_true", help="show tracebacks")
+    parser.add_argument("--verbose", action="store_true", help="Show tracebacks")
     if json:
-        parser.add_argument("--json", action="store_true", help="print the result as JSON")
+        parser.add_argument("--json", action="store_true", help="Print the result as JSON")
+        parser.add_argument("--quiet", action="store_true", help="Print only errors and warnings")

@@ -25,6 +25,7 @@ from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
+from imageshards.transforms.shards.annotations import Annotations
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.layout import Layout
 from imageshards.transforms.storage.web import WebOptions
@@ -184,7 +185,20 @@ class BuildSpec:
             self.annotator.features,
             unit_range=self.options.records.pixel_range == "0..1",
             class_texts=self._class_texts,
+            annotations=self._annotations,
         )
+
+    @property
+    def _annotations(self) -> Annotations | None:
+        """How the annotations among the columns are mapped; None if there are none."""
+        given = self.options.annotations
+        annotations = Annotations(
+            self.annotator.features,
+            frame=given.annotations_on,  # type: ignore[arg-type]
+            min_visible=given.min_box_visible,
+            without_boxes=given.without_boxes,  # type: ignore[arg-type]
+        )
+        return annotations if annotations.are_needed else None
 
     @property
     def reader(self) -> ImageReader:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from imageshards.transforms import storage
+from imageshards.transforms.elements import InputCount
 from imageshards.transforms.inputs.kind import (
     ListingOptions,
     TextUnit,
-    nothing_found,
     roots_of,
 )
 from imageshards.transforms.inputs.sources import identify
@@ -84,7 +84,7 @@ def fingerprint(
         if files > before:
             found.append(source.text)
         elif not skip_missing:
-            raise nothing_found(source, options)
+            InputCount().check(source.text, text_unit)
     whole = f"{settings}\0{files}\0{total % _MODULUS:064x}".encode()
     return Fingerprint(blake2b(whole, digest_size=32).hexdigest(), files, size, tuple(found))
 

@@ -13,6 +13,7 @@ from imageshards.pipeline import metadata
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.claim import check_ownership, sweep_unpacked
 from imageshards.pipeline.leaks import write_leaks
+from imageshards.pipeline.options.config_file import build_yaml
 from imageshards.pipeline.report import write_report
 from imageshards.pipeline.verdict import check_counts, check_files, check_rejects
 from imageshards.transforms import storage
@@ -64,6 +65,10 @@ def _finish(
         leaks = write_leaks(layout, shards, spec.schema)
     facts = DatasetFacts(metadata.build_json(plan, shards, errors, leaks, spec), spec.schema)
     layout.write(layout.build, to_json(facts.build))
+    layout.write(
+        layout.uri("build_yaml"),
+        build_yaml(spec.options, name=spec.dataset_name, version=metadata.version()),
+    )
     layout.write_derived(facts)
     write_report(layout, facts)
     storage.sweep(layout.state)

@@ -111,6 +111,10 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, spec: Bu
         encoded.conversions  # (split, kinds)
         | "CountConversions" >> beam.combiners.Count.PerElement()  # ((split, kinds), records)
     )
+    annotations = AsIter(
+        encoded.annotations  # ((split, kind), number)
+        | "CountAnnotations" >> beam.CombinePerKey(sum)
+    )
     reports = [
         part
         | f"Examples_{split}" >> beam.Values()
@@ -120,6 +124,7 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, spec: Bu
             spec.layout,
             spec.schema,
             conversions,
+            annotations,
         )
         for split, part in zip(splits, examples, strict=True)
     ]

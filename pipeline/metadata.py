@@ -90,6 +90,7 @@ def build_json(
         },
         "rejects": dict(sorted(errors.items())),
         "conversions": totals["conversions"],
+        **({"annotations": totals["annotations"]} if totals["annotations"] else {}),
         "notes": list(plan.notes),
         "classes": list(plan.classes),
         "splits": splits,
@@ -128,6 +129,8 @@ def _versions(plan: Plan) -> dict[str, str]:
 def _split_json(images: int, shards: Sequence[ShardReport]) -> dict[str, Any]:
     stats = ShardStats(shards)
     values = stats.values()
+    if not values["annotations"]:
+        del values["annotations"]
     for counts in ("labels", "long_sides"):  # JSON has text keys only
         values[counts] = {str(key): count for key, count in values[counts].items()}
     counted = {"records": stats.records, "bytes": stats.bytes, "shards": stats.shards}

@@ -19,6 +19,7 @@ from imageshards.transforms.elements import counted
 from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.shards import read_back
+from imageshards.transforms.shards.annotations import BOXES, CLIPPED, DROPPED, KEYPOINTS_DROPPED
 from imageshards.transforms.shards.layout import DatasetFacts, Layout, first_lines
 from imageshards.transforms.shards.stats import SIZE_CLASSES
 
@@ -101,6 +102,8 @@ def _page(
         body.append(_split(name, split, build, layout, schema))
     if build["conversions"]:
         body.append(_conversions(build))
+    if annotations := build.get("annotations"):
+        body.append(_annotations(annotations))
     body.append(_rejects(build, rejected, schema.noun))
     body.append(_options(build))
     return (
@@ -382,6 +385,26 @@ def _conversions(build: Mapping[str, Any]) -> str:
         "Images by kind of conversion; one image may have several.</p>"
         f"{_rows(by_count(build['conversions']))}</section>"
     )
+
+
+def _annotations(counts: Mapping[str, int]) -> str:
+    return f"<section><h2>Boxes</h2><p class=soft>{annotations_text(counts)}.</p></section>"
+
+
+def annotations_text(counts: Mapping[str, int]) -> str:
+    """Describes the boxes of a data set, from `annotations` of its build.json.
+
+    >>> annotations_text({"boxes": 1204, "clipped": 12, "dropped": 3})
+    '1,204 boxes, 12 of them clipped; 3 boxes dropped, of which too little is in the image'
+    """
+    text = counted(counts.get(BOXES, 0), "box")
+    if clipped := counts.get(CLIPPED):
+        text += f", {clipped:,} of them clipped"
+    if dropped := counts.get(DROPPED):
+        text += f"; {counted(dropped, 'box')} dropped, of which too little is in the image"
+    if keypoints := counts.get(KEYPOINTS_DROPPED):
+        text += f"; {counted(keypoints, 'keypoint')} outside of the image"
+    return text
 
 
 def by_count(counts: Mapping[str, int]) -> list[tuple[str, int]]:

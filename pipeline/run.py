@@ -64,18 +64,26 @@ def run(
     spec = replace(spec, job=_job(beam_arguments, beam_options))
     finished = _finished_shards(spec.layout)
     job = None
+    started = time.perf_counter()
+    progress = Progress(
+        spec.layout,
+        enabled=show_progress,
+        noun=spec.schema.noun,
+        begin=begin,
+        grows=options.execution.writer == "shard",
+    )
     try:
         if announce:
             result = _start(spec, sources, beam_options, workers)
             job = submission_of(result, beam_options, spec.layout.root)
             if job:
                 announce(job)
-            with Progress(spec.layout, enabled=show_progress, noun=spec.schema.noun):
+            with progress:
                 state = result.wait_until_finish()
             if state != PipelineState.DONE:
                 raise JobEnded(state)
         else:
-            with Progress(spec.layout, enabled=show_progress, noun=spec.schema.noun):
+            with progress:
                 _wait(_start(spec, sources, beam_options, workers))
     except UsageError:
         raise
@@ -89,6 +97,7 @@ def run(
         noun=spec.schema.noun,
         resumed=len(finished.items() & _finished_shards(spec.layout).items()),
         seconds=time.perf_counter() - begin,
+        startup_seconds=started - begin if is_local_runner(beam_arguments) else None,
     )
 
 

@@ -48,7 +48,14 @@ class SplitAdvice:
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice for a data set and a number of hosts."""
+    """The advice for a data set and a number of hosts.
+
+    Attributes:
+      output: the folder of the data set.
+      hosts: the number of hosts.
+      splits: the advice for each split.
+      num_shards: the value of `reshard --num_shards`, or empty if no change is advised.
+    """
 
     output: str
     hosts: int

@@ -20,8 +20,9 @@ from imageshards.transforms.images import validate
 from imageshards.transforms.records import example
 from imageshards.transforms.records.container import CorruptRecord, parse_index
 from imageshards.transforms.records.containers import container_of, is_shard_like
-from imageshards.transforms.records.schemas import Schema
+from imageshards.transforms.records.schemas import BOX_SIDES, Schema
 from imageshards.transforms.shards import read_back
+from imageshards.transforms.shards.annotations import box_problem
 from imageshards.transforms.shards.layout import DatasetFacts
 from imageshards.transforms.shards.read_back import Record
 
@@ -47,7 +48,11 @@ class Missing(Problem):
 
 
 class Unsuitable(Problem):
-    """A line about a record that is undamaged, but whose image does not decode."""
+    """A line about a record that is undamaged, but whose image or boxes training cannot use."""
+
+
+class BadBoxes(Unsuitable):
+    """A line about a record whose boxes are not within its image."""
 
 
 Check = Callable[[Record], Problem | None]
@@ -70,7 +75,9 @@ class Verdict:
       sample: the number of records that `verify` was to check; 0 for all.
       damaged: the number of problems that are damage to existing files.
       missing: the number of files that do not exist.
-      unsuitable: the number of undamaged records whose images do not decode.
+      unsuitable: the number of undamaged records whose images do not decode, or whose boxes are
+        not within the image.
+      bad_boxes: how many of them have boxes that are not within the image.
       level: how images were decoded: "full", or "lenient" if the build had `--check header`.
     """
 
@@ -86,6 +93,7 @@ class Verdict:
     damaged: int = 0
     missing: int = 0
     unsuitable: int = 0
+    bad_boxes: int = 0
     level: validate.Level = "full"
 
     def to_json(self) -> str:
@@ -98,7 +106,12 @@ class Verdict:
             yield f"delete the damaged files and {again}"
         elif self.missing:
             yield again
-        if self.unsuitable:
+        if self.bad_boxes:
+            yield (
+                "the boxes that are not within their images are what the build wrote: build the "
+                "data set again, in a new folder, to clip or reject them"
+            )
+        if self.unsuitable > self.bad_boxes:
             images = "the images that do not decode are what the build wrote"
             if self.level == "full":
                 yield f"{images}: build the data set again, in a new folder, to check them again"
@@ -167,6 +180,7 @@ def verify(folder: str, sample: int = 0, decoder: Decoder = "build") -> Verdict:
             size += shard.bytes
     unsuitable = sum(isinstance(problem, Unsuitable) for problem in problems)
     missing = sum(isinstance(problem, Missing) for problem in problems)
+    bad_boxes = sum(isinstance(problem, BadBoxes) for problem in problems)
     lines = list(map(str, problems[:_PROBLEMS_SHOWN]))
     if (more := len(problems) - _PROBLEMS_SHOWN) > 0:
         lines.append(f"and {more:,} more problems")
@@ -174,7 +188,7 @@ def verify(folder: str, sample: int = 0, decoder: Decoder = "build") -> Verdict:
         dataset.layout.root, len(dataset.shards), records, size,
         time.perf_counter() - begin, tuple(lines),
         dataset.counts["rejects"], dataset.layout.report, sample,
-        len(problems) - unsuitable - missing, missing, unsuitable, level,
+        len(problems) - unsuitable - missing, missing, unsuitable, bad_boxes, level,
     )  # fmt: skip
 
 
@@ -340,6 +354,8 @@ def _problem_of(dataset: Dataset, inspect: Inspect, record: Record) -> Problem |
         return Problem(f"does not have {', '.join(missing)}")
     if problem := _content_problem(record, schema, inspect):
         return problem
+    if record.values.keys() >= set(BOX_SIDES) and (wrong := box_problem(record.values)):
+        return BadBoxes(wrong)
     label_key = schema.key_of("label")
     if label_key:
         label = record.first(label_key, -1)

@@ -78,7 +78,7 @@ def every_file(folder: Path) -> dict[str, bytes]:
 
 def told(errors: str) -> list[str]:
     """The lines of stderr without progress, which only a slow machine shows."""
-    progress = re.compile(r"imageshards: (listing|[\d,]+ of [\d,]+ shards?, .*)")
+    progress = re.compile(r"imageshards: (listing|writing|finishing): .*")
     return [line for line in errors.splitlines() if not progress.fullmatch(line)]
 
 

@@ -1,6 +1,8 @@
 """Files that forges, package indexes and catalogues read: they parse, and agree with the code."""
 
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -86,3 +88,13 @@ def test_the_changelog_keeps_its_form():
         headings = re.findall(r"(?m)^### (.+)$", part)
         assert {*headings} <= kinds
         assert len(headings) == len({*headings})
+
+
+def test_an_installation_with_an_old_python_is_refused_in_one_line(tmp_path: Path):
+    done = subprocess.run(
+        ["sh", ROOT / ".ci/install", tmp_path / "venv"], env={**os.environ, "PYTHON": "false"},
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "requires Python 3.11 or newer, and 'false' is not" in done.stderr
+    assert not (tmp_path / "venv").exists()

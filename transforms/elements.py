@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 
 class BuildError(Exception):
@@ -25,7 +25,7 @@ def counted(number: int, noun: str) -> str:
     >>> counted(1, "shard"), counted(1024, "shard"), counted(2, "class")
     ('1 shard', '1,024 shards', '2 classes')
     """
-    plural = "es" if noun.endswith("s") else "s"
+    plural = "es" if noun.endswith(("s", "x")) else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
@@ -60,6 +60,47 @@ def enumerated(names: Iterable[str]) -> str:
 
 
 _NAMES = 20
+
+
+class InputCount(NamedTuple):
+    """What the listing of an input, or of a part of it, found.
+
+    Attributes:
+      found: references.
+      passed_over: files that were left out because of their names.
+      nouns: the kinds of these files, with articles; empty for files of no kind. Empty: unknown.
+    """
+
+    found: int = 0
+    passed_over: int = 0
+    nouns: frozenset[str] = frozenset()
+
+    def __add__(self, other: object) -> InputCount:
+        assert isinstance(other, InputCount)
+        return InputCount(
+            self.found + other.found,
+            self.passed_over + other.passed_over,
+            self.nouns | other.nouns,
+        )
+
+    def check(self, text: str, is_text: object) -> None:
+        """Raises a BuildError if an input has no reference.
+
+        Args:
+          text: the input as the user wrote it.
+          is_text: whether the references are texts, and not images.
+        """
+        if self.found:
+            return
+        hint = ""
+        if self.passed_over:
+            were = "was" if self.passed_over == 1 else "were"
+            advice = "--include_all takes all files"
+            if self.nouns and "" not in self.nouns:
+                kinds = " or ".join(sorted(self.nouns))
+                advice = f"this pattern does not select {kinds}: write --input for each"
+            hint = f" ({counted(self.passed_over, 'file')} {were} skipped by name; {advice})"
+        raise BuildError(f"--input {text}: no {'text' if is_text else 'image'} found{hint}")
 
 
 def to_bytes(text: str) -> bytes:
@@ -194,6 +235,7 @@ class ShardReport:
       converted: records whose image differs from its file.
       conversions: kind of conversion -> records; empty in a report that is computed from a shard,
         because shards do not contain them.
+      annotations: kind of annotation -> number of them (see `annotations.BOXES`).
     """
 
     shard: ShardId
@@ -207,6 +249,7 @@ class ShardReport:
     largest: tuple[int, int]
     converted: int = 0
     conversions: Mapping[str, int] = field(default_factory=dict)
+    annotations: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

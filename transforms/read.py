@@ -1,4 +1,9 @@
-"""PTransform `ReadReferences`: inputs -> batches of references by bucket."""
+"""PTransform `ReadReferences`: inputs -> units of work -> batches of references by bucket.
+
+Units are listed in parallel. A large unit, such as a bucket or a table, lists a part of itself and
+yields units with the rest, which other workers list in the next step. Neither the number of units
+nor their order affects the references.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,19 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 import apache_beam as beam
-from apache_beam.metrics import Metrics
+from apache_beam.options.pipeline_options import DirectOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.transforms.window import GlobalWindows
 
+from imageshards.transforms import metrics
+from imageshards.transforms.elements import InputCount
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.inputs.kind import (
     InputKind,
     ListingOptions,
     WorkUnit,
     list_references,
+    list_unit,
     roots_of,
 )
 from imageshards.transforms.inputs.sources import identify
@@ -22,9 +32,15 @@ from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import partition
 from imageshards.transforms.references.plan import Tally
+from imageshards.transforms.storage import StoreError
+from imageshards.transforms.storage.retry import Failure
 
 FLUSH_ROWS = 1 << 16
 """References that a worker collects before it emits them: about 500 for each bucket."""
+_ATTEMPTS = 3
+"""How often a unit is listed before the runner is left to retry it."""
+_TRIED_AGAIN = (Failure, FileNotFoundError)
+"""Causes of errors that are not worth it: a request was retried for two minutes, or was refused."""
 
 
 class References(NamedTuple):
@@ -102,12 +118,33 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
             | "Units"
             >> beam.FlatMap(_units, self.inputs, self.options, self.failures)  # unit of work
         )
-        if len(self.inputs) > 1:
-            units |= "Distribute" >> beam.Reshuffle()
-        listed = units | "List" >> beam.ParDo(_List(self)).with_outputs(
-            "tallies", main="batches"
-        )  # (bucket, references); tallies: one for each unit
-        return References(listed.batches, listed.tallies)
+        if _has_one_worker(root.pipeline):
+            # Between the steps of one worker, a Reshuffle would only take time.
+            listed = units | "List" >> _list_with(self)
+            return References(listed.batches, listed.tallies)
+        kinds = [source for source in self.inputs if isinstance(source, InputKind)]
+        divisions = max(source.divisions(self.options) for source in kinds)
+        levels = []
+        for level in range(divisions + 1):
+            listed = (
+                units
+                | f"Distribute{level or ''}" >> beam.Reshuffle()
+                | f"List{level or ''}" >> _list_with(self, divide=level < divisions)
+            )  # (bucket, references); tallies: one for each unit; units: parts of large ones
+            levels.append(listed)
+            units = listed.units
+        if len(levels) == 1:
+            return References(listed.batches, listed.tallies)
+        return References(
+            [listed.batches for listed in levels] | "AllBatches" >> beam.Flatten(),
+            [listed.tallies for listed in levels] | "AllTallies" >> beam.Flatten(),
+        )
+
+
+def _has_one_worker(pipeline: beam.Pipeline) -> bool:
+    """Whether the runner runs one bundle at a time, in this process."""
+    mode = pipeline.options.view_as(DirectOptions).direct_running_mode
+    return isinstance(pipeline.runner, FnApiRunner) and mode == "in_memory"
 
 
 def _count_listed(element: tuple[int, RefBatch]) -> Tally:
@@ -122,30 +159,66 @@ def _units(
             yield from source.units(options)
 
 
+def _list_with(read: ReadReferences, divide: bool = False) -> beam.ParDo:
+    """The step that lists units."""
+    return beam.ParDo(_List(read, divide)).with_outputs("tallies", "units", main="batches")
+
+
 _Output: TypeAlias = tuple[int, RefBatch] | beam.pvalue.TaggedOutput
 
 
 class _List(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, read: ReadReferences) -> None:
+    """Lists units of work. Small units of a bundle share batches.
+
+    A unit that a store interrupts is listed again, and no other unit is.
+    """
+
+    def __init__(self, read: ReadReferences, divide: bool) -> None:
         self._annotator = read.annotator
-        self._options = read.options
+        self._options = replace(read.options, divide=divide)
         self._failures = read.failures
-        self._images_listed = Metrics.counter("imageshards", "images_listed")
+        self._held: list[RefBatch] = []
+        self._rows_held = 0
 
     def start_bundle(self) -> None:
+        self._held, self._rows_held = [], 0
         self._failures.check()
 
     def process(self, unit: WorkUnit) -> Iterator[_Output]:
         with self._failures.recording():
-            yield from self._list(unit)
+            for left in reversed(range(_ATTEMPTS)):
+                flushed = False
+                held = len(self._held)
+                try:
+                    for output in self._list(unit):
+                        flushed = True
+                        yield output
+                    break
+                except StoreError as error:
+                    # What has been emitted cannot be taken back: the runner retries the bundle.
+                    if flushed or not left or isinstance(error.__cause__, _TRIED_AGAIN):
+                        raise
+                    del self._held[held:]
+                    self._rows_held = sum(map(len, self._held))
+                    metrics.RETRIES.inc()
+        metrics.UNITS_LISTED.inc()
+
+    def finish_bundle(self) -> Iterator[object]:
+        for output in self._flush():
+            yield GlobalWindows.windowed_value(output)
+        metrics.count_usage()
 
     def _list(self, unit: WorkUnit) -> Iterator[_Output]:
-        passed_over = blank_lines = listed = below_base = 0
+        blank_lines = listed = below_base = 0
+        count = InputCount()
         label_sources = set()
         unpacked = set()
-        held: list[RefBatch] = []
-        for found in list_references(unit, self._options):
-            passed_over += found.passed_over
+        units = []
+        for found in (list_unit if self._options.divide else list_references)(unit, self._options):
+            if isinstance(found, WorkUnit):
+                units.append(found)
+                continue
+            count += found.count
             blank_lines += found.blank_lines
             if found.unpacked:
                 unpacked.add(found.unpacked)
@@ -153,20 +226,28 @@ class _List(beam.DoFn):  # type: ignore[misc]
                 continue
             label_sources.add(self._annotator.label_source(found.refs))
             below_base += self._annotator.count_below_base(found.refs)
-            held.append(self._annotator.annotate(found.refs))
+            self._held.append(self._annotator.annotate(found.refs))
             listed += len(found.refs)
-            self._images_listed.inc(len(found.refs))
-            if sum(map(len, held)) >= FLUSH_ROWS:
-                yield from partition(RefBatch.concat(held))
-                held = []
-        if held:
-            yield from partition(RefBatch.concat(held))
+            metrics.LISTED.add(len(found.refs))
+            self._rows_held += len(found.refs)
+            if self._rows_held >= FLUSH_ROWS:
+                yield from self._flush()
         tally = Tally(
             listed=listed,
             below_base=below_base,
-            passed_over=passed_over,
+            passed_over=count.passed_over,
             label_sources=frozenset(label_sources),
             unpacked=frozenset(unpacked),
             blank_lines=blank_lines,
+            # A whole input without a reference has failed.
+            inputs={unit.input.text: count} if unit.part or units else {},
         )
+        metrics.IMAGES_LISTED.inc(listed)
         yield beam.pvalue.TaggedOutput("tallies", tally)
+        for part in units:
+            yield beam.pvalue.TaggedOutput("units", part)
+
+    def _flush(self) -> Iterator[tuple[int, RefBatch]]:
+        held, self._held, self._rows_held = self._held, [], 0
+        if held:
+            yield from partition(RefBatch.concat(held))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import apache_beam as beam
 import numpy as np
 
-from imageshards.transforms import storage
+from imageshards.transforms import metrics, storage
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.references.batch import RefBatch
@@ -72,6 +72,7 @@ class _SortGroup(beam.DoFn):  # type: ignore[misc]
         with self._failures.recording():
             groups, duplicates = sort_group(batches)
         sizes = {split: self._sizes(refs) for split, refs in groups.items()}
+        metrics.GROUPS_SORTED.inc()
         yield bucket, groups
         tally = Tally.of(bucket, groups, duplicates, sizes, self._max_bytes)
         yield beam.pvalue.TaggedOutput("tallies", tally)

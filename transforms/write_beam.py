@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.tfrecordio import WriteToTFRecord
-from apache_beam.metrics import Metrics
 
-from imageshards.transforms import storage
+from imageshards.transforms import metrics, storage
 from imageshards.transforms.elements import (
     BuildError,
     ImageRef,
@@ -40,8 +39,8 @@ from imageshards.transforms.storage.beam import load_filesystem
 class EncodeExamples(beam.PTransform):  # type: ignore[misc]
     """Encodes images in parallel: (split, RefBatch) -> (split, serialized Example).
 
-    Further outputs are `rejects`: (split, Reject), and `conversions`: (split, kinds of conversions)
-    of each converted image.
+    Further outputs are `rejects`: (split, Reject), `conversions`: (split, kinds of conversions) of
+    each converted image, and `annotations`: ((split, kind of annotation), their number).
 
     Attributes:
       encoder: encodes a reference as a record.
@@ -62,7 +61,7 @@ class EncodeExamples(beam.PTransform):  # type: ignore[misc]
             | "Distribute" >> beam.Reshuffle()
             | "Encode"
             >> beam.ParDo(_Encode(self.encoder), self.plan).with_outputs(
-                "rejects", "conversions", main="examples"
+                "rejects", "conversions", "annotations", main="examples"
             )
         )
 
@@ -74,12 +73,8 @@ def _refs(element: tuple[str, RefBatch]) -> Iterator[tuple[str, ImageRef]]:
 
 
 class _Encode(beam.DoFn):  # type: ignore[misc]
-    """Encodes images. Metrics: the distributions `encode_ms` and `image_bytes` (of the record)."""
-
     def __init__(self, encoder: ImageEncoder) -> None:
         self._encoder = encoder
-        self._milliseconds = Metrics.distribution("imageshards", "encode_ms")
-        self._bytes = Metrics.distribution("imageshards", "image_bytes")
 
     def teardown(self) -> None:
         storage.close()
@@ -96,11 +91,16 @@ class _Encode(beam.DoFn):  # type: ignore[misc]
             yield beam.pvalue.TaggedOutput("rejects", (split, reject))
             return
         data = b"".join(encoded.parts)
-        self._milliseconds.update(round((time.perf_counter() - begin) * 1000))
-        self._bytes.update(len(data))
+        metrics.ENCODE_MS.update(round((time.perf_counter() - begin) * 1000))
+        metrics.IMAGE_BYTES.update(len(data))
         if encoded.conversions:
             yield beam.pvalue.TaggedOutput("conversions", (split, encoded.conversions))
+        for kind, count in encoded.annotations.items():
+            yield beam.pvalue.TaggedOutput("annotations", ((split, kind), count))
         yield split, data
+
+    def finish_bundle(self) -> None:
+        metrics.count_usage()
 
 
 @dataclass
@@ -113,12 +113,14 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
       schema: schema of the records, to read the files back.
       conversions: side input, ((split, kinds), records). The shards of converted images are not
         known: the report of the split's first shard counts them all.
+      annotation_counts: side input, ((split, kind of annotation), their number), counted likewise.
     """
 
     shard: ShardId
     layout: Layout
     schema: Schema
     conversions: beam.pvalue.AsIter
+    annotation_counts: beam.pvalue.AsIter
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -138,7 +140,10 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
                 else CompressionTypes.UNCOMPRESSED,
             )  # file name
             | "Distribute" >> beam.Reshuffle()
-            | "ReadBack" >> beam.ParDo(_ReadBack(self.layout, self.schema), self.conversions)
+            | "ReadBack"
+            >> beam.ParDo(
+                _ReadBack(self.layout, self.schema), self.conversions, self.annotation_counts
+            )
         )
 
 
@@ -148,7 +153,10 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
         self._schema = schema
 
     def process(
-        self, file_name: str, conversions: Iterable[tuple[tuple[str, tuple[str, ...]], int]]
+        self,
+        file_name: str,
+        conversions: Iterable[tuple[tuple[str, tuple[str, ...]], int]],
+        annotations: Iterable[tuple[tuple[str, str], int]],
     ) -> Iterator[ShardReport]:
         shard = parse_shard_name(file_name.rpartition("/")[2])
         if shard is None:
@@ -158,8 +166,15 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
             for (split, kinds), records in conversions
             if (split, 0) == (shard.split, shard.index)
         ]
+        counts = {
+            kind: count
+            for (split, kind), count in annotations
+            if (split, 0) == (shard.split, shard.index)
+        }
         try:
-            report, index, digests = read_back.scan_shard(file_name, shard, self._schema, of_split)
+            report, index, digests = read_back.scan_shard(
+                file_name, shard, self._schema, of_split, counts
+            )
         except CorruptRecord as error:
             raise BuildError(f"{file_name}: {error}") from error
         if container_of(shard).has_index:

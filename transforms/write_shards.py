@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import apache_beam as beam
-from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 
+from imageshards.transforms import metrics
 from imageshards.transforms.elements import RejectReport, ShardId, ShardReport
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.references.batch import RefBatch
@@ -66,11 +66,7 @@ _Output: TypeAlias = ShardReport | beam.pvalue.TaggedOutput
 
 
 class _Write(beam.DoFn):  # type: ignore[misc]
-    """Writes shards, and counts them as Beam metrics in the namespace `imageshards`.
-
-    `images_written`, `bytes_written`, `shards_resumed`, and `rejects/ERROR` for each type of error.
-    Some runners also count failed attempts.
-    """
+    """Writes shards, and counts them as `metrics`."""
 
     def __init__(self, write: WriteShards) -> None:
         self._layout = write.layout
@@ -79,9 +75,6 @@ class _Write(beam.DoFn):  # type: ignore[misc]
         self._workers = write.workers
         self._failures = write.failures
         self._writers: InProcess | WorkerPool | None = None
-        self._images = Metrics.counter("imageshards", "images_written")
-        self._bytes = Metrics.counter("imageshards", "bytes_written")
-        self._resumed = Metrics.counter("imageshards", "shards_resumed")
 
     def teardown(self) -> None:
         if self._writers:
@@ -121,15 +114,18 @@ class _Write(beam.DoFn):  # type: ignore[misc]
                         yield beam.pvalue.TaggedOutput(output.tag, in_window(output.value))
                     else:
                         yield in_window(output)
+        metrics.count_usage()
 
     def _outputs(self, result: ShardResult) -> Iterator[_Output]:
         if result.resumed:
-            self._resumed.inc()
+            metrics.SHARDS_RESUMED.inc()
         else:
-            self._images.inc(result.report.records)
-            self._bytes.inc(result.report.bytes)
+            metrics.SHARDS_WRITTEN.inc()
+            metrics.IMAGES_WRITTEN.inc(result.report.records)
+            metrics.BYTES_WRITTEN.inc(result.report.bytes)
+        metrics.count_usage(result.used)
         yield result.report
         if result.rejects:
             for error, count in result.rejects.errors.items():
-                Metrics.counter("imageshards", f"rejects/{error}").inc(count)
+                metrics.count_rejects(error, count)
             yield beam.pvalue.TaggedOutput("rejects", result.rejects)

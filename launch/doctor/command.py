@@ -10,9 +10,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
+from typing import Any, NamedTuple
 
 from imageshards.launch.doctor.finding import Finding, Status
-from imageshards.launch.terminal import add_common, say
+from imageshards.launch.terminal import add_common, complain, say
 
 _MARKS: Mapping[Status, tuple[str, str]] = {
     "ok": ("ok", "green"),
@@ -23,15 +24,28 @@ _MARKS: Mapping[Status, tuple[str, str]] = {
 """Status -> (mark, colour)."""
 
 
+class Report(NamedTuple):
+    """What the doctor found.
+
+    Attributes:
+      ok: whether there is no problem.
+      sections: title -> findings, each with name, status (ok, note, warning or problem), value and
+        advice.
+    """
+
+    ok: bool
+    sections: dict[str, list[dict[str, Any]]]
+
+
 def declare(parser: ArgumentParser) -> None:
     """Adds the arguments of the command to a parser."""
     parser.add_argument(
         "uris", nargs="*", metavar="URI",
-        help="folders, files or patterns, such as gs://BUCKET/photos: whether they can be listed",
+        help="Folders, files or patterns, such as gs://BUCKET/photos: whether they can be listed",
     )  # fmt: skip
     parser.add_argument(
         "--output", default="", metavar="DIR",
-        help="the folder whose free space counts (default: the working directory)",
+        help="Folder whose free space counts (default: the working directory)",
     )  # fmt: skip
     add_common(parser)
 
@@ -42,7 +56,10 @@ def run(args: Namespace) -> int:
     problems = [one for found in sections.values() for one in found if one.status == "problem"]
     if args.json:
         shown = {name: [asdict(one) for one in found] for name, found in sections.items()}
-        say(json.dumps({"ok": not problems, "sections": shown}))
+        say(json.dumps(Report(not problems, shown)._asdict()))
+    elif args.quiet:
+        for problem in problems:
+            complain(f"{problem.name}: {problem}", 1)
     else:
         say(_table(sections))
         say(_verdict(sections, len(problems)))

@@ -61,7 +61,7 @@ def _checksums() -> Iterator[Finding]:
     except ImportError:
         return  # it is required, and reported as missing
     if google_crc32c.implementation == "python":
-        advice = "install google-crc32c in a Python that it has a wheel for"
+        advice = "pip install --upgrade google-crc32c"
         yield Finding("CRC-32C", "warning", "computed in Python, which is slow", advice)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from imageshards.pipeline.job.progress import duration, rate
 from imageshards.pipeline.metadata import classes_not_in_train
-from imageshards.pipeline.report import by_count, human_bytes
+from imageshards.pipeline.report import annotations_text, by_count, human_bytes
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.convert import EXIF_KEPT
 
@@ -33,9 +34,12 @@ class Summary:
       classes_not_in_train: split -> names of its classes of which train has no record.
       converted: images whose bytes differ from those of their file.
       conversions: kind of conversion -> images.
+      annotations: kind of annotation -> number of them; empty without boxes.
       splits: name -> (records, shards).
       notes: what the build chose automatically, and why.
       seconds: wall time, start-up included.
+      startup_seconds: the part of it before the pipeline ran: loading Beam, checking the inputs and
+        the output; None on services and clusters, which start workers of their own.
       noun: what a record is: "image" or "text".
     """
 
@@ -52,16 +56,26 @@ class Summary:
     classes_not_in_train: dict[str, list[str]]
     converted: int
     conversions: dict[str, int]
+    annotations: dict[str, int]
     splits: dict[str, tuple[int, int]]
     notes: tuple[str, ...]
     seconds: float
+    startup_seconds: float | None = None
     noun: str = "image"
 
     @classmethod
     def of(
-        cls, build: Mapping[str, Any], *, output: str, noun: str, resumed: int, seconds: float
+        cls, build: Mapping[str, Any], *, output: str, noun: str, resumed: int, **times: Any
     ) -> Summary:
-        """Returns the summary of a data set from its build.json and further attributes."""
+        """Returns the summary of a data set from its build.json and further attributes.
+
+        Args:
+          build: the content of build.json.
+          output: the folder of the data set.
+          noun: what a record is.
+          resumed: number of shards that an earlier run had finished.
+          **times: `seconds` and `startup_seconds`.
+        """
         counts = build["counts"]
         names = ("records", "bytes", "rejects", "duplicates", "passed_over", "leaks", "converted")
         return cls(
@@ -72,20 +86,28 @@ class Summary:
             errors=build["rejects"],
             classes_not_in_train=classes_not_in_train(build["splits"], build["classes"]),
             conversions=build["conversions"],
+            annotations=build.get("annotations", {}),
             splits={
                 name: (split["records"], split["shards"]) for name, split in build["splits"].items()
             },
             notes=tuple(build["notes"]),
-            seconds=seconds,
+            **times,
             noun=noun,
         )
 
     def to_json(self) -> str:
         """Returns one line of JSON."""
-        return json.dumps({**asdict(self), "seconds": round(self.seconds, 3)})
+        startup = self.startup_seconds
+        times = {
+            "seconds": round(self.seconds, 3),
+            "startup_seconds": None if startup is None else round(startup, 3),
+        }
+        return json.dumps({**asdict(self), **times})
 
     def __str__(self) -> str:
-        lines = [*self._counts(), *self._findings(), *self.notes, self._work()]
+        lines = [
+            *self._counts(), *self.warnings, *self._conversions(), *self.notes, self._work(),
+        ]  # fmt: skip
         return "\n".join([self.output, *(f"  {line}" for line in lines)])
 
     def _counts(self) -> Iterator[str]:
@@ -105,7 +127,12 @@ class Summary:
             f"{counted(self.passed_over, 'file')} skipped"
         )
 
-    def _findings(self) -> Iterator[str]:
+    @property
+    def warnings(self) -> list[str]:
+        """What may be wrong with the data set, one line each."""
+        return list(self._warnings())
+
+    def _warnings(self) -> Iterator[str]:
         if self.leaks:
             are = "is" if self.leaks == 1 else "are"
             remedy = "; --dedupe pixels keeps one of each" if self.noun == "image" else ""
@@ -116,6 +143,8 @@ class Summary:
         for split, names in self.classes_not_in_train.items():
             shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if names[_NAMES_SHOWN:] else "")
             yield f"NOT IN TRAIN: {counted(len(names), 'class')} of {split}: {shown}"
+
+    def _conversions(self) -> Iterator[str]:
         kinds = dict(self.conversions)
         kept = kinds.pop(EXIF_KEPT, 0)
         if kinds:
@@ -123,14 +152,25 @@ class Summary:
             yield f"{self.converted:,} converted: {done}"
         if kept:
             yield f"{kept:,} with an EXIF orientation that readers have to apply"
+        if self.annotations:
+            yield annotations_text(self.annotations)
 
     def _work(self) -> str:
         if self.resumed == self.shards:
             return "nothing to do: all shards were complete"
         if self.resumed:
             were = "was" if self.resumed == 1 else "were"
-            done, rate = f"{counted(self.resumed, 'shard')} {were} complete; the rest ", ""
+            done, pace = f"{counted(self.resumed, 'shard')} {were} complete; the rest ", ""
         else:
-            speed = self.records / max(self.seconds, 1e-9)
-            done, rate = "", f", {speed:,.{0 if speed >= 10 else 1}f} {self.noun}s/s"
-        return f"{done}in {self.seconds:.1f} s{rate}; see metadata/report.html"
+            speed = rate(self.records / max(self.seconds - (self.startup_seconds or 0), 1e-9))
+            done, pace = "", f"; {speed} {self.noun}s/s"
+        started = (
+            " with the start of the workers"
+            if self.startup_seconds is None
+            else f" ({self.startup_seconds:.1f} s to start)"
+        )
+        return f"{done}in {_time(self.seconds)}{started}{pace}; see metadata/report.html"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)

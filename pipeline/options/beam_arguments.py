@@ -10,7 +10,7 @@ _IN_PROCESS = "FnApiRunner"
 _LOCAL = (_IN_PROCESS, "DirectRunner")
 _FLINK = ("FlinkRunner", "PortableRunner")
 _DATAFLOW = ("DataflowRunner",)
-_RUNNERS = (*_LOCAL, *_FLINK, *_DATAFLOW, "PrismRunner")
+RUNNERS = (*_LOCAL, *_FLINK, *_DATAFLOW, "PrismRunner")
 _ONLY_FOR = {
     "--direct_running_mode": _LOCAL,
     "--direct_num_workers": _LOCAL,
@@ -19,6 +19,15 @@ _ONLY_FOR = {
     "--num_workers": _DATAFLOW,
     "--max_num_workers": _DATAFLOW,
 }
+DOCUMENTED = (
+    "--runner", "--project", "--region", "--temp_location", "--staging_location", "--job_name",
+    "--num_workers", "--max_num_workers", "--machine_type", "--disk_size_gb",
+    "--direct_num_workers", "--direct_running_mode", "--flink_master", "--parallelism",
+    "--environment_type",
+    "--environment_config", "--sdk_container_image", "--service_account_email", "--subnetwork",
+    "--template_location", "--experiments", "--dataflow_service_options",
+)  # fmt: skip
+"""The options of Beam that help, completion and suggestions name. It has some 170."""
 # Beam's option --labels has values such as airflow-version=v3-3-2, which Airflow adds. Flex
 # Templates write them as {"key": "value"}.
 _BEAM_LABEL = re.compile(r"[a-z][a-z0-9_-]*=|\{")
@@ -51,7 +60,7 @@ def given_runner(arguments: Sequence[str]) -> str:
 def runner_of(arguments: Sequence[str]) -> str:
     """Returns the name of the runner; Beam accepts several spellings."""
     name = given_runner(arguments).rpartition(".")[2]
-    known = (r for r in _RUNNERS if name.lower() in (r.lower(), r.lower().removesuffix("runner")))
+    known = (r for r in RUNNERS if name.lower() in (r.lower(), r.lower().removesuffix("runner")))
     return next(known, name)
 
 

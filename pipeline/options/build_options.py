@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from imageshards.pipeline.options.declare import Group, Option, options_of
 from imageshards.pipeline.options.groups import (
+    Annotations,
     CommandOptions,
     Execution,
     Images,
@@ -53,6 +54,7 @@ class BuildOptions:
     splits: Splits = field(default_factory=Splits)
     records: Records = field(default_factory=Records)
     images: Images = field(default_factory=Images)
+    annotations: Annotations = field(default_factory=Annotations)
     execution: Execution = field(default_factory=Execution)
 
     @classmethod

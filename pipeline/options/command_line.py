@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from imageshards.pipeline.options.beam_arguments import (
+    DOCUMENTED,
     given_runner,
     is_dataflow,
     is_in_process,
@@ -16,7 +17,7 @@ from imageshards.pipeline.options.beam_arguments import (
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.declare import Option, options_of
 from imageshards.pipeline.options.groups import CommandOptions
-from imageshards.pipeline.options.parser import Parser, refuse
+from imageshards.pipeline.options.parser import Parser, refuse, with_underscores
 
 Options = TypeVar("Options", bound=BuildOptions)
 
@@ -29,12 +30,17 @@ def add_options(
         added = parser.add_argument_group(group.title)
         for option in options_of(group):
             _add(added, option)
+            if isinstance(parser, Parser):
+                parser.briefs[option.name] = option.brief
 
 
 def _add(parser: argparse._ArgumentGroup, option: Option) -> None:
     details: dict[str, Any] = {"help": option.description.replace("%", "%%")}
     if option.is_switch:
         details["action"] = "store_true"
+        parser.add_argument(
+            f"--no_{option.name}", action="store_true", help=argparse.SUPPRESS
+        )  # replaces `true` in the file of --config
     else:
         details.update(action="append", default=[], metavar=option.shown_metavar)
     parser.add_argument(option.flag, *option.aliases, dest=option.name, **details)
@@ -70,8 +76,12 @@ def _given(args: argparse.Namespace, declared: Iterable[Option]) -> dict[str, An
     return given
 
 
-def check_beam_arguments(arguments: Sequence[str]) -> None:
+def check_beam_arguments(arguments: Sequence[str], given: Sequence[str] = ()) -> None:
     """Checks that Beam knows all of its arguments: it ignores a misspelt one silently.
+
+    Args:
+      arguments: the arguments that are not options of imageshards.
+      given: the whole command line.
 
     Raises:
       UsageError: neither imageshards nor Beam has such an option, or Beam has no such runner.
@@ -87,13 +97,18 @@ def check_beam_arguments(arguments: Sequence[str]) -> None:
     if not unknown:
         _check_runner(given_runner(arguments))
         return
-    check_no_input(unknown)
+    check_stray(unknown, given)
+    refuse(
+        f"unknown option {unknown[0]}{_similar(unknown[0])} (imageshards build --help-all lists "
+        "the options; those of Beam are accepted too)"
+    )
+
+
+def _similar(option: str) -> str:
+    """Returns a question that suggests an option of imageshards, or a documented one of Beam."""
     ours = Parser(add_help=False)
     add_options(ours)
-    refuse(
-        f"unknown option {unknown[0]}{beam.similar(unknown[0], ours)} (imageshards build --help "
-        "lists the options; those of Beam are accepted too)"
-    )
+    return ours.similar(option, DOCUMENTED)
 
 
 def _check_runner(name: str) -> None:
@@ -114,15 +129,65 @@ def _check_runner(name: str) -> None:
     refuse(f"unknown runner --runner={name}: {hint}")
 
 
-def check_no_input(arguments: Sequence[str]) -> None:
+def check_stray(arguments: Sequence[str], given: Sequence[str] = ()) -> None:
     """Checks that the first argument is an option.
 
+    Args:
+      arguments: arguments that are not declared.
+      given: the whole command line.
+
     Raises:
-      UsageError: it is a value; inputs need `--input`.
+      UsageError: it is a value without an option, such as an input without `--input`.
     """
-    if arguments and not arguments[0].startswith("-"):
-        first = arguments[0]
-        refuse(f"unexpected argument {first!r}; did you mean --input {first}?")
+    if not arguments or arguments[0].startswith("-"):
+        return
+    stray = [argument for argument in arguments if not argument.startswith("-")]
+    first = stray[0]
+    refuse(f"unexpected argument {first!r}{_stray_problem(first, stray, given)}")
+
+
+def _stray_problem(first: str, stray: Sequence[str], given: Sequence[str]) -> str:
+    """Returns what to write instead of arguments that belong to no option."""
+    before = list(given[: given.index(first)]) if first in given else []
+    option = next((with_underscores(a) for a in reversed(before) if a.startswith("-")), "")
+    name, _, value = option.partition("=")
+    taken = value or (before[-1] if before and not before[-1].startswith("-") else "")
+    expanded = _as_pattern([taken, *stray] if name == "--input" else stray)
+    if expanded:
+        return (
+            f" after {taken!r}: the shell has expanded a pattern; quote it: --input '{expanded}'"
+            if name == "--input"
+            else f": the shell has expanded a pattern; write --input and quote it: '{expanded}'"
+        )
+    if name == "--input":
+        return (
+            f": quote a pattern, and write --input before each input: --input {taken} --input "
+            f"{first}"
+        )
+    declared = {o.flag: o for group in BuildOptions.command_line() for o in options_of(group)}
+    if name in declared and declared[name].is_switch:
+        return f": {name} takes no value"
+    if name in declared:
+        joined = f"{name} {taken}{declared[name].separator or ','}{first}"
+        several = declared[name].separator or isinstance(declared[name].default, tuple)
+        return f": {name} takes one value" + (f"; write {joined}" if several else "")
+    if len(stray) == 2 and not {"--input", "--output"} & {a.partition("=")[0] for a in given}:
+        return f"; did you mean --input {first} --output {stray[1]}?"
+    return f"; did you mean --input {first}?"
+
+
+def _as_pattern(paths: Sequence[str]) -> str:
+    """Returns the pattern that a shell may have expanded to these paths; empty if none."""
+    folders = {path.rpartition("/")[0] for path in paths}
+    suffixes = {"".join(path.rpartition("/")[2].rpartition(".")[1:]) for path in paths}
+    if len(paths) < _EXPANDED or len(folders) > 1:
+        return ""
+    suffix = suffixes.pop() if len(suffixes) == 1 and all("." in path for path in paths) else ""
+    return "/".join(filter(None, [folders.pop(), f"*{suffix}"]))
+
+
+_EXPANDED = 3
+"""A person may write two paths after one option; three in one folder are a pattern's."""
 
 
 def worker_processes(

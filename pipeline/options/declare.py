@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
-from imageshards.pipeline.options.parser import refuse
+from imageshards.pipeline.options.parser import expected, refuse
 
 Value = bool | int | float | str | tuple[str, ...]
 
@@ -25,6 +25,7 @@ class Option:
       default: the default value; its type is the option's type.
       help: what the option does, for `--help`, the README and forms. Its limits and its default
         are appended.
+      brief: the text in the short `--help`; empty: only `--help-all` shows the option.
       metavar: what `--help` shows for the value; empty: `shown_metavar` derives it.
       default_text: describes the default; empty: the value itself is shown.
       required: what to specify, for an option without a default.
@@ -37,6 +38,9 @@ class Option:
       is_uri: whether the value is a path or URI.
       affects_shards: whether the value changes the shards of the same references. If so, build.json
         has it, and a build with another value does not resume this one.
+      in_build_yaml: whether build.yaml has the option. It does not have what depends on who builds
+        the data set where, and on which machines.
+      empty: the text of an empty value, for an option whose default is another one.
       images_only: whether schemas of texts reject the option.
       in_template: whether the Flex Template has the option.
       aliases: other names.
@@ -48,6 +52,7 @@ class Option:
     name: str
     default: Any
     help: str
+    brief: str = ""
     metavar: str = ""
     default_text: str = ""
     required: str = ""
@@ -58,6 +63,8 @@ class Option:
     form_pattern: str = ""
     is_uri: bool = False
     affects_shards: bool = True
+    in_build_yaml: bool = True
+    empty: str = ""
     images_only: bool = False
     in_template: bool = True
     aliases: tuple[str, ...] = ()
@@ -73,6 +80,11 @@ class Option:
     def is_switch(self) -> bool:
         """Whether the option takes no value."""
         return isinstance(self.default, bool)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the option takes several values."""
+        return isinstance(self.default, tuple)
 
     @property
     def shown_metavar(self) -> str:
@@ -148,17 +160,17 @@ class Option:
         """
         if self.required and not value:
             refuse(f"{self.flag} is missing: specify {self.required}")
-        expected = ""
+        problem = ""
         if not self._has_type(value):
-            expected = _TYPES[type(self.default)]
+            problem = f"expected {_TYPES[type(self.default)]}"
         elif self.choices and value not in self.allowed:
-            expected = " or ".join(map(str, self.allowed))
+            problem = expected(value, self.allowed)
         elif self.limits and not self.limits[0] <= value <= self.limits[1]:
-            expected = f"a number from {self._range()}"
+            problem = f"expected a number from {self._range()}"
         elif self.pattern and not re.fullmatch(self.pattern, value):
-            expected = self.expected
-        if expected:
-            refuse(f"invalid {self.flag} {value!r}: expected {expected}")
+            problem = f"expected {self.expected}"
+        if problem:
+            refuse(f"invalid {self.flag} {value!r}: {problem}")
 
 
 _TYPES = {

@@ -55,6 +55,7 @@ class Inputs(Group):
         "A folder, a glob pattern, an image, an archive (.tar .tar.gz .zip ...), TFRecord files, a "
         "text file, or a manifest (.csv .tsv .jsonl .parquet with a uri column, .txt with one URI "
         "per line); local, gs:// or, in manifests, http(s)://. Repeat it for several inputs",
+        brief="Folder, 'pattern', archive or manifest; repeatable",
         metavar="URI",
         required="a folder, a pattern or a manifest",
         is_uri=True,
@@ -100,6 +101,7 @@ class Inputs(Group):
         pattern="[ -~]+",
         expected="printable ASCII",
         affects_shards=False,
+        in_build_yaml=False,
     )
     billing_project: str = option(
         "",
@@ -109,6 +111,7 @@ class Inputs(Group):
         pattern=r"([a-z0-9][a-z0-9.:-]*)?",
         expected="the ID of a project",
         affects_shards=False,
+        in_build_yaml=False,
     )
     web_timeout: float = option(
         60.0,
@@ -143,10 +146,12 @@ class Output(Group):
     output: str = option(
         "",
         "Folder of the data set, local or remote",
+        brief="Folder of the data set, local or gs://",
         metavar="DIR",
         required="a folder for the data set",
         is_uri=True,
         affects_shards=False,
+        in_build_yaml=False,
     )
     name: str = option(
         "",
@@ -161,15 +166,22 @@ class Output(Group):
         AUTO,
         "Number of shards: 16 for each split, or train=1024,test=16; auto makes shards of about "
         "150 MB",
+        brief="16, or train=8,test=2 (default: by size, 150 MB each)",
         metavar="N",
         form_pattern=rf"auto|[0-9]{{1,5}}|{_SPLIT}=[0-9]{{1,5}}(?:,{_SPLIT}=[0-9]{{1,5}})*",
     )
     seed: int = option(
-        0, "Determines the order of the records and the hashed splits",
-        limits=(0, (1 << 64) - 1)
-    )  # fmt: skip
+        0,
+        "Determines the order of the records and the hashed splits",
+        brief="Another seed gives another order (default: 0)",
+        limits=(0, (1 << 64) - 1),
+    )
     overwrite: bool = option(
-        False, "Replace the files of another build in the output folder", affects_shards=False
+        False,
+        "Replace the files of another build in the output folder",
+        brief="Replace another build in the output folder",
+        affects_shards=False,
+        in_build_yaml=False,
     )
     max_reject_fraction: float = option(
         0.01,
@@ -191,6 +203,7 @@ class Labels(Group):
         r"Label of an image: dirname, column, column:NAME, none, or regex:RE such as "
         r"regex:([a-z]+)\d+\.jpg; auto uses the label column of a manifest if there is one, else "
         "dirname",
+        brief="dirname, column:NAME, regex:RE, none (default: auto)",
         metavar="RULE",
         form_pattern=rf"auto|dirname|none|column|column:.+|{_RULE_WITH_GROUP}",
         # Launchers such as Airflow's operators reserve --labels for the labels of the job.
@@ -222,6 +235,7 @@ class Splits(Group):
         AUTO,
         "Split of an image: train=0.8,test=0.2 by a seeded hash; column or column:NAME; folder, "
         "the top folder; auto uses the split column of a manifest if there is one, else train",
+        brief="train=0.8,test=0.2; column:NAME; folder (default: auto)",
         metavar="RULE",
         form_pattern=rf"auto|folder|column|column:.+|{_SPLIT}=[0-9.]+(?:,{_SPLIT}=[0-9.]+)*",
     )
@@ -236,6 +250,7 @@ class Splits(Group):
         "uri",
         "Assign all images of a group to one split: dirname, column:NAME, or regex:RE searched in "
         "the names; uri makes each image a group",
+        brief="Split by group: dirname, column:NAME or regex:RE",
         metavar="RULE",
         form_pattern=rf"uri|dirname|column:.+|{_RULE_WITH_GROUP}",
     )
@@ -251,6 +266,7 @@ class Records(Group):
         "slim",
         "Schema of a record: slim or imagenet (the image file); raw (float32), pixels (uint8) or "
         "shape (uint8 of any size) (decoded pixels); text. imageshards features NAME describes one",
+        brief="slim, imagenet, raw, pixels, shape, text (default: slim)",
         metavar="NAME",
         choices=_schemas,
     )
@@ -279,6 +295,7 @@ class Records(Group):
         "commas; TYPE is int, float, bytes, int_list, float_list or bytes_list; none copies no "
         "column; auto copies the other features of TFRecord inputs",
         metavar="COLUMN:TYPE",
+        empty="none",
         images_only=True,
         parse=_features_from,
     )
@@ -297,6 +314,7 @@ class Images(Group):
         "full",
         "Validation: full decodes every image; header reads only the header and the end of the "
         "file",
+        brief="header is faster and does not decode (default: full)",
         choices=("full", "header"),
         images_only=True,
     )
@@ -324,6 +342,7 @@ class Images(Group):
         "",
         "Size of the images: short:256, long:512, 320x240, crop:224x224 or pad:224x224; does not "
         "enlarge images",
+        brief="short:256, long:512, crop:224x224, pad:224x224, ...",
         metavar="RULE",
         default_text="the original size",
         form_pattern=r"(?:(short|long):(\d+)|(?:(crop|pad):)?(\d+)x(\d+))",
@@ -345,7 +364,36 @@ class Images(Group):
         "none",
         "Duplicates: none keeps images with identical pixels; pixels keeps one of each set of "
         "images with identical pixels and rejects the others, which decodes every image once more",
+        brief="pixels keeps one of images with the same pixels",
         choices=("none", "pixels"),
+        images_only=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotations(Group):
+    """How boxes and keypoints among the features follow the pixels of their images."""
+
+    title = "annotations"
+
+    annotations_on: str = option(
+        "stored",
+        "Pixels that boxes and keypoints refer to: stored, as in the file, which is what a reader "
+        "sees that ignores EXIF; upright, after the EXIF orientation is applied",
+        choices=("stored", "upright"),
+        images_only=True,
+    )
+    min_box_visible: float = option(
+        0.1,
+        "Drop boxes of which a smaller fraction of the area is in the written image",
+        metavar="F",
+        limits=(0, 1),
+        images_only=True,
+    )
+    without_boxes: str = option(
+        "keep",
+        "Images of which all boxes are dropped: keep writes them without boxes",
+        choices=("keep", "reject"),
         images_only=True,
     )
 
@@ -370,10 +418,23 @@ class CommandOptions(Group):
 
     title = "command"
 
+    config: str = option(
+        "",
+        "YAML file of options, one `NAME: VALUE` per line, and a section `beam` for those of Beam; "
+        "the file metadata/build.yaml of a data set builds it again. The command line replaces "
+        "values of the file, and --no_NAME replaces `NAME: true`",
+        brief="Read options from a YAML file",
+        metavar="FILE",
+        default_text="none",
+        is_uri=True,
+        affects_shards=False,
+        in_template=False,
+    )
     workers: str = option(
         AUTO,
         "Processes that write shards on this machine; auto starts one per core, if there are "
         "enough images to justify it. Only for the local runner",
+        brief="Processes on this machine (default: auto)",
         metavar="N",
         pattern="auto|0*[1-9][0-9]*",
         expected="auto or a number from 1",
@@ -391,8 +452,27 @@ class CommandOptions(Group):
         False,
         "List the inputs on this machine, print the images, classes, shards and rejects that the "
         "build would have, and write nothing",
+        brief="Print what the build would do, and write nothing",
         affects_shards=False,
         in_template=False,
     )
-    json: bool = option(False, "Print the result as JSON", affects_shards=False, in_template=False)
-    verbose: bool = option(False, "Show Beam's log and tracebacks", affects_shards=False)
+    json: bool = option(
+        False,
+        "Print the result as JSON",
+        brief="Print the result as JSON",
+        affects_shards=False,
+        in_template=False,
+    )
+    quiet: bool = option(
+        False,
+        "Print only errors and warnings: no progress and, without --json, no result",
+        brief="Print only errors and warnings",
+        affects_shards=False,
+        in_template=False,
+    )
+    verbose: bool = option(
+        False,
+        "Show Beam's log and tracebacks",
+        brief="Show Beam's log and tracebacks",
+        affects_shards=False,
+    )

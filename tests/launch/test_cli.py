@@ -73,6 +73,20 @@ BAD = [
     (["--input", "{tmp}/split.csv"], "split 'trian'; it must be one of", 1),
     (["--input", "{tmp}/bad"], "were rejected, more than --max_reject_fraction", 1),
     (["photos"], "--input photos", 2),
+    (["photos", "help"], "'photos'; did you mean --input photos?", 2),
+    (["--input", "a.jpg", "b.jpg", "c.jpg"], "expanded a pattern; quote it: --input '*.jpg'", 2),
+    (["--input={photos}/a", "{photos}/b", "{photos}/c"], "quote it: --input '{photos}/*'", 2),
+    (["x/1.png", "x/2.png", "x/3.png"], "write --input and quote it: 'x/*.png'", 2),
+    (["--input", "a", "b"], "before each input: --input a --input b", 2),
+    (["--input", "{photos}", "--overwrite", "true"], "'true': --overwrite takes no value", 2),
+    (["--input", "{photos}", "--num_shards", "3", "4"], "'4': --num_shards takes one value", 2),
+    (["--input={photos}", "--split_names", "a", "b"], "value; write --split_names a,b", 2),
+    (["-input", "{photos}"], "unknown option -input, did you mean --input?", 2),
+    (["--in", "{photos}"], "unknown option --in, did you mean --input?", 2),
+    (["--input", "{photos}", "--ouput", "x"], "--ouput, did you mean --output?", 2),
+    (["--input", "{photos}", "--num-shard=3"], "--num_shard=3, did you mean --num_shards?", 2),
+    (["--input", "{photos}", "--temp_locaton=x"], "did you mean --temp_location?", 2),
+    (["--input", "{photos}", "--check", "ful"], "expected full or header; did you mean full?", 2),
 ]
 
 
@@ -115,7 +129,7 @@ def test_bad_input_is_one_clear_line(
     code, out, err = command("build", *arguments)
     assert code == exit_code
     assert out == ""
-    assert says in err
+    assert says.format(tmp=bad, photos=photos) in err
     assert err.startswith("imageshards: ")
     assert len(told(err)) == 1, err
     assert every_file(bad) == before
@@ -182,19 +196,6 @@ def test_a_name_with_control_characters_stays_on_one_line(command: Command, tmp_
     assert code == 1
     assert len(told(err)) == 1
     assert "in\\x0a\\x1b[31m/class00" in err
-
-
-def test_a_missing_or_misspelt_command_is_an_error(command: Command):
-    code, out, err = command()
-    assert code == 2
-    assert "build" in err
-    code, _, err = command("biuld")
-    assert code == 2
-    assert "unknown command 'biuld'; did you mean build? (imageshards --help lists the" in err
-    assert err.count("\n") == 1
-    assert "did you mean" not in command("xyzzy")[2]
-    code, out, _ = command("--version")
-    assert (code, out.split()[0]) == (0, "imageshards")
 
 
 def test_verify_finds_damage_in_every_file(command: Command, photos: Path, tmp_path: Path):

@@ -9,7 +9,7 @@ import pytest
 from conftest import Build
 from helpers import IMAGESHARDS, contents, image_bytes, imageshards, names, told, write_images
 
-from imageshards.pipeline.job.progress import observe
+from imageshards.pipeline.job.progress import Observer
 from imageshards.transforms import storage
 from imageshards.transforms.shards.layout import Layout
 
@@ -150,10 +150,11 @@ def test_a_clock_that_was_set_back_does_not_change_what_is_resumed(folder: Path,
         os.utime(path, (4e9, 4e9))  # a build of the future
     layout = Layout(str(tmp_path / "out"))
     before = storage.stat(layout.plan)[1]
-    assert observe(layout, before) is None
+    observer = Observer(layout, before)
+    assert observer.look() is None
     done = imageshards(*build)
     assert "2 shards were complete; the rest in" in done.stdout
-    state = observe(layout, before)
+    state = observer.look()
     assert state
     assert (state.shards, state.all_shards) == (3, 3)
 

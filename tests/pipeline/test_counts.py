@@ -37,9 +37,9 @@ def test_an_image_is_opened_once_and_its_bytes_are_never_copied(
     written: dict[int, Any] = {}
     open_, read_, writev = os.open, storage.read, os.writev
 
-    def counting_open(path: Any, *arguments: Any) -> int:
+    def counting_open(path: Any, *arguments: Any, **options: Any) -> int:
         opened.append(os.fspath(path))
-        return open_(path, *arguments)
+        return open_(path, *arguments, **options)
 
     def counting_read(uri: str, *arguments: Any) -> tuple[bytes, int]:
         data, stamp = read_(uri, *arguments)

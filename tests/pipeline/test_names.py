@@ -8,6 +8,7 @@ from pathlib import Path
 
 import gcs_server
 import pytest
+import yaml
 from conftest import Build, Command
 from helpers import build_json, contents, image_bytes, imageshards, names, rejects, write_images
 
@@ -32,6 +33,9 @@ def comparable(out: Path) -> dict[str, bytes]:
     rejected = [json.loads(line) for line in found["metadata/rejects.jsonl"].splitlines()]
     places = [*build["options"].pop("input"), *(line.pop("uri") for line in rejected)]
     found["metadata/build.json"] = json.dumps(build).encode()
+    options = yaml.safe_load(found["metadata/build.yaml"])
+    del options["input"]
+    found["metadata/build.yaml"] = json.dumps(options).encode()
     found["metadata/rejects.jsonl"] = json.dumps(rejected).encode()
     for place in sorted(places, key=len, reverse=True):
         report = found["metadata/report.html"]

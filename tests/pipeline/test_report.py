@@ -1,16 +1,11 @@
 """The report and the progress."""
 
-import json
 import re
 import shutil
 from pathlib import Path
 
 from conftest import Build
 from helpers import build_json, write_images
-
-from imageshards.pipeline.job.progress import State, observe
-from imageshards.transforms import storage
-from imageshards.transforms.shards.layout import Layout
 
 
 def test_the_report_is_one_file_that_loads_nothing(build: Build, photos: Path, tmp_path: Path):
@@ -56,18 +51,3 @@ def test_names_of_images_are_escaped_in_the_report(build: Build, tmp_path: Path,
     assert "<script>" not in page
     assert "<i>" not in page
     assert "&lt;script&gt;" in page
-
-
-def test_progress_is_computed_from_the_files(tmp_path: Path):
-    layout = Layout(str(tmp_path))
-    assert observe(layout, 0) is None
-    layout.make_folders()
-    plan = {"splits": {"train": {"images": 10, "shards": 4, "bytes": 1000}}}
-    layout.write(layout.plan, json.dumps(plan).encode())
-    assert observe(layout, 0) == State(0, 4, 0, 10)
-    (tmp_path / "metadata/shards/train-00000-of-00004.tfrecord.json").touch()
-    assert observe(layout, 0) == State(1, 4, 3, 10)
-    growing = tmp_path / f"metadata/shards/train-00001-of-00004.tfrecord.abc{storage.TEMP_SUFFIX}"
-    growing.write_bytes(bytes(125))
-    assert observe(layout, 0) == State(1, 4, 4, 10)
-    assert observe(layout, storage.stat(layout.plan)[1]) is None

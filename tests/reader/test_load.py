@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import shutil
@@ -513,7 +514,9 @@ def test_the_largest_seed_and_integers_of_numpy_are_accepted(sets):
 def test_every_option_is_in_one_group_and_in_the_help():
     names = [field.name for field in (*fields(ElementOptions), *fields(ReadOptions))]
     assert sorted(names) == sorted(LoadOptions.__annotations__)
-    assert all(f"\n      {name}: " in reader.load.__doc__ for name in names)
+    # Python 3.13 removes the indentation of docstrings.
+    described = inspect.cleandoc(reader.load.__doc__)
+    assert all(f"\n  {name}: " in described for name in names)
 
 
 def test_without_an_order_reading_cannot_start_later(sets):

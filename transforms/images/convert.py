@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from PIL import Image
 
 from imageshards.transforms.images import decode, digests, gif, headers, jpeg, memory, validate
+from imageshards.transforms.images.geometry import Geometry, inverse, oriented
 from imageshards.transforms.images.headers import UPRIGHT
 from imageshards.transforms.images.modes import to_grey_or_rgb
 from imageshards.transforms.images.policy import ImagePolicy
@@ -33,7 +34,9 @@ _TRANSPOSES = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_SWAP_SIDES = (5, 6, 7, 8)
+
+_ROTATE_BY_FORMAT = ("AVIF", "HEIF")
+"""Formats whose rotation is no metadata: every reader applies it."""
 
 # A JPEG is decoded at a reduced size that is at least this many times the scaled size. On
 # photographs the PSNR to scaling a full decoding is then at least 39 dB (median 52 dB); with a
@@ -49,12 +52,14 @@ class Converted:
       data: an image file, or raw pixels (uint8, row by row). If nothing was converted, it is the
         object that was passed in, not a copy.
       info: format and size of `data`.
+      geometry: where the pixels of the file are in `data`.
       conversions: short stable names of the conversions, such as "webp-to-jpeg" or "resized".
       channels: the channels of raw pixels, 1 or 3; 0 for an image file.
     """
 
     data: bytes
     info: ImageInfo
+    geometry: Geometry
     conversions: tuple[str, ...] = ()
     channels: int = 0
 
@@ -149,15 +154,17 @@ def _convert_jpeg(data: bytes, policy: ImagePolicy) -> Converted:
             validate.inspect_jpeg(data, header, "full", policy.max_pixels)
         with memory.turn(*size):
             image = _loaded(decode.open_image(data, policy.max_pixels))
-            return _write(image, _Source("JPEG", lossy=True), policy, applied, kept, plan)
+            source = _Source("JPEG", lossy=True, size=size)
+            return _write(image, source, policy, applied, kept, plan)
     if not memory.can_hold_jpeg(*size, len(data)):
         raise validate.too_few_bytes("JPEG", header.height, header.width, data)
     with memory.turn(*size):
-        scaled = _oriented(plan.scaled, applied) if plan else size
+        scaled = oriented(plan.scaled, applied) if plan else size
         # Raw pixels that are not scaled must equal tf.io.decode_image, which uses the fast DCT.
         fast = policy.convert == "pixels" and not plan
         image, box = _decode_jpeg(data, header, scaled, fast)
-        return _write(image, _Source("JPEG", lossy=True, box=box), policy, applied, kept, plan)
+        source = _Source("JPEG", lossy=True, size=size, box=box)
+        return _write(image, source, policy, applied, kept, plan)
 
 
 def _decode_jpeg(
@@ -221,7 +228,8 @@ def _convert_png(data: bytes, policy: ImagePolicy) -> Converted:
         image = _loaded(opened)
         with validate.image_errors("PNG"):
             validate.check_png_pixels(opened.image, data)
-        return _write(image, _Source("PNG", False, done), policy, applied, kept, plan)
+        source = _Source("PNG", lossy=False, size=size, conversions=done)
+        return _write(image, source, policy, applied, kept, plan)
 
 
 def _convert_other(data: bytes, policy: ImagePolicy) -> Converted:
@@ -244,12 +252,14 @@ def _convert_other(data: bytes, policy: ImagePolicy) -> Converted:
             validate.check_gif_end(data)
             with validate.image_errors("GIF"):
                 gif.check_first_frame(data)
+        turned = _turned_by_pillow(opened)
         image = _loaded(opened)
         # Pillow knows the true size of ICO and TIFF only after decoding.
         policy.check_size(image.size)
         applied, kept = _split_orientation(_orientation(data, image), policy)
         plan = _plan_resize(policy, image.size, applied)
-        source = _Source(opened.format, opened.lossy, done)
+        size = oriented(image.size, inverse(turned))
+        source = _Source(opened.format, opened.lossy, size, done, turned=turned)
         return _write(image, source, policy, applied, kept, plan)
 
 
@@ -261,6 +271,15 @@ def _loaded(opened: decode.Opened) -> Image.Image:
     return opened.image
 
 
+def _turned_by_pillow(opened: decode.Opened) -> int:
+    """Returns the orientation that Pillow applies by itself when it decodes an image."""
+    if opened.format != "TIFF":
+        return UPRIGHT
+    with validate.image_errors("TIFF"):
+        found = opened.image.getexif().get(headers.ORIENTATION_TAG)
+    return found if found in _TRANSPOSES else UPRIGHT
+
+
 def _orientation(data: bytes, image: Image.Image) -> int:
     """Returns the orientation that has to be applied to an image that Pillow has decoded."""
     if image.format in ("JPEG", "MPO", "PNG"):
@@ -270,7 +289,7 @@ def _orientation(data: bytes, image: Image.Image) -> int:
     if image.format == "TIFF":  # Pillow has applied it.
         return UPRIGHT
     exif, xmp = (image.info.get(key, b"") for key in ("exif", "xmp"))
-    if image.format in ("AVIF", "HEIF"):  # They declare it outside of the XMP packet.
+    if image.format in _ROTATE_BY_FORMAT:  # They declare it outside of the XMP packet.
         xmp = b""
     return headers.orientation(*(part if isinstance(part, bytes) else b"" for part in (exif, xmp)))
 
@@ -280,15 +299,17 @@ def _without_conversion(data: bytes, policy: ImagePolicy, kept: int = UPRIGHT) -
     if policy.convert == "pixels":
         opened = decode.open_image(data, policy.max_pixels)
         plan = _plan_resize(policy, opened.image.size, UPRIGHT)
-        source = _Source(opened.format, True)
+        source = _Source(opened.format, True, opened.image.size)
         with memory.turn(*opened.image.size):
             return _write(_loaded(opened), source, policy, UPRIGHT, kept, plan)
     return _unchanged(data, info, policy, kept)
 
 
 def _unchanged(data: bytes, info: ImageInfo, policy: ImagePolicy, kept: int) -> Converted:
-    policy.check_size((info.width, info.height))
-    return Converted(data, info, () if kept == UPRIGHT else (EXIF_KEPT,))
+    size = (info.width, info.height)
+    policy.check_size(size)
+    geometry = Geometry(size, size, size, from_upright=inverse(kept))
+    return Converted(data, info, geometry, () if kept == UPRIGHT else (EXIF_KEPT,))
 
 
 def _split_orientation(orientation: int, policy: ImagePolicy) -> tuple[int, int]:
@@ -297,15 +318,11 @@ def _split_orientation(orientation: int, policy: ImagePolicy) -> tuple[int, int]
     return (orientation, UPRIGHT) if bakes else (UPRIGHT, orientation)
 
 
-def _oriented(size: Size, orientation: int) -> Size:
-    return size[::-1] if orientation in _SWAP_SIDES else size
-
-
 def _plan_resize(policy: ImagePolicy, size: Size, orientation: int) -> ResizePlan | None:
     """Returns how an image of a stored size is resized; None if its size does not change."""
     if not policy.resize or 0 in size:
         return None
-    shown = _oriented(size, orientation)
+    shown = oriented(size, orientation)
     plan = policy.resize.plan(shown)
     return plan if (plan.scaled, plan.final) != (shown, shown) else None
 
@@ -317,14 +334,30 @@ class _Source:
     Attributes:
       format: the file's format.
       lossy: whether the file's compression is lossy.
+      size: of the stored pixels.
       conversions: names of the conversions made so far.
       box: the part of the image that contains the picture; None for the whole image.
+      turned: the orientation that the decoder has applied.
     """
 
     format: str
     lossy: bool
+    size: Size
     conversions: tuple[str, ...] = ()
     box: Box | None = None
+    turned: int = UPRIGHT
+
+    def geometry(self, applied: int, kept: int, plan: ResizePlan | None) -> Geometry:
+        """Returns where the stored pixels are in the written image."""
+        orientation = self.turned if self.turned != UPRIGHT else applied
+        from_upright = inverse(kept)
+        stored = self.size
+        if self.format in _ROTATE_BY_FORMAT:
+            stored = oriented(stored, applied if applied != UPRIGHT else kept)
+            orientation = from_upright
+        size = oriented(stored, orientation)
+        scaled, final = (plan.scaled, plan.final) if plan else (size, size)
+        return Geometry(stored, scaled, final, orientation, from_upright)
 
 
 def _write(
@@ -342,15 +375,16 @@ def _write(
     if plan:
         # A very long and narrow image may exceed the limit when it is enlarged.
         validate.check_pixel_count(plan.scaled[1], plan.scaled[0], validate.MAX_PIXELS)
-        image = scale(image, _oriented(plan.scaled, applied), source.box)
+        image = scale(image, oriented(plan.scaled, applied), source.box)
     if applied != UPRIGHT:
         image = image.transpose(_TRANSPOSES[applied])
         conversions += ("exif-rotated",)
     if plan:
         image = crop_or_pad(image, plan.final)
         conversions += ("resized",)
+    geometry = source.geometry(applied, kept, plan)
     if policy.convert == "pixels":
-        return _raw(image, policy.channels, conversions)
+        return _raw(image, geometry, policy.channels, conversions)
     target = {"jpeg": "JPEG", "png": "PNG"}.get(policy.convert, "JPEG" if source.lossy else "PNG")
     if target == "JPEG" and max(image.size) > MAX_SIDE:
         if policy.convert == "jpeg":
@@ -368,14 +402,17 @@ def _write(
         image.save(out, target, exif=exif)
     if source.format != target:
         conversions = (f"{source.format.lower()}-to-{target.lower()}", *conversions)
-    return Converted(out.getvalue(), ImageInfo(target, image.height, image.width), conversions)
+    info = ImageInfo(target, image.height, image.width)
+    return Converted(out.getvalue(), info, geometry, conversions)
 
 
-def _raw(image: Image.Image, channels: int, conversions: tuple[str, ...]) -> Converted:
+def _raw(
+    image: Image.Image, geometry: Geometry, channels: int, conversions: tuple[str, ...]
+) -> Converted:
     """Returns the pixels as uint8, row by row, with the channels interleaved."""
     mode = {1: "L", 3: "RGB"}.get(channels, image.mode)
     if image.mode != mode:
         conversions += ("rgb-to-grey" if mode == "L" else "grey-to-rgb",)
         image = image.convert(mode)
     info = ImageInfo("uint8", image.height, image.width)
-    return Converted(image.tobytes(), info, conversions, len(image.getbands()))
+    return Converted(image.tobytes(), info, geometry, conversions, len(image.getbands()))

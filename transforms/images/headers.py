@@ -16,7 +16,8 @@ from typing import NamedTuple
 UPRIGHT = 1
 """The EXIF orientation of an image whose pixels need no rotation or flip."""
 
-_ORIENTATION_TAG = 0x0112
+ORIENTATION_TAG = 0x0112
+"""The number of the EXIF tag that declares the orientation."""
 _EXIF = b"Exif\0\0"
 _XMP = b"http://ns.adobe.com/xap/1.0/\0"
 _XMP_ORIENTATION = re.compile(rb"tiff:Orientation\s*(?:=\s*[\"']|>)\s*([1-8])\s*[\"'<]")
@@ -45,7 +46,7 @@ def _orientation_tag(exif: bytes) -> int | None:
         (entries,) = struct.unpack_from(order + "H", tiff, ifd)
         for entry in range(ifd + 2, ifd + 2 + 12 * entries, 12):
             tag, kind, _, value = struct.unpack_from(order + "HHIH", tiff, entry)
-            if tag == _ORIENTATION_TAG and kind == 3 and 1 <= value <= 8:
+            if tag == ORIENTATION_TAG and kind == 3 and 1 <= value <= 8:
                 return int(value)
     except struct.error:
         pass
@@ -54,7 +55,7 @@ def _orientation_tag(exif: bytes) -> int | None:
 
 def exif_with_orientation(orientation: int) -> bytes:
     """Returns an EXIF block that holds an orientation (1 to 8) and nothing else."""
-    entry = struct.pack(">HHIHH", _ORIENTATION_TAG, 3, 1, orientation, 0)
+    entry = struct.pack(">HHIHH", ORIENTATION_TAG, 3, 1, orientation, 0)
     return _EXIF + b"MM\0*" + struct.pack(">IH", 8, 1) + entry + bytes(4)
 
 

@@ -127,10 +127,19 @@ def scale(image: Image.Image, size: Size, box: Box | None = None) -> Image.Image
     return image.resize(size, Image.Resampling.LANCZOS, box, reducing_gap=_REDUCING_GAP)
 
 
+def crop_corner(size: Size, final: Size) -> tuple[int, int]:
+    """Returns the left and top pixel at which a crop to the final size begins; negative: padding.
+
+    >>> crop_corner((448, 224), (224, 225))
+    (112, -1)
+    """
+    return (size[0] - final[0]) // 2, (size[1] - final[1]) // 2
+
+
 def crop_or_pad(image: Image.Image, size: Size) -> Image.Image:
     """Crops an image to a size around its centre; pads it with black where it is smaller."""
     if image.size == size:
         return image
-    left, top = ((have - want) // 2 for have, want in zip(image.size, size, strict=True))
+    left, top = crop_corner(image.size, size)
     # crop() fills pixels outside of the image with zeros.
     return image.crop((left, top, left + size[0], top + size[1]))

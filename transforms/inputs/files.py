@@ -1,7 +1,11 @@
 """Files as inputs: folders, glob patterns, and single images.
 
-A pattern may also match files that hold many references (archives and TFRecord files), and so may a
-folder of text files.
+A pattern may also match files that hold many references (archives, TFRecord files, manifests), and
+so may a folder of text files. Each of them is a unit of work of its own.
+
+A large input divides itself while it is listed: the worker that has the whole of it lists some
+thousands of files, and leaves to other workers the ranges of names (in object stores) or the
+subfolders that it has not reached. A small input costs no more than its listing.
 """
 
 from __future__ import annotations
@@ -10,8 +14,10 @@ import glob
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
@@ -33,20 +39,39 @@ from imageshards.transforms.inputs.tfrecords import TFRecordFile
 _WILDCARD = re.compile(r"[*?\[]")
 
 _File = tuple[str, int, int, int, bool]  # URI, root length, bytes, stamp, is in a hidden folder
+_Folder = tuple[str, bool]  # path, is hidden
+_FEW_ENTRIES = 10_000
+"""Files and folders that are listed before a local folder is divided."""
+_FEWEST_FOLDERS, _MOST_ENTRIES = 16, 8 * _FEW_ENTRIES
+"""A folder is divided into at least so many folders, unless it has fewer after so many entries."""
+_PARTS = 64
+"""The most units that a local folder is divided into at a time."""
 
 
 class Files(InputKind):
     """Files that a store lists: images, and files that hold many references."""
 
-    is_folder = True
+    @property
+    def is_folder(self) -> bool:
+        """Whether it lists the files below its root."""
+        return True
 
     @abstractmethod
-    def files(self, options: ListingOptions) -> Iterator[_File]:
-        """Yields the files, whatever their names."""
+    def files(self, part: tuple[Any, ...], divide: bool) -> Iterator[_File | WorkUnit]:
+        """Yields the files of a part, whatever their names, and units with the others.
+
+        Args:
+          part: the part of a unit; empty: all files.
+          divide: whether to yield units at all.
+        """
 
     def kind_of_file(self, uri: str) -> type[FileKind] | None:
         """The kind of a file whose references are listed; None for all other files."""
         return None
+
+    def noun_of_skipped(self, uri: str) -> str:
+        """The kind of a file that is skipped, with its article; empty: none, or unknown."""
+        return ""
 
     def _kind_of(self, file: _File, options: ListingOptions) -> type[InputKind] | None:
         """The kind that lists a file; None: the file is skipped."""
@@ -62,17 +87,21 @@ class Files(InputKind):
                 return kind
         return SingleFile if options.include_all else None
 
-    def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
-        """Lists the files in the order of the store."""
+    def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed | WorkUnit]:
+        """Lists images; files that hold references are units."""
         rows = ListedRows()
         has_required = bool(options.columns.all_required)
-        for file in self.files(options):
+        for file in self.files(unit.part, options.divide):
+            if isinstance(file, WorkUnit):
+                yield file
+                continue
             uri, root_length, size, stamp, _ = file
             kind = self._kind_of(file, options)
             if kind is None:
                 rows.passed_over += 1
+                rows.nouns.add("" if options.text_unit else self.noun_of_skipped(uri))
             elif issubclass(kind, FileKind):
-                yield from kind(self.text, uri).list_file(root_length, size, stamp, options)
+                yield kind(self.text, uri).in_input(root_length, size, stamp)
             else:
                 if has_required:
                     self.refuse_columns(options)
@@ -84,10 +113,23 @@ class Files(InputKind):
 
     def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
         """Yields the files that `list_unit` lists. Files that hold references are not opened."""
-        for file in self.files(options):
+        for file in self.files((), divide=False):
+            assert not isinstance(file, WorkUnit)
             if self._kind_of(file, options):
                 uri, _, size, stamp, _ = file
                 yield uri, size, stamp
+
+    def _remote_files(
+        self, pattern: str, part: tuple[Any, ...], divide: bool
+    ) -> Iterator[_File | WorkUnit]:
+        root_length = len(self.root)
+        for found in storage.match_part(pattern, storage.Names(*part), few=divide):
+            if isinstance(found, storage.Names):
+                yield WorkUnit(self, tuple(found))
+                continue
+            uri, size, stamp = found
+            if not uri.endswith("/"):
+                yield uri, root_length, size, stamp, _in_hidden(uri, root_length)
 
 
 class Folder(Files):
@@ -108,11 +150,23 @@ class Folder(Files):
         """Raises a BuildError if columns are required: folders do not have any."""
         self.refuse_columns(options)
 
-    def files(self, options: ListingOptions) -> Iterator[_File]:
+    def divisions(self, options: ListingOptions) -> int:
+        """Parts of a folder may have parts; each text file is a unit."""
+        return 3 if options.text_unit else 2
+
+    def files(self, part: tuple[Any, ...], divide: bool) -> Iterator[_File | WorkUnit]:
         """Yields the files below the folder; links are followed."""
-        if storage.is_local(self.uri):
-            return _walk(self.uri, len(self.root))
-        return _remote_files(storage.join(self.root, "**"), len(self.root))
+        if not storage.is_local(self.uri):
+            yield from self._remote_files(storage.join(self.root, "**"), part, divide)
+            return
+        folders: tuple[_Folder, ...] = part or ((self.uri, False),)
+        above = {path: _identities(self.uri, path) for path, _ in folders}
+        for found in _walk(folders, len(self.root), above, divide):
+            if isinstance(found, list):
+                parts = min(_PARTS, len(found))
+                yield from (WorkUnit(self, tuple(found[n::parts])) for n in range(parts))
+            else:
+                yield found
 
 
 class Pattern(Files):
@@ -149,41 +203,71 @@ class Pattern(Files):
             return matches_files and (len(parts) == len(names) + 1 or "**" in parts[len(names)])
         return storage.is_local(self.uri)  # a folder that matches is listed
 
+    @property
+    def is_folder(self) -> bool:
+        """Whether it lists the files below its root; a pattern of manifests does not."""
+        kind = kind_of_name(self.uri)
+        return not (kind and issubclass(kind, FileKind)) or kind.is_file
+
+    def divisions(self, options: ListingOptions) -> int:
+        """Names may be divided twice; files that hold references are units, and so are their parts.
+
+        A local pattern is not divided: one worker lists the names.
+        """
+        names = 0 if storage.is_local(self.uri) else 2
+        if options.text_unit:
+            return names + 1
+        return names + (0 if is_image_name(self.uri) else 1 if self.is_folder else 2)
+
     def kind_of_file(self, uri: str) -> type[FileKind] | None:
-        """The kind of a file; None if the pattern matches every name, such as `photos/*`."""
+        """The kind of a file; None if the pattern matches every name, such as `photos/*`.
+
+        Only a pattern with a manifest's suffix selects manifests: `photos/*a*` may match notes.
+        """
         if not self.uri.rpartition("/")[2].strip("*"):
             return None
         kind = kind_of_name(uri)
-        return kind if kind and issubclass(kind, FileKind) else None
+        if not (kind and issubclass(kind, FileKind)):
+            return None
+        return kind if kind.is_file or kind is kind_of_name(self.uri) else None
 
-    def files(self, options: ListingOptions) -> Iterator[_File]:
+    def noun_of_skipped(self, uri: str) -> str:
+        """The kind of a file that is skipped, which single inputs would select."""
+        kind = kind_of_name(uri)
+        return kind.noun if kind else ""
+
+    def files(self, part: tuple[Any, ...], divide: bool) -> Iterator[_File | WorkUnit]:
         """Yields the files that match, and those below folders that match."""
-        root_length = len(self.root)
         if not storage.is_local(self.uri):
-            yield from _remote_files(self.uri, root_length)
+            yield from self._remote_files(self.uri, part, divide)
             return
+        root_length = len(self.root)
         for path in glob.iglob(self.uri, recursive=True, include_hidden=True):
             if not os.path.isdir(path):
                 yield path, root_length, *storage.stat(path), _in_hidden(path, root_length)
             elif "**" not in self.uri:  # `**` matches the files below a folder itself
-                yield from _walk(path, root_length)
-
-    def advice_on_skipped(self, options: ListingOptions) -> str:
-        """Suggests single inputs if this pattern matches only files such as manifests."""
-        nouns = set()
-        for uri, *_ in () if options.text_unit else self.files(options):
-            kind = kind_of_name(uri)
-            nouns.add(kind.noun if kind else "")
-        if not nouns or "" in nouns:
-            return super().advice_on_skipped(options)
-        return f"this pattern does not select {' or '.join(sorted(nouns))}: write --input for each"
+                for file in _walk([(path, False)], root_length, {}, divide=False):
+                    assert not isinstance(file, list)
+                    yield file
 
     def sample(self) -> RecordSample | None:
-        """The first file by name, if all are TFRecord files."""
-        uris = [uri for uri, *_ in self.files(ListingOptions())]
-        if uris and all(map(TFRecordFile.recognizes, uris)):
-            return TFRecordFile(self.text, min(uris)).sample()
-        return None
+        """The first file by name, if all are TFRecord files; in object stores: all of the first."""
+        if is_image_name(self.uri):
+            return None
+        uris = []
+        for uri in self._first_files():
+            if not TFRecordFile.recognizes(uri):
+                return None
+            uris.append(uri)
+        return TFRecordFile(self.text, min(uris)).sample() if uris else None
+
+    def _first_files(self) -> Iterator[str]:
+        if not storage.is_local(self.uri):
+            yield from (uri for uri, *_ in storage.match_first(self.uri))
+            return
+        for file in self.files((), divide=False):
+            assert not isinstance(file, WorkUnit)
+            yield file[0]
 
 
 class SingleFile(InputKind):
@@ -201,7 +285,7 @@ class SingleFile(InputKind):
         """Raises a BuildError if columns are required: an image does not have any."""
         self.refuse_columns(options)
 
-    def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
+    def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed | WorkUnit]:
         """Lists the image; a missing one becomes a reject when it is read."""
         self.refuse_columns(options)
         rows = ListedRows()
@@ -214,12 +298,43 @@ def _in_hidden(uri: str, root_length: int) -> bool:
     return any(part.startswith(".") for part in uri[root_length:].split("/")[:-1])
 
 
-def _walk(folder: str, root_length: int) -> Iterator[_File]:
+def _identities(root: str, path: str) -> frozenset[tuple[int, int]]:
+    """(device, inode) of each folder from a root on, and above a path below it."""
+    root = root.rstrip("/")
+    names = path[len(root) :].split("/")[1:] if path != root else []
+    above = ["/".join((root, *names[:depth])) or "/" for depth in range(len(names))]
+    try:
+        return frozenset((status.st_dev, status.st_ino) for status in map(os.stat, above))
+    except OSError as error:
+        raise BuildError(f"{path}: cannot be listed: {error.strerror}") from error
+
+
+def _walk(
+    folders: Iterable[_Folder],
+    root_length: int,
+    above: Mapping[str, frozenset[tuple[int, int]]],
+    divide: bool,
+) -> Iterator[_File | list[_Folder]]:
+    """Yields the files below folders; at the end, the list of the folders that were not listed.
+
+    Args:
+      folders: the folders.
+      root_length: characters of the paths before the names.
+      above: path of a folder -> its `_identities`; none without an entry.
+      divide: whether some folders are not listed.
+    """
     # Links to folders are followed, since data sets are often trees of links, but not to a folder
     # that contains the link.
-    stack: list[tuple[str, bool, frozenset[tuple[int, int]]]] = [(folder, False, frozenset())]
-    while stack:
-        here, is_hidden, ancestors = stack.pop()
+    waiting = deque((path, hidden, above.get(path, frozenset())) for path, hidden in folders)
+    entries_seen = 0
+    while waiting:
+        if divide and entries_seen >= (
+            _FEW_ENTRIES if len(waiting) >= _FEWEST_FOLDERS else _MOST_ENTRIES
+        ):
+            yield [(path, hidden) for path, hidden, _ in waiting]
+            return
+        # Breadth first, many folders are waiting soon; depth first, few are.
+        here, is_hidden, ancestors = waiting.popleft() if divide else waiting.pop()
         try:
             status = os.stat(here)
             entries = os.scandir(here)
@@ -231,17 +346,12 @@ def _walk(folder: str, root_length: int) -> Iterator[_File]:
         inner = ancestors | {identity}
         with entries:
             for entry in entries:
+                entries_seen += 1
                 try:
                     if entry.is_dir():
-                        stack.append((entry.path, is_hidden or entry.name[0] == ".", inner))
+                        waiting.append((entry.path, is_hidden or entry.name[0] == ".", inner))
                         continue
                     status = entry.stat()
                     yield entry.path, root_length, status.st_size, status.st_mtime_ns, is_hidden
                 except OSError:  # a link to nothing or to itself: it becomes a reject when read
                     yield entry.path, root_length, -1, 0, is_hidden
-
-
-def _remote_files(pattern: str, root_length: int) -> Iterator[_File]:
-    for uri, size, stamp in storage.match(pattern):
-        if not uri.endswith("/"):
-            yield uri, root_length, size, stamp, _in_hidden(uri, root_length)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, Codec, ImageRef, counted, shortened
+from imageshards.transforms.elements import BuildError, Codec, ImageRef, InputCount, shortened
 from imageshards.transforms.inputs import ranges
 from imageshards.transforms.inputs.listed import Listed
 from imageshards.transforms.references.annotate import Columns
@@ -57,6 +57,8 @@ class ListingOptions:
       scratch: the folder in which compressed tars are unpacked.
       record_keys: the meaning of the features of TFRecord files.
       text_unit: the part of a text file that becomes one record; None: inputs are images.
+      divide: whether a large unit of work yields parts of itself, which other workers list. If not,
+        the worker that has the unit lists all of it.
     """
 
     columns: Columns = field(default_factory=Columns)
@@ -65,6 +67,7 @@ class ListingOptions:
     scratch: str = ""
     record_keys: RecordKeys = field(default_factory=RecordKeys)
     text_unit: TextUnit | None = None
+    divide: bool = False
 
 
 class Read(NamedTuple):
@@ -107,8 +110,6 @@ class InputKind(ABC):
       codecs: codecs of the byte ranges that `read` of this kind reads. Files, URLs and other ranges
         are read by `InputKind.read`.
       is_file: whether it is a single file, or lists parts of one.
-      is_folder: whether it lists the files below its root. An input that is neither, such as a
-        manifest, names files of any folder.
     """
 
     text: str
@@ -116,7 +117,14 @@ class InputKind(ABC):
     noun: ClassVar[str] = "an input"
     codecs: ClassVar[tuple[Codec, ...]] = ()
     is_file: ClassVar[bool] = False
-    is_folder: ClassVar[bool] = False
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it lists the files below its root.
+
+        An input that is neither this nor a file, such as a manifest, names files of any folder.
+        """
+        return False
 
     @property
     def root(self) -> str:
@@ -143,9 +151,16 @@ class InputKind(ABC):
         """Yields the units of work that the input is listed in: by default, a single one."""
         yield WorkUnit(self)
 
+    def divisions(self, options: ListingOptions) -> int:
+        """How many times `list_unit` may divide a unit: a part may have parts itself."""
+        return 0
+
     @abstractmethod
-    def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
-        """Lists one of the units that `units` yielded.
+    def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed | WorkUnit]:
+        """Lists one of the units that `units` yielded, or a part of one.
+
+        With `options.divide` it may list some of its references only, and yield units with the
+        others, of this kind or of another one. No unit may depend on what another one has listed.
 
         Raises:
           BuildError: it cannot be listed.
@@ -185,10 +200,6 @@ class InputKind(ABC):
         kind = storage.StoreError if may_pass else BuildError
         return kind(f"{self.uri}: {where}: {reason or 'no such file'}")
 
-    def advice_on_skipped(self, options: ListingOptions) -> str:
-        """What to do if all files of the input were skipped, for messages."""
-        return "--include_all takes all files"
-
     def refuse_columns(self, options: ListingOptions) -> None:
         """Raises a BuildError if columns are required; for kinds without columns."""
         if required := options.columns.all_required:
@@ -203,7 +214,7 @@ class WorkUnit:
     """A part of an input that one worker lists.
 
     Attributes:
-      input: the input.
+      input: the input, or a file of it.
       part: a range of names, of rows or of bytes, as its kind defines; empty: the whole input.
     """
 
@@ -235,9 +246,14 @@ class FileKind(InputKind):
           BuildError: it cannot be listed.
         """
 
-    def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
-        """Lists the whole file."""
-        return self.list_file(len(self.root), *storage.stat(self.uri), options)
+    def list_unit(self, unit: WorkUnit, options: ListingOptions) -> Iterator[Listed | WorkUnit]:
+        """Lists the whole file. The part of a file of another input is its `in_input`."""
+        root_length, size, stamp = unit.part or (len(self.root), *storage.stat(self.uri))
+        return self.list_file(root_length, size, stamp, options)
+
+    def in_input(self, root_length: int, size: int, stamp: int) -> WorkUnit:
+        """The unit of a file that an input contains; see `list_file` for the arguments."""
+        return WorkUnit(self, (root_length, size, stamp))
 
     def check_regular(self) -> None:
         """Raises a BuildError if this is a local pipe or device: reading it might never end."""
@@ -284,20 +300,37 @@ def roots_of(inputs: Iterable[InputKind], base: str = "") -> Roots:
     return Roots(frozenset(folders), frozenset(files), frozenset(tables), base)
 
 
-def list_references(unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
-    """Lists a unit of work of any input.
+def list_unit(unit: WorkUnit, options: ListingOptions) -> Iterator[Listed | WorkUnit]:
+    """Lists a unit of work of any input; see `InputKind.list_unit`.
 
     Raises:
       BuildError: it cannot be listed, or it is a whole input without any reference.
     """
-    found = passed_over = 0
-    for listed in unit.input.list_unit(unit, options):
-        _check_columns(unit.input, listed.refs, options.columns)
-        found += len(listed.refs)
-        passed_over += listed.passed_over
-        yield listed
-    if not found and not unit.part:
-        raise nothing_found(unit.input, options, passed_over)
+    count = InputCount()
+    for found in unit.input.list_unit(unit, options):
+        if isinstance(found, Listed):
+            _check_columns(unit.input, found.refs, options.columns)
+            count += found.count
+        else:
+            count += InputCount(found=1)  # what it holds is not known yet
+        yield found
+    if not unit.part:
+        count.check(unit.input.text, options.text_unit)
+
+
+def list_references(unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
+    """Lists a unit of work of any input, with all of its parts.
+
+    Raises:
+      BuildError: it cannot be listed, or it is a whole input without any reference.
+    """
+    count = InputCount()
+    for found in list_unit(unit, options):
+        for listed in [found] if isinstance(found, Listed) else list_references(found, options):
+            count += listed.count
+            yield listed
+    if not unit.part:
+        count.check(unit.input.text, options.text_unit)
 
 
 def _check_columns(source: InputKind, refs: RefBatch, columns: Columns) -> None:
@@ -308,14 +341,3 @@ def _check_columns(source: InputKind, refs: RefBatch, columns: Columns) -> None:
         missing += [feature.column for feature in columns.features if feature.source not in found]
     if missing and len(refs):
         raise BuildError(f"--input {source.text}: {source.noun} has no column {missing[0]!r}")
-
-
-def nothing_found(source: InputKind, options: ListingOptions, passed_over: int = 0) -> BuildError:
-    """The error of an input without a reference, with the number of files that were skipped."""
-    hint = ""
-    if passed_over:
-        were = "was" if passed_over == 1 else "were"
-        advice = source.advice_on_skipped(options)
-        hint = f" ({counted(passed_over, 'file')} {were} skipped by name; {advice})"
-    noun = "text" if options.text_unit else "image"
-    return BuildError(f"--input {source.text}: no {noun} found{hint}")

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from imageshards.transforms.elements import Codec, Problem
+from imageshards.transforms.elements import Codec, InputCount, Problem
 from imageshards.transforms.references.batch import RefBatch
 
 CHUNK_ROWS = 1 << 14
@@ -20,6 +20,7 @@ class Listed:
     Attributes:
       refs: the references, as `RefBatch.listed` builds them; may be empty.
       passed_over: files that were left out because their names are not those of images.
+      nouns: the kinds of these files; see `InputCount`.
       blank_lines: lines of a text file that hold only white space.
       unpacked: URI of the plain tar that a compressed one was unpacked into; empty: none was.
     """
@@ -28,6 +29,12 @@ class Listed:
     passed_over: int = 0
     blank_lines: int = 0
     unpacked: str = ""
+    nouns: frozenset[str] = frozenset()
+
+    @property
+    def count(self) -> InputCount:
+        """The counts that tell whether an input has references."""
+        return InputCount(len(self.refs), self.passed_over, self.nouns)
 
 
 class ListedRows:
@@ -35,6 +42,7 @@ class ListedRows:
 
     Attributes:
       passed_over: see `Listed`.
+      nouns: see `Listed`.
       blank_lines: see `Listed`.
       columns: name -> texts of a column that a label, a split or a group may come from; a lister
         appends one text, or None, for each reference.
@@ -78,6 +86,7 @@ class ListedRows:
         self._problems: dict[int, Problem] = {}
         self.columns: dict[str, list[str | None]] = {name: [] for name in self._names}
         self.passed_over = 0
+        self.nouns: set[str] = set()
         self.blank_lines = 0
 
     def __len__(self) -> int:
@@ -131,6 +140,7 @@ class ListedRows:
         if self._problems:
             refs = refs.with_problems(self._problems)
         refs = refs.with_texts(self.columns)
-        found = Listed(refs, self.passed_over, self.blank_lines, self._unpacked)
+        nouns = frozenset(self.nouns)
+        found = Listed(refs, self.passed_over, self.blank_lines, self._unpacked, nouns)
         self._clear()
         return found

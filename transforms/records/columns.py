@@ -13,7 +13,15 @@ from typing import Any, Literal, get_args
 
 from imageshards.transforms.elements import counted, quoted
 from imageshards.transforms.images.resize import Resize
-from imageshards.transforms.records.schemas import COLUMN, SCHEMAS, Feature, Kind, Schema
+from imageshards.transforms.records.schemas import (
+    BOX_SIDES,
+    COLUMN,
+    OBJECT,
+    SCHEMAS,
+    Feature,
+    Kind,
+    Schema,
+)
 
 Type = Literal["int", "float", "bytes", "int_list", "float_list", "bytes_list"]
 _KINDS: dict[str, Kind] = {"int": "int64", "float": "float", "bytes": "bytes"}
@@ -158,6 +166,11 @@ def schema_of(options: Mapping[str, Any]) -> Schema:
     for column in columns:
         if column.key in taken:
             _check_open(taken[column.key], column)
+        if column.key in BOX_SIDES and column.type != "float_list":
+            raise ValueError(
+                f"--features_from: the sides of boxes are lists of fractions: write "
+                f"{column.key}={column.column}:float_list"
+            )
         taken[column.key] = None
     if columns:
         schema = schema.with_features(column.feature for column in columns)
@@ -204,12 +217,16 @@ def columns_of(
 
     Args:
       rows: for each record, key -> values. A feature with exactly one value in every record becomes
-        a single value, any other feature a list.
+        a single value, any other feature a list. Features of objects are always lists.
       lists: keys of features that always become lists.
 
     >>> columns_of([{"size": [3]}, {"size": [4], "tags": [b"owl", b"night"]}])
     ['size:int', 'tags:bytes_list']
     """
+
+    def is_list(key: str) -> bool:
+        return key in lists or key.startswith(OBJECT)
+
     types: dict[str, str] = {}
     single: Counter[str] = Counter()
     records = 0
@@ -219,7 +236,7 @@ def columns_of(
             if values:
                 types.setdefault(key, type(values[0]).__name__)  # bytes, int or float
     return [
-        f"{key}:{kind}{'' if single[key] == records and key not in lists else '_list'}"
+        f"{key}:{kind}{'' if single[key] == records and not is_list(key) else '_list'}"
         for key, kind in sorted(types.items())
     ]
 

@@ -189,8 +189,14 @@ SLIM = Schema(
 """The keys of TF-slim (tf_slim/data/tfexample_decoder.py), which most readers support."""
 
 
-def _box_side(side: str) -> Feature:
-    key = f"image/object/bbox/{side}"
+OBJECT = "image/object/"
+"""Prefix of the keys of annotations: lists with a value for each object in the image."""
+
+BOX_SIDES = tuple(f"{OBJECT}bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax"))
+"""Keys of boxes: fractions of the image's width and height."""
+
+
+def _box_side(key: str) -> Feature:
     return Feature(key, "float", COLUMN + key, "List", repeats=False)
 
 
@@ -202,7 +208,7 @@ IMAGENET = Schema(
         Feature("image/class/synset", "bytes", "synset", "Text"),
         Feature("image/colorspace", "bytes", "colorspace", "Text"),
         Feature("image/object/bbox/label", "int64", "bbox_labels", "List", repeats=False),
-        *map(_box_side, ("xmax", "xmin", "ymax", "ymin")),
+        *map(_box_side, BOX_SIDES),
     ),
     use="ImageNet's TPU code: all of TF-slim's keys, only JPEGs, label 0 for the background",
     label_offset=1,

@@ -16,7 +16,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from imageshards.transforms.elements import DUPLICATE_PIXELS, BuildError, ShardId, counted
+from imageshards.transforms.elements import (
+    DUPLICATE_PIXELS,
+    BuildError,
+    InputCount,
+    ShardId,
+    counted,
+)
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.classes import Classes, number_classes
 from imageshards.transforms.references.rules import KNOWN_SPLITS, ShardCounts
@@ -48,6 +54,7 @@ class Tally:
       label_sources: origins of the labels: "folder", "regex" or "column NAME".
       unpacked: URIs of plain tars that were unpacked from compressed ones.
       blank_lines: lines of text files that hold only white space.
+      inputs: text of an input that was listed in parts -> what was found.
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -63,6 +70,7 @@ class Tally:
     label_sources: frozenset[str] = frozenset()
     unpacked: frozenset[str] = frozenset()
     blank_lines: int = 0
+    inputs: Mapping[str, InputCount] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -107,6 +115,7 @@ class Tally:
         sized: Counter[str] = Counter()
         digests: dict[tuple[str, int], bytes] = {}
         texts: dict[str, set[str]] = {"labels": set(), "label_sources": set(), "unpacked": set()}
+        inputs: dict[str, InputCount] = {}
         counts = Counter(listed=0, below_base=0, duplicates=0, passed_over=0, blank_lines=0)
         for tally in tallies:
             images.update(tally.images)
@@ -116,10 +125,12 @@ class Tally:
             digests.update(tally.digests)
             for name, found in texts.items():
                 found |= getattr(tally, name)
+            for text, count in tally.inputs.items():
+                inputs[text] = inputs.get(text, InputCount()) + count
             for name in counts:
                 counts[name] += getattr(tally, name)
         rest: dict[str, Any] = {name: frozenset(found) for name, found in texts.items()} | counts
-        return Tally(images, acceptable, num_bytes, sized, digests=digests, **rest)
+        return Tally(images, acceptable, num_bytes, sized, digests=digests, inputs=inputs, **rest)
 
 
 def digest_of(refs: RefBatch) -> bytes:
@@ -291,6 +302,8 @@ class Planner:
         )
 
     def _check(self, tally: Tally, images: Counter[str]) -> None:
+        for text, count in sorted(tally.inputs.items()):
+            count.check(text, is_text=self.noun == "text")
         if not images:
             raise BuildError(f"no {self.noun} in any --input")
         if tally.listed != images.total() + tally.duplicates:

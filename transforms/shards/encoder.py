@@ -14,11 +14,13 @@ from imageshards.transforms import storage
 from imageshards.transforms.elements import ImageRef, Problem, to_bytes
 from imageshards.transforms.images import validate
 from imageshards.transforms.images.convert import Converted, convert, pixel_digest
+from imageshards.transforms.images.geometry import Geometry
 from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.inputs.fetch import ImageReader
 from imageshards.transforms.records import example
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.records.schemas import COLUMN, SHAPE_STRUCT, Schema, Value
+from imageshards.transforms.shards.annotations import AnnotationError, Annotations
 
 
 class Rejected(Exception):
@@ -47,6 +49,7 @@ class Encoded:
       label: number of the class, or None.
       conversions: kinds of conversions that were applied to the image.
       stamp: stamp of the image's file when it was read; 0 if unknown.
+      annotations: kind of annotation -> number of them; see `annotations.BOXES`.
     """
 
     parts: list[bytes]
@@ -55,6 +58,7 @@ class Encoded:
     label: int | None
     conversions: tuple[str, ...] = ()
     stamp: int = 0
+    annotations: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Content(NamedTuple):
@@ -64,6 +68,7 @@ class _Content(NamedTuple):
     info: validate.ImageInfo
     data: bytes
     kinds: tuple[str, ...] = ()
+    geometry: Geometry | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,7 @@ class ImageEncoder:
       columns: features whose values come from a manifest's columns or from a TFRecord input.
       unit_range: whether float pixels range from 0 to 1 instead of 0 to 255.
       class_texts: name of a class -> its `image/class/text`, if that differs from the name.
+      annotations: maps the annotations among the columns; None if there are none.
     """
 
     schema: Schema
@@ -85,6 +91,7 @@ class ImageEncoder:
     columns: tuple[FeatureColumn, ...] = ()
     unit_range: bool = True
     class_texts: Mapping[bytes, bytes] = field(default_factory=dict)
+    annotations: Annotations | None = None
 
     @property
     def check(self) -> validate.Check:
@@ -121,7 +128,8 @@ class ImageEncoder:
           classes: label of a reference -> (number, name) of its class; empty without labels.
 
         Raises:
-          Rejected: the image cannot be read, or training could not decode it.
+          Rejected: the image cannot be read, training could not decode it, or its annotations are
+            invalid or cannot follow its pixels.
         """
         if ref.problem:
             raise Rejected(ref.problem)
@@ -139,6 +147,13 @@ class ImageEncoder:
         values = content.values
         record = read.features
         values.update(ref.features or {} if record is None else self._features_of(record))
+        counts: Mapping[str, int] = {}
+        if self.annotations and content.geometry:
+            try:
+                counts = self.annotations.follow(values, content.geometry)
+            except AnnotationError as error:
+                problem = Problem("features", error.kind, str(error))
+                raise Rejected(problem, read.stamp) from error
         label = None
         if ref.label is not None:
             label, name = classes[ref.label]
@@ -149,7 +164,7 @@ class ImageEncoder:
         for source in self._open_sources:
             values.setdefault(source, _without_column(source, values, label))
         parts = example.encode(self.schema, values)
-        return Encoded(parts, content.info, content.data, label, content.kinds, read.stamp)
+        return Encoded(parts, content.info, content.data, label, content.kinds, read.stamp, counts)
 
     @cached_property
     def _open_sources(self) -> tuple[str, ...]:
@@ -171,7 +186,7 @@ class ImageEncoder:
             "channels": 3,
             "colorspace": b"RGB",
         }
-        return _Content(values, info, image.data, image.conversions)
+        return _Content(values, info, image.data, image.conversions, image.geometry)
 
     def _pixels(self, image: Converted) -> _Content:
         array = self.schema.content.array if self.schema.content else None
@@ -188,7 +203,7 @@ class ImageEncoder:
             data = _float_levels(self.unit_range)[np.frombuffer(data, np.uint8)].tobytes()
             info = replace(info, format="float32")
         values: dict[str, Value] = {"pixels": data, "shape": SHAPE_STRUCT.pack(*shape)}
-        return _Content(values, info, data, image.conversions)
+        return _Content(values, info, data, image.conversions, image.geometry)
 
     def _text(self, ref: ImageRef, data: bytes) -> _Content:
         try:

@@ -128,6 +128,8 @@ METADATA_FILES: dict[str, MetadataFile] = {
     "labels": MetadataFile("{label}.labels.txt", make=_class_names),
     # Options, versions, counts, and a row for each shard; by `finish`.
     "build": MetadataFile("metadata/build.json"),
+    # The options of the build, as a file for `imageshards build --config`; by `finish`.
+    "build_yaml": MetadataFile("metadata/build.yaml"),
     # An HTML page with samples and statistics; by `finish`.
     "report": MetadataFile("metadata/report.html"),
     # A line for each image that is not in the data set; by `finish`, from its parts.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
@@ -87,6 +87,7 @@ def scan_shard(
     shard: ShardId,
     schema: Schema,
     conversions: Iterable[tuple[tuple[str, ...], int]] = (),
+    annotations: Mapping[str, int] | None = None,
 ) -> tuple[ShardReport, bytes, bytes]:
     """Returns the report, the index and the digests of a shard, from its file.
 
@@ -95,6 +96,7 @@ def scan_shard(
       shard: the shard.
       schema: schema of its records.
       conversions: (kinds, records) for the report, since records do not contain them.
+      annotations: kind -> number of annotations, for the report.
 
     Raises:
       CorruptRecord: a record is truncated or damaged.
@@ -102,6 +104,7 @@ def scan_shard(
     stats = ShardStats()
     for kinds, records in conversions:
         stats.add_conversions(kinds, records)
+    stats.add_annotations(annotations or {})
     index: list[str] = []
     digests: list[bytes] = []
     with storage.open_read(uri) as raw:

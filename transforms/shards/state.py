@@ -19,6 +19,7 @@ from imageshards.transforms.elements import RejectReport, ShardId, ShardReport
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import digest_of, problems_text
 from imageshards.transforms.shards.layout import Layout, read_json, to_json
+from imageshards.transforms.storage.usage import Usage
 
 # Errors of remote files that may not occur again. Local files have stamps, which show a change.
 _TRANSIENT = frozenset((
@@ -37,11 +38,13 @@ class ShardResult:
       report: its counts and statistics.
       rejects: the part of rejects.jsonl with its rejects; None without rejects.
       resumed: whether an earlier run had written it.
+      used: what its reads used, if another process than the runner's has written it.
     """
 
     report: ShardReport
     rejects: RejectReport | None
     resumed: bool = False
+    used: Usage = Usage()
 
 
 def shard_fingerprint(shard: ShardId, refs: RefBatch, settings: str) -> str:

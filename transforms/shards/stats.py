@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from imageshards.transforms.elements import ShardId, ShardReport
@@ -38,6 +38,7 @@ class ShardStats:
         self._largest: tuple[int, int] = (0, 0)
         self._converted = 0
         self._conversions: Counter[str] = Counter()
+        self._annotations: Counter[str] = Counter()
         for report in reports:
             self._add_report(report)
 
@@ -59,6 +60,10 @@ class ShardStats:
         for kind in kinds:
             self._conversions[kind] += records
 
+    def add_annotations(self, counts: Mapping[str, int]) -> None:
+        """Counts annotations: kind -> number of them."""
+        self._annotations.update(counts)
+
     def _add_report(self, report: ShardReport) -> None:
         self.shards += 1
         self.records += report.records
@@ -68,6 +73,7 @@ class ShardStats:
         self._sides.update(report.long_sides)
         self._converted += report.converted
         self._conversions.update(report.conversions)
+        self._annotations.update(report.annotations)
         if report.records:
             self._add_sizes(report.smallest, report.largest)
 
@@ -84,6 +90,7 @@ class ShardStats:
             "formats": dict(sorted(self._formats.items())),
             "converted": self._converted,
             "conversions": dict(sorted(self._conversions.items())),
+            "annotations": dict(sorted(self._annotations.items())),
             "long_sides": dict(sorted(self._sides.items())),
             "smallest": self._smallest or (0, 0),
             "largest": self._largest,

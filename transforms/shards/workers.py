@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from functools import cache
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
@@ -29,7 +30,7 @@ from imageshards.transforms.references.batch import use_system_allocator
 from imageshards.transforms.shards.read_ahead import ReadAhead
 from imageshards.transforms.shards.state import ShardResult
 from imageshards.transforms.shards.write import ShardJob, write_shard
-from imageshards.transforms.storage import web
+from imageshards.transforms.storage import usage, web
 
 _LOG = logging.getLogger(__name__)
 REMOTE_READS_IN_FLIGHT = 32
@@ -218,4 +219,4 @@ def _end_with(pool: Connection) -> None:
 
 
 def _run(job: ShardJob) -> ShardResult:
-    return run_job(job, _threads)
+    return replace(run_job(job, _threads), used=usage.take())

@@ -99,6 +99,8 @@ def _write(
                 continue
             writer.write(encoded.parts)
             stats.add(encoded.info, encoded.label, encoded.conversions)
+            if encoded.annotations:
+                stats.add_annotations(encoded.annotations)
             if job.digests:
                 digests.append(image_digest(encoded.content, holds_files))
         index = writer.close()

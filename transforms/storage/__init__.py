@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from typing import IO
 from urllib.parse import unquote
 
-from imageshards.transforms.storage import gcs_auth, gcs_json
+from imageshards.transforms.storage import gcs_auth, gcs_json, usage
 from imageshards.transforms.storage.beam import BeamStore
 from imageshards.transforms.storage.local import TEMP_SUFFIX, LocalStore
 from imageshards.transforms.storage.objects import ObjectStore
@@ -24,6 +24,8 @@ from imageshards.transforms.storage.protocol import (
     MAX_BYTES,
     Entry,
     LostUpload,
+    Match,
+    Names,
     NoFilesystem,
     ReadError,
     Refused,
@@ -34,8 +36,8 @@ from imageshards.transforms.storage.protocol import (
 from imageshards.transforms.storage.web import WebOptions, WebStore
 
 __all__ = [
-    "MAX_BYTES", "TEMP_SUFFIX", "LostUpload", "NoFilesystem", "ReadError", "Refused", "Sink",
-    "StoreError",
+    "MAX_BYTES", "TEMP_SUFFIX", "LostUpload", "Match", "Names", "NoFilesystem", "ReadError",
+    "Refused", "Sink", "StoreError",
 ]  # fmt: skip
 
 STORES: dict[str, Store] = {
@@ -120,7 +122,9 @@ def read(
       ReadError: the file cannot be read, and another attempt would not help.
       BuildError: the store cannot be used: no permission, or no connection.
     """
-    return _store(uri).read(uri, limit, stamp, web)
+    found = _store(uri).read(uri, limit, stamp, web)
+    usage.add(bytes_read=len(found[0]))
+    return found
 
 
 def read_range(uri: str, offset: int, size: int, stamp: int = 0) -> bytes:
@@ -138,7 +142,9 @@ def read_range(uri: str, offset: int, size: int, stamp: int = 0) -> bytes:
     Raises:
       ReadError, BuildError: see `read`.
     """
-    return _store(uri).read_range(uri, offset, size, stamp)
+    data = _store(uri).read_range(uri, offset, size, stamp)
+    usage.add(bytes_read=len(data))
+    return data
 
 
 def open_read(uri: str) -> IO[bytes]:
@@ -184,12 +190,33 @@ def size(uri: str) -> int:
     return stat(uri)[0]
 
 
-def match(pattern: str) -> Iterator[tuple[str, int, int]]:
+def match(pattern: str) -> Iterator[Match]:
     """Yields (URI, bytes, stamp) of the files that match a pattern, in any order.
 
     `*` and `?` do not match `/`; `**` matches any characters.
     """
     return _store(pattern).match(pattern)
+
+
+def match_part(pattern: str, names: Names, *, few: bool) -> Iterator[Match | Names]:
+    """Yields the files that match a pattern and whose names are in a range.
+
+    Args:
+      pattern: as of `match`.
+      names: the range. A store that cannot list ranges ignores it.
+      few: whether to list some thousands only, and to yield ranges that contain all other names,
+        which other workers can list. A store that cannot list ranges lists all.
+    """
+    return _store(pattern).match_part(pattern, names, few)
+
+
+def match_first(pattern: str) -> list[Match]:
+    """Returns the first files by name that match a pattern, or none; for a look at a pattern.
+
+    Object stores make at most four requests: if no match is among their first names, the result is
+    empty.
+    """
+    return _store(pattern).match_first(pattern)
 
 
 def names_in(folder: str) -> list[str]:

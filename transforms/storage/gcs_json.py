@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -23,7 +24,7 @@ from imageshards.transforms.storage import gcs_auth, gcs_list, retry
 from imageshards.transforms.storage.gcs_read import get, stat
 from imageshards.transforms.storage.messages import message_in
 from imageshards.transforms.storage.objects import split
-from imageshards.transforms.storage.protocol import RESUME, Entry, LostUpload, StoreError
+from imageshards.transforms.storage.protocol import RESUME, Entry, LostUpload, Names, StoreError
 from imageshards.transforms.storage.retry import (
     Action,
     Failure,
@@ -35,7 +36,10 @@ from imageshards.transforms.storage.retry import (
 if TYPE_CHECKING:
     from google.auth.transport.requests import AuthorizedSession
 
-__all__ = ["crc32c", "delete", "get", "list_folder", "list_prefix", "open_upload", "put", "stat"]
+__all__ = [
+    "crc32c", "delete", "get", "list_first", "list_folder", "list_part", "list_prefix",
+    "open_upload", "put", "stat",
+]  # fmt: skip
 """The requests that `ObjectStore` requires of a service; `gcs_read` makes `get` and `stat`."""
 
 T = TypeVar("T")
@@ -186,14 +190,31 @@ def _no_bucket(uri: str) -> StoreError:
 
 def list_prefix(bucket: str, prefix: str) -> Iterator[tuple[str, int, int]]:
     """Yields (name, bytes, generation) of the objects with a prefix, in any order."""
-
-    def page(start: str, end: str, most: int) -> list[gcs_list.Item]:
-        first = max(start, prefix)
-        items = _list(bucket, "name,size,generation", most, startOffset=first, endOffset=end)
-        return [(item["name"], _size(item), int(item["generation"])) for item in items]
-
-    for entries in gcs_list.pages(page, prefix):
+    for entries in gcs_list.pages(partial(_page, bucket), prefix):
         yield from entries
+
+
+def list_part(
+    bucket: str, prefix: str, names: Names, few: bool
+) -> Iterator[tuple[str, int, int] | Names]:
+    """Yields the objects with a prefix whose names are in a range; see `gcs_list.part_pages`."""
+    for found in gcs_list.part_pages(partial(_page, bucket), prefix, names, few):
+        if isinstance(found, Names):
+            yield found
+        else:
+            yield from found
+
+
+def list_first(
+    bucket: str, prefix: str, accept: Callable[[str], object]
+) -> list[tuple[str, int, int]]:
+    """Returns the accepted objects of the first page that has any; see `gcs_list.first_page`."""
+    return gcs_list.first_page(partial(_page, bucket), prefix, accept)
+
+
+def _page(bucket: str, start: str, end: str, most: int) -> list[gcs_list.Item]:
+    items = _list(bucket, "name,size,generation", most, startOffset=start, endOffset=end)
+    return [(item["name"], _size(item), int(item["generation"])) for item in items]
 
 
 def list_folder(bucket: str, prefix: str) -> list[Entry]:

@@ -8,11 +8,15 @@ Folders do not matter: a million of them, or none, are listed at the same speed.
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+
+from imageshards.transforms.storage.protocol import Names
 
 Item = tuple[str, int, int]
 """Name, bytes, generation."""
@@ -22,6 +26,11 @@ Page = Callable[[str, str, int], list[Item]]
 PAGE_ITEMS = 1000
 _THREADS = 16
 _PROBES = 10
+FEW_PAGES = 16
+"""Pages that `few_pages` lists: with fewer, dividing the names would take longer than listing."""
+_PARTS = 64
+"""Ranges that the names after these pages are divided into, if possible."""
+_FIRST_PAGES = 4
 _FIRST = "\0"
 """A name followed by this character is the first name after it."""
 _LAST_ASCII = 0x7F
@@ -37,11 +46,78 @@ def pages(page: Page, prefix: str, threads: int = _THREADS) -> Iterator[list[Ite
       prefix: a prefix of names; empty: list all objects.
       threads: concurrent requests.
     """
-    end = _after_all(prefix)
-    first = page(prefix, end, PAGE_ITEMS)
+    for found in _pages(page, _names_with(prefix), math.inf, threads):
+        assert not isinstance(found, Names)
+        yield found
+
+
+def part_pages(
+    page: Page, prefix: str, names: Names, few: bool, threads: int = _THREADS
+) -> Iterator[list[Item] | Names]:
+    """Yields the objects with a prefix whose names are in a range, page by page.
+
+    Args:
+      page: lists a page; called from several threads.
+      prefix: a prefix of names; empty: any name.
+      names: the range.
+      few: whether to list about `FEW_PAGES` pages only, and to yield the ranges of all names that
+        are not listed. The ranges do not overlap.
+      threads: concurrent requests.
+    """
+    every = _names_with(prefix)
+    ends = [end for end in (names.end, every.end) if end]
+    names = Names(max(names.begin, every.begin), min(ends, default=""))
+    return _pages(page, names, FEW_PAGES if few else math.inf, threads)
+
+
+def first_page(page: Page, prefix: str, accept: Callable[[str], object]) -> list[Item]:
+    """Returns the accepted names of the first page that has any, or none after a few pages."""
+    names = _names_with(prefix)
+    for _ in range(_FIRST_PAGES):
+        found = page(names.begin, names.end, PAGE_ITEMS)
+        if kept := [item for item in found if accept(item[0])]:
+            return kept
+        if len(found) < PAGE_ITEMS:
+            break
+        names = names._replace(begin=found[-1][0] + _FIRST)
+    return []
+
+
+def _pages(page: Page, names: Names, most: float, threads: int) -> Iterator[list[Item] | Names]:
+    if names.end and names.begin >= names.end:
+        return
+    first = page(names.begin, names.end, PAGE_ITEMS)
     yield first
-    if len(first) == PAGE_ITEMS:
-        yield from _Lister(page, _Range(first[-1][0] + _FIRST, end), threads).run()
+    if len(first) < PAGE_ITEMS:
+        return
+    lister = _Lister(page, _Range(first[-1][0] + _FIRST, names.end), threads, most - 1)
+    yield from lister.run()
+    rest = lister.rest()
+    if rest:
+        yield from _divided(page, rest, threads)
+
+
+def _divided(page: Page, ranges: list[Names], threads: int) -> list[Names]:
+    """Divides ranges of names into about `_PARTS` ranges that together hold the same objects."""
+    with ThreadPoolExecutor(threads, "imageshards-list") as executor:
+        while len(ranges) < _PARTS:
+            halves = list(executor.map(partial(_halves, page), ranges))
+            if len(halves) == sum(map(len, halves)):
+                break
+            ranges = [half for pair in halves for half in pair]
+    return ranges
+
+
+def _halves(page: Page, names: Names) -> list[Names]:
+    """Two ranges that together hold the objects of a range, or one if it cannot be divided."""
+    begin, end = names
+    for _ in range(_PROBES):
+        if not (name := middle(begin, end)):
+            break
+        if found := page(name, end, 1):
+            return [Names(begin, name), Names(found[0][0], end)]
+        end = name
+    return [Names(begin, end)]
 
 
 @dataclass
@@ -60,8 +136,9 @@ class _Range:
 
 
 class _Lister:
-    def __init__(self, page: Page, first: _Range, threads: int) -> None:
+    def __init__(self, page: Page, first: _Range, threads: int, most: float) -> None:
         self._page = page
+        self._pages_left = most
         self._ranges = [first]
         self._threads = threads
         self._found: queue.Queue[list[Item] | BaseException | None] = queue.Queue(4 * threads)
@@ -89,6 +166,10 @@ class _Lister:
                 while not self._found.empty():  # a full queue would block the threads
                     self._found.get_nowait()
 
+    def rest(self) -> list[Names]:
+        """Returns the ranges that are not listed, after `run` has listed its number of pages."""
+        return [Names(rest.start, rest.end) for rest in self._ranges]
+
     def _work(self) -> None:
         try:
             while (mine := self._take()) is not None:
@@ -108,7 +189,7 @@ class _Lister:
         """Returns a range that no thread lists, or the second part of another; None at the end."""
         while True:
             with self._changed:
-                if self._stopped or not self._ranges:
+                if self._stopped or self._pages_left <= 0 or not self._ranges:
                     return None
                 for mine in self._ranges:
                     if not mine.busy:
@@ -150,16 +231,22 @@ class _Lister:
                 # Another thread lists the part that was cut off during this request.
                 kept = [entry for entry in found if not mine.end or entry[0] < mine.end]
                 done = len(found) < PAGE_ITEMS or len(kept) < len(found) or self._stopped
+                self._pages_left -= 1
                 if done:
                     self._ranges.remove(mine)
                 else:
                     mine.start = found[-1][0] + _FIRST
                     mine.listed = True
+                    done = self._pages_left <= 0
                 self._changed.notify_all()
             if kept:
                 self._put(kept)
             if done:
                 return
+
+
+def _names_with(prefix: str) -> Names:
+    return Names(prefix, _after_all(prefix))
 
 
 def _after_all(prefix: str) -> str:

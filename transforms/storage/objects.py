@@ -12,7 +12,7 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -24,6 +24,8 @@ from imageshards.transforms.storage.protocol import (
     AGAIN,
     UNKNOWN,
     Entry,
+    Match,
+    Names,
     ReadError,
     Store,
     StoreError,
@@ -95,6 +97,23 @@ class Api(Protocol):
     def list_prefix(self, bucket: str, prefix: str) -> Iterator[tuple[str, int, int]]:
         """Yields (name, bytes, stamp) of the objects with a prefix, in any order."""
 
+    def list_part(
+        self, bucket: str, prefix: str, names: Names, few: bool
+    ) -> Iterator[tuple[str, int, int] | Names]:
+        """Yields some objects with a prefix, and ranges of names with the others.
+
+        Args:
+          bucket: the bucket.
+          prefix: the prefix.
+          names: the range of names to list.
+          few: whether to list some thousands of objects only, and to yield ranges of the others.
+        """
+
+    def list_first(
+        self, bucket: str, prefix: str, accept: Callable[[str], object]
+    ) -> list[tuple[str, int, int]]:
+        """Returns the accepted names among the first ones, with at most four requests."""
+
     def list_folder(self, bucket: str, prefix: str) -> list[Entry]:
         """Returns the objects directly below a prefix, which is empty or ends with `/`."""
 
@@ -122,6 +141,14 @@ def split(uri: str) -> tuple[str, str]:
     if not bucket:
         raise BuildError(f"{uri}: the bucket is missing: write {scheme}://BUCKET/...")
     return bucket, name
+
+
+def _parsed(pattern: str) -> tuple[str, str, Callable[[str], object]]:
+    """The bucket of a pattern, the prefix of the names that match, and whether a name matches."""
+    bucket, rest = split(pattern)
+    if globs.fixed_prefix(bucket) != bucket:
+        raise BuildError(f"{pattern}: the name of the bucket cannot be a pattern")
+    return bucket, globs.fixed_prefix(rest), globs.regex(rest).fullmatch
 
 
 class ObjectStore(Store):
@@ -178,13 +205,28 @@ class ObjectStore(Store):
 
     def match(self, pattern: str, /) -> Iterator[tuple[str, int, int]]:
         """Yields (URI, bytes, stamp) of the objects that match a pattern."""
-        bucket, rest = split(pattern)
-        if globs.fixed_prefix(bucket) != bucket:
-            raise BuildError(f"{pattern}: the name of the bucket cannot be a pattern")
-        matches = globs.regex(rest).fullmatch
-        for name, size, stamp in self._api.list_prefix(bucket, globs.fixed_prefix(rest)):
+        bucket, prefix, matches = _parsed(pattern)
+        for name, size, stamp in self._api.list_prefix(bucket, prefix):
             if matches(name):
-                yield f"{self._scheme}://{bucket}/{name}", size, stamp
+                yield self._uri(bucket, name), size, stamp
+
+    def match_part(self, pattern: str, names: Names, few: bool, /) -> Iterator[Match | Names]:
+        """Yields some objects that match a pattern, and ranges of names with the others."""
+        bucket, prefix, matches = _parsed(pattern)
+        for found in self._api.list_part(bucket, prefix, names, few):
+            if isinstance(found, Names):
+                yield found
+            elif matches(found[0]):
+                yield self._uri(bucket, found[0]), *found[1:]
+
+    def match_first(self, pattern: str, /) -> list[Match]:
+        """Returns the first objects that match a pattern: those of a page."""
+        bucket, prefix, matches = _parsed(pattern)
+        found = self._api.list_first(bucket, prefix, matches)
+        return [(self._uri(bucket, name), size, stamp) for name, size, stamp in found]
+
+    def _uri(self, bucket: str, name: str) -> str:
+        return f"{self._scheme}://{bucket}/{name}"
 
     def entries_in(self, folder: str, /) -> list[Entry]:
         """Returns the objects directly below a prefix."""

@@ -76,6 +76,22 @@ class Entry(NamedTuple):
     crc32c: int | None = None
 
 
+class Names(NamedTuple):
+    """A range of names of files, in the order of a store's lists.
+
+    Attributes:
+      begin: the first name; empty: from the first of all.
+      end: the name to stop before; empty: to the last of all.
+    """
+
+    begin: str = ""
+    end: str = ""
+
+
+Match = tuple[str, int, int]
+"""URI, bytes and stamp of a file that matches a pattern."""
+
+
 class Sink(Protocol):
     """A file that is being written.
 
@@ -121,7 +137,7 @@ class Store(Protocol):
     def stat(self, uri: str, /) -> tuple[int, int]:
         """Returns (bytes, stamp) of a file, or `UNKNOWN`."""
 
-    def match(self, pattern: str, /) -> Iterator[tuple[str, int, int]]:
+    def match(self, pattern: str, /) -> Iterator[Match]:
         """Yields (URI, bytes, stamp) of the files that match a pattern, in any order."""
 
     def entries_in(self, folder: str, /) -> list[Entry]:
@@ -132,6 +148,14 @@ class Store(Protocol):
 
     def open_sink(self, uri: str, scratch: str, /) -> AbstractContextManager[Sink]:
         """Opens a file that appears complete or not at all; see `storage.open_sink`."""
+
+    def match_part(self, pattern: str, names: Names, few: bool, /) -> Iterator[Match | Names]:
+        """Yields some matches, and ranges of names with the others; see `storage.match_part`."""
+        return iter(self.match(pattern))
+
+    def match_first(self, pattern: str, /) -> list[Match]:
+        """Returns the first matches by name, with few requests; see `storage.match_first`."""
+        return sorted(self.match(pattern))[:1]
 
     def exists(self, uri: str, /) -> bool:
         """Returns whether a file (or, locally, a folder) exists."""

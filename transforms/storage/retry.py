@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from imageshards.transforms.storage import usage
 from imageshards.transforms.storage.protocol import AGAIN, RESUME, StoreError
 
 T = TypeVar("T")
@@ -102,6 +103,7 @@ class RetryPolicy:
                 if not failure.retry or now + pause > begin + self._patience(failure):
                     raise
             time.sleep(pause)
+            usage.add(retries=1)
             longest = min(2 * longest, self.longest_wait)
 
     def _patience(self, failure: Failure) -> float:

@@ -25,6 +25,7 @@ from PIL import Image, ImageCms, ImageOps
 
 from imageshards.transforms.images import headers
 from imageshards.transforms.images.convert import Converted, convert
+from imageshards.transforms.images.geometry import Geometry
 from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.images.validate import ImageError, ImageInfo
@@ -47,7 +48,9 @@ def test_every_format_and_mode_becomes_what_tensorflow_decodes(name: str):
     if not image.conversions:
         assert image.data is data
     # Written again, it is what it was: nothing is left to be done.
-    assert convert(image.data, ImagePolicy()) == Converted(image.data, image.info)
+    again = convert(image.data, ImagePolicy())
+    assert again == Converted(image.data, image.info, again.geometry)
+    assert again.geometry.keeps_pixels("stored")
     for target in ("jpeg", "png"):
         forced = convert(data, ImagePolicy(convert=target))
         assert_decodes(forced)
@@ -178,8 +181,9 @@ def test_with_never_no_file_is_rewritten(kind: str):
     assert caught.value.kind in ("Unsupported", "NotAnImage")
     for known in ("JPEG", "PNG", "GIF", "BMP"):
         data = saved(picture(), known)
+        size = (WIDTH, HEIGHT)
         assert convert(data, ImagePolicy(convert="never")) == Converted(
-            data, ImageInfo(known, HEIGHT, WIDTH)
+            data, ImageInfo(known, HEIGHT, WIDTH), Geometry(size, size, size)
         )
 
 

@@ -321,7 +321,8 @@ def test_forged_headers_cause_few_reads(
     result = found(path)
     assert result["1.jpg"] == b"one"
     assert "Lost" in result.values()
-    assert sum(read_sizes) < path.stat().st_size
+    # Some versions of tarfile read one byte before the end of a member to find out if it is there.
+    assert sum(read_sizes) <= path.stat().st_size + 1
     assert len(read_sizes) < 1000
 
 

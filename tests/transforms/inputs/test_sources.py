@@ -89,7 +89,7 @@ def test_hidden_files_of_a_glob_are_skipped(tree: Path):
 
 
 def test_relative_uris_of_a_remote_manifest_begin_at_its_folder():
-    uris, _ = manifests._absolute(["./a.jpg", "../b.jpg", "c.jpg"], "gs://bucket/m")
+    uris = manifests._absolute(["./a.jpg", "../b.jpg", "c.jpg"], "gs://bucket/m")
     assert uris == ["gs://bucket/m/a.jpg", "gs://bucket/m/../b.jpg", "gs://bucket/m/c.jpg"]
 
 
@@ -186,10 +186,10 @@ def test_an_input_without_an_image_is_an_error(tmp_path: Path):
         listed(tmp_path / "*.jpg")
 
 
-def test_a_pattern_of_manifests_alone_is_refused_with_advice(tmp_path: Path):
+def test_a_pattern_that_is_not_of_manifests_does_not_select_them(tmp_path: Path):
     for name in ("a.csv", "b.csv", "b.parquet"):
         (tmp_path / name).touch()
-    for pattern, number in {"*.csv": 2, "b.*": 2, "*": 3}.items():
+    for pattern, number in {"b.*": 2, "*": 3}.items():
         advice = f"{number} files were skipped by name; this pattern does not select a manifest: "
         with pytest.raises(BuildError, match=f"no image found .{advice}write --input for each"):
             listed(tmp_path / pattern)

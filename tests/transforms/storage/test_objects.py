@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from helpers import image_bytes
@@ -12,7 +12,7 @@ from imageshards.launch.cli import main
 from imageshards.transforms import storage
 from imageshards.transforms.storage import objects
 from imageshards.transforms.storage.objects import Content, ObjectStore, check_size, split
-from imageshards.transforms.storage.protocol import UNKNOWN, Entry, StoreError
+from imageshards.transforms.storage.protocol import UNKNOWN, Entry, Names, StoreError
 
 
 class Api:
@@ -42,6 +42,16 @@ class Api:
         for name, found in self.found.items():
             if name.startswith(prefix):
                 yield name, found.size, found.stamp
+
+    def list_part(
+        self, bucket: str, prefix: str, names: Names, few: bool
+    ) -> Iterator[tuple[str, int, int] | Names]:
+        return self.list_prefix(bucket, prefix)
+
+    def list_first(
+        self, bucket: str, prefix: str, accept: Callable[[str], object]
+    ) -> list[tuple[str, int, int]]:
+        return [item for item in self.list_prefix(bucket, prefix) if accept(item[0])]
 
     def list_folder(self, bucket: str, prefix: str) -> list[Entry]:
         return [
