@@ -23,7 +23,7 @@ class Option:
     Attributes:
       name: the name of the field and, with two dashes, of the option.
       default: the default value; its type is the option's type.
-      help: what the option does, for `--help`, the README and forms. Its limits and its default
+      help: what the option does, for `--help`, the documentation and forms. Its limits and its default
         are appended.
       brief: the text in the short `--help`; empty: only `--help-all` shows the option.
       metavar: what `--help` shows for the value; empty: `shown_metavar` derives it.
@@ -207,7 +207,7 @@ class Group:
     """Base class of the frozen dataclasses that declare options: checks each value at construction.
 
     Attributes:
-      title: the heading in `--help` and in the README.
+      title: the heading in `--help` and in the documentation.
     """
 
     title: ClassVar[str]
