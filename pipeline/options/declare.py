@@ -23,8 +23,8 @@ class Option:
     Attributes:
       name: the name of the field and, with two dashes, of the option.
       default: the default value; its type is the option's type.
-      help: what the option does, for `--help`, the documentation and forms. Its limits and its default
-        are appended.
+      help: what the option does, for `--help`, the documentation and forms. Its limits and its
+        default are appended.
       brief: the text in the short `--help`; empty: only `--help-all` shows the option.
       metavar: what `--help` shows for the value; empty: `shown_metavar` derives it.
       default_text: describes the default; empty: the value itself is shown.
