@@ -101,7 +101,7 @@ def _dispatch(arguments: list[str], own_process: bool) -> int:
         refuse(problem)
     args.own_process, args.beam_arguments, args.arguments = own_process, rest, arguments
     if rest and not command.takes_beam_arguments:
-        _refuse(rest[0], parser)
+        _refuse(rest[0], parser, ": specify one data set or file at a time" * command.uses_data)
     if not command.uses_data:
         return command.run(args)
     if own_process:
@@ -120,8 +120,8 @@ def _dispatch(arguments: list[str], own_process: bool) -> int:
     return command.run(args)
 
 
-def _refuse(argument: str, parser: Parser) -> NoReturn:
-    problem = f"unexpected argument {argument!r}: specify one data set or file at a time"
+def _refuse(argument: str, parser: Parser, advice: str) -> NoReturn:
+    problem = f"unexpected argument {argument!r}{advice}"
     if argument.startswith("-"):
         problem = f"unknown option {argument}{parser.similar(argument)}"
     refuse(f"{problem} ({parser.prog} --help lists the options)")

@@ -70,7 +70,7 @@ def _left_by_interrupt() -> Iterator[None]:
 
 @contextmanager
 def without_logs() -> Iterator[None]:
-    """Discards what Beam logs when it is imported: which of its optional clients are missing."""
+    """Discards logs, such as those of Beam when it is imported: which clients are missing."""
     level = logging.root.manager.disable
     logging.disable()
     # Without a handler, logging.warning() would configure the root logger, even if it is disabled.

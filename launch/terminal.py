@@ -8,7 +8,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 
 TYPE_CHECKING = False  # type checkers recognize the name; importing typing takes 8 ms
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any, TextIO
 
 INTERRUPTED = "interrupted; run the same command again to resume"
@@ -53,13 +53,34 @@ def show(result: Any, *, json: bool, quiet: bool = False) -> int:
     if json:
         say(result.to_json())
     elif not quiet:
-        text = str(result)
-        for warning in warnings:
-            text = text.replace(warning, _colored(warning, _YELLOW, sys.stdout))
-        say(text)
+        say("\n".join(_lines(str(result), warnings)))
     for warning in warnings if quiet else ():
         warn(warning)
     return 0
+
+
+def _lines(text: str, warnings: Sequence[str]) -> Iterator[str]:
+    """Yields the lines of a result; on a terminal they are wrapped, and warnings are colored."""
+    import shutil
+    import textwrap
+
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    for line in text.splitlines():
+        color = _YELLOW if line.strip() in warnings else 0
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        wrapped = (
+            textwrap.wrap(
+                line,
+                columns,
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            if columns
+            else [line]
+        )
+        for part in wrapped or [""]:
+            yield _colored(part, color, sys.stdout) if color else part
 
 
 def say(text: object) -> None:

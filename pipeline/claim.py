@@ -6,7 +6,7 @@ a failure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -20,6 +20,7 @@ from imageshards.transforms.failure import OutputTaken
 from imageshards.transforms.inputs.unpack import PREFIX as UNPACKED_PREFIX
 from imageshards.transforms.records.containers import is_shard_like, parse_shard_name
 from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.references.stored import PREFIX as STORED_PREFIX
 from imageshards.transforms.shards.layout import Layout, read_json, to_json
 
 _WHAT_TO_DO = "(--overwrite replaces it; another --output keeps it)"
@@ -53,7 +54,7 @@ def _claim(plan: Plan, spec: BuildSpec) -> Plan:
         if read_mark(layout).get("deleting"):  # by a publish that was interrupted
             storage.delete([layout.uri("published")])
         storage.sweep(layout.state)
-        sweep_unpacked(layout, keep=plan.unpacked)
+        sweep_temporary(layout, keep=plan)
         if spec.options.execution.writer == "beam":
             storage.delete([layout.dataset_info])
             for split in plan.splits:
@@ -165,14 +166,17 @@ def dataset_files_in(layout: Layout) -> list[str]:
     ]
 
 
-def sweep_unpacked(layout: Layout, keep: Collection[str] = ()) -> None:
-    """Deletes the tar files into which compressed tar files were unpacked."""
+def sweep_temporary(layout: Layout, keep: Plan | None = None) -> None:
+    """Deletes unpacked tar files and stored references, except those of a plan."""
+    unpacked = keep.unpacked if keep else ()
+    mine = f"{STORED_PREFIX}{keep.digest}-" if keep else ""
     found = [
         storage.join(layout.state, name)
         for name in storage.names_in(layout.state)
-        if name.startswith(UNPACKED_PREFIX)
+        if name.startswith((UNPACKED_PREFIX, STORED_PREFIX))
+        and not (mine and name.startswith(mine))
     ]
-    storage.delete([uri for uri in found if uri not in keep])
+    storage.delete([uri for uri in found if uri not in unpacked])
 
 
 def clear(layout: Layout) -> None:

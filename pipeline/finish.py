@@ -6,89 +6,83 @@ after a failure.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+
+import numpy as np
 
 from imageshards.pipeline import metadata
 from imageshards.pipeline.assembly import BuildSpec
-from imageshards.pipeline.claim import check_ownership, sweep_unpacked
+from imageshards.pipeline.claim import check_ownership, sweep_temporary
 from imageshards.pipeline.leaks import write_leaks
 from imageshards.pipeline.options.config_file import build_yaml
 from imageshards.pipeline.report import write_report
 from imageshards.pipeline.verdict import check_counts, check_files, check_rejects
 from imageshards.transforms import storage
-from imageshards.transforms.elements import RejectReport, ShardReport
 from imageshards.transforms.records.containers import container_of
 from imageshards.transforms.references.plan import Plan
-from imageshards.transforms.shards.layout import DatasetFacts, Layout, to_json
+from imageshards.transforms.shards.facts import Merged, RejectParts
+from imageshards.transforms.shards.layout import DatasetFacts, Layout, json_pieces
+from imageshards.transforms.shards.leaked import Leaks
+from imageshards.transforms.shards.rejects import concatenate
+from imageshards.transforms.shards.totals import Totals
 
 
-def finish(
-    _: bytes,
-    plan: Plan,
-    reports: Iterable[ShardReport],
-    rejects: Iterable[RejectReport],
-    spec: BuildSpec,
-) -> None:
+def finish(_: bytes, plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
     """Checks that no image is lost, and writes the metadata files.
 
     Args:
       plan: the plan of the build.
-      reports: the reports of all shards, in any order.
-      rejects: the reports of all parts of rejects.jsonl, in any order.
+      facts: what the shards hold, in any order.
       spec: the build.
 
     Raises:
       BuildError: images are lost, too many are rejected, or a split or shard is empty.
     """
     with spec.failures.of(plan).ending():
-        _finish(plan, reports, rejects, spec)
+        _finish(plan, facts, spec)
 
 
-def _finish(
-    plan: Plan, reports: Iterable[ShardReport], rejects: Iterable[RejectReport], spec: BuildSpec
-) -> None:
+def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
     layout = spec.layout
-    order = {shard: number for number, shard in enumerate(plan.shards)}
-    shards = sorted(reports, key=lambda report: order[report.shard])
-    parts = sorted(rejects, key=lambda part: part.part)
-    errors: Counter[str] = Counter()
-    for part in parts:
-        errors.update(part.errors)
-    check_counts(plan, shards, errors)
-    _write_rejects(layout, parts)
-    check_rejects(plan, shards, errors, spec)
+    totals, leaks = Totals(), Leaks()
+    parts: list[RejectParts] = []
+    for fact in facts:
+        if isinstance(fact, Totals):
+            totals.merge(fact)
+        elif isinstance(fact, Leaks):
+            leaks = leaks.merged(fact)
+        else:
+            parts.append(fact)
+    rejects = [name for part in sorted(parts) for name in part.names]
+    check_counts(plan, totals)
+    concatenate(layout, rejects, layout.rejects)
+    check_rejects(plan, totals, spec)
     if spec.options.execution.writer == "shard":
-        _write_empty_shards(layout, shards)
-    leaks = 0
+        _write_empty_shards(layout, plan, totals)
     if len(plan.splits) > 1:
-        leaks = write_leaks(layout, shards, spec.schema)
-    facts = DatasetFacts(metadata.build_json(plan, shards, errors, leaks, spec), spec.schema)
-    layout.write(layout.build, to_json(facts.build))
+        write_leaks(layout, plan, leaks, spec.schema)
+    facts_of_all = DatasetFacts(metadata.build_json(plan, totals, leaks.count, spec), spec.schema)
+    layout.write_pieces(layout.build, json_pieces(facts_of_all.build))
     layout.write(
         layout.uri("build_yaml"),
         build_yaml(spec.options, name=spec.dataset_name, version=metadata.version()),
     )
-    layout.write_derived(facts)
-    write_report(layout, facts)
+    layout.write_derived(facts_of_all)
+    write_report(layout, facts_of_all)
     storage.sweep(layout.state)
+    temporary = [name for part in parts if part.temporary for name in part.names]
+    storage.delete(list(map(layout.rejects_part, temporary)))
     check_ownership(plan, spec)
-    check_files(layout, shards)
-    sweep_unpacked(layout)
-    layout.write(layout.dataset_info, to_json(metadata.dataset_info_json(plan, shards, spec)))
+    check_files(layout, plan, totals)
+    sweep_temporary(layout)
+    info = metadata.dataset_info_json(plan, totals, spec)
+    layout.write_pieces(layout.dataset_info, json_pieces(info))
 
 
-def _write_empty_shards(layout: Layout, shards: Sequence[ShardReport]) -> None:
+def _write_empty_shards(layout: Layout, plan: Plan, totals: Totals) -> None:
     """Writes the shards of "auto" all of whose images were rejected; writers write none of them."""
-    for report in shards:
-        if not report.records:
-            with storage.open_sink(layout.shard(report.shard), layout.state) as sink:
-                container_of(report.shard).writer(sink).close()
-
-
-def _write_rejects(layout: Layout, parts: Sequence[RejectReport]) -> None:
-    with storage.open_sink(layout.rejects, layout.state) as sink:
-        for part in parts:
-            with storage.open_read(layout.rejects_part(part.part)) as file:
-                while data := file.read(1 << 20):
-                    sink.write([data])
+    for split in plan.splits:
+        for index in np.flatnonzero(totals.rows(split)["records"] == 0).tolist():
+            shard = plan.shard(split, index)
+            with storage.open_sink(layout.shard(shard), layout.state) as sink:
+                container_of(shard).writer(sink).close()

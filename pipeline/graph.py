@@ -14,12 +14,15 @@ from imageshards.pipeline.finish import finish
 from imageshards.transforms.dedupe import TakePixelsOnce
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.inputs.kind import InputKind
+from imageshards.transforms.merge_facts import MergeFacts
 from imageshards.transforms.read import ReadReferences, References
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.references.stored import Piece
+from imageshards.transforms.shards.facts import Fact
 from imageshards.transforms.shuffle import Group, ShuffleReferences, assign_shards
 from imageshards.transforms.write_beam import EncodeExamples, WriteRejects, WriteSplit
-from imageshards.transforms.write_shards import WriteShards, Written
+from imageshards.transforms.write_shards import WriteShards
 
 
 def build(
@@ -62,41 +65,44 @@ class WriteDataset(beam.PTransform):  # type: ignore[misc]
         """Takes the result of `ReadReferences`; yields one None when the data set is complete."""
         spec = self.spec
         if spec.options.images.dedupe == "pixels":
-            batches = references.batches | "Dedupe" >> TakePixelsOnce(spec.encoder, spec.failures)
+            batches = references | "Dedupe" >> TakePixelsOnce(spec.encoder, spec.failures)
             references = references._replace(batches=batches)
         groups, planned = references | "Shuffle" >> ShuffleReferences(spec.planner, spec.failures)
         # groups: (bucket, split -> sorted references); planned: one plan
         plan = AsSingleton(planned | "Claim" >> beam.Map(claim, spec).with_output_types(Plan))
         if spec.options.execution.writer == "shard":
-            written = write_shards(groups, plan, spec, self.workers)
+            facts = write_shards(groups, plan, spec, self.workers)
         else:
-            written = write_with_beam(groups, plan, spec)
-        # written: shard reports; reject reports
+            facts = write_with_beam(groups, plan, spec)
+        # facts: (key, value), what the shards hold
+        merged = facts | "Facts" >> MergeFacts(spec.layout, plan)  # totals, rejects, leaks
         return (
             groups.pipeline
             | "Once" >> beam.Impulse()
-            | "Finish"
-            >> beam.Map(finish, plan, AsIter(written.reports), AsIter(written.rejects), spec)
+            | "Finish" >> beam.Map(finish, plan, AsIter(merged), spec)
         )
 
 
 def write_shards(
     groups: beam.PCollection[Group], plan: AsSingleton, spec: BuildSpec, workers: int | None
-) -> Written:
+) -> beam.PCollection[Fact]:
     """`--writer=shard`: one worker writes each shard, with all records in order."""
-    written: Written = (
+    return (
         groups
         | "AssignShards"
-        >> beam.FlatMap(assign_shards, plan).with_output_types(tuple[ShardId, tuple[int, RefBatch]])
+        >> beam.FlatMap(assign_shards, plan, spec.layout.state).with_output_types(
+            tuple[ShardId, tuple[int, Piece]]
+        )
         | "WriteShards"
         >> WriteShards(
             spec.layout, spec.encoder, spec.settings, plan, workers, failures=spec.failures
         )
     )
-    return written
 
 
-def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, spec: BuildSpec) -> Written:
+def write_with_beam(
+    groups: beam.PCollection[Group], plan: AsSingleton, spec: BuildSpec
+) -> beam.PCollection[Fact]:
     """`--writer=beam`: images are encoded in parallel, and `WriteToTFRecord` writes them."""
     encoded = (
         groups
@@ -115,7 +121,7 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, spec: Bu
         encoded.annotations  # ((split, kind), number)
         | "CountAnnotations" >> beam.CombinePerKey(sum)
     )
-    reports = [
+    facts = [
         part
         | f"Examples_{split}" >> beam.Values()
         | f"Write_{split}"
@@ -125,6 +131,7 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, spec: Bu
             spec.schema,
             conversions,
             annotations,
+            plan,
         )
         for split, part in zip(splits, examples, strict=True)
     ]
@@ -133,7 +140,7 @@ def write_with_beam(groups: beam.PCollection[Group], plan: AsSingleton, spec: Bu
         | "GroupRejects" >> beam.GroupByKey()
         | "WriteRejects" >> beam.ParDo(WriteRejects(spec.layout))
     )
-    return Written(reports | "Reports" >> beam.Flatten(), rejects)
+    return (*facts, rejects) | "AllFacts" >> beam.Flatten()
 
 
 def _by_split(group: Group) -> list[tuple[str, RefBatch]]:

@@ -1,97 +1,44 @@
-"""Finds images that are in more than one split, and writes leaks.jsonl.
+"""Writes leaks.jsonl, which lists images that are in more than one split.
 
-Test images that are also training images make a model seem better than it is. Both writers write
+Test images that are also training images make a model seem better than it is. Both writers compute
 an eight-byte digest of each record; equal digests in different splits are a leak.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 
-import numpy as np
-
 from imageshards.transforms import storage
-from imageshards.transforms.elements import ShardId, ShardReport
+from imageshards.transforms.elements import ShardId
 from imageshards.transforms.records.container import parse_index
 from imageshards.transforms.records.containers import container_of, shard_name
 from imageshards.transforms.records.schemas import Schema
+from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards import read_back
 from imageshards.transforms.shards.layout import Layout
+from imageshards.transforms.shards.leaked import RECORDS_LISTED, Leaks, position_of
 
-LEAKS_LISTED = 1000
-"""The maximum number of lines in leaks.jsonl; all leaks are counted."""
-_RECORDS_LISTED = 20
-_RECORDS_AT_A_TIME = 1 << 22
 _TEXT_SHOWN = 80
 
 Position = tuple[ShardId, int]
 """A shard, and the number of a record in it."""
 
 
-def find_leaks(
-    shards: Sequence[tuple[ShardId, int]], read: Callable[[ShardId], bytes]
-) -> Iterator[list[Position]]:
-    """Yields the positions of each image that is in more than one split.
-
-    Args:
-      shards: (shard, records in it), split by split.
-      read: returns the digests of a shard's records, eight bytes each.
-    """
-    records = sum(count for _, count in shards)
-    # Digests are compared in parts, by their remainder, so that memory stays bounded.
-    parts = -(-records // _RECORDS_AT_A_TIME)
-    for part in range(parts):
-        yield from _find([shard for shard, _ in shards], read, part, parts)
-
-
-def _find(
-    shards: Sequence[ShardId], read: Callable[[ShardId], bytes], part: int, parts: int
-) -> Iterator[list[Position]]:
-    splits = {name: number for number, name in enumerate({shard.split: None for shard in shards})}
-    digests, owners, rows = [], [], []
-    for number, shard in enumerate(shards):
-        found = np.frombuffer(read(shard), dtype="<u8")
-        mine = np.flatnonzero(found % np.uint64(parts) == part)
-        digests.append(found[mine])
-        owners.append(np.full(len(mine), number, dtype=np.uint32))
-        rows.append(mine.astype(np.uint32))
-    keys, owner, row = map(np.concatenate, (digests, owners, rows))
-    order = np.argsort(keys, kind="stable")
-    keys, owner, row = keys[order], owner[order], row[order]
-    split = np.array([splits[shard.split] for shard in shards])[owner]
-    # Shards are ordered by split, so neighbors with equal digests show each change of split.
-    crossing = np.flatnonzero((keys[1:] == keys[:-1]) & (split[1:] != split[:-1]))
-    last = -1
-    for at in crossing.tolist():
-        if at < last:
-            continue  # belongs to the previous leak, which is in three splits
-        begin = int(np.searchsorted(keys, keys[at], side="left"))
-        last = int(np.searchsorted(keys, keys[at], side="right"))
-        yield [(shards[owner[i]], int(row[i])) for i in range(begin, last)]
-
-
-def write_leaks(layout: Layout, reports: Sequence[ShardReport], schema: Schema) -> int:
-    """Writes leaks.jsonl, a line for each leaked image, and returns the number of leaks.
+def write_leaks(layout: Layout, plan: Plan, leaks: Leaks, schema: Schema) -> None:
+    """Writes leaks.jsonl, a line for each of the listed leaks.
 
     Args:
       layout: of the data set.
-      reports: of all shards, in order.
+      plan: of the build.
+      leaks: of all records.
       schema: of the records; names of images are read from the records if it has them.
     """
-
-    def read(shard: ShardId) -> bytes:
-        with storage.open_read(layout.digests(shard)) as file:
-            return file.read()
-
-    count = 0
-    listed: list[list[Position]] = []
-    written = [(report.shard, report.records) for report in reports if report.records]
-    for count, positions in enumerate(find_leaks(written, read), 1):
-        if count <= LEAKS_LISTED:
-            listed.append(_some(positions))
+    shards = _Shards(plan)
+    listed = [_some([shards.position(number) for number in found]) for _, found in leaks.listed]
     names = _names(layout, {position for positions in listed for position in positions}, schema)
     with storage.open_sink(layout.leaks, layout.state) as sink:
         for positions in listed:
@@ -99,7 +46,20 @@ def write_leaks(layout: Layout, reports: Sequence[ShardReport], schema: Schema) 
                 {"split": position[0].split, "filename": names[position]} for position in positions
             ]
             sink.write([(json.dumps({"images": line}) + "\n").encode()])
-    return count
+
+
+class _Shards:
+    """Finds the shard of a position in a table of digests."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._splits = list(plan.first_shards)
+        self._first = list(plan.first_shards.values())
+
+    def position(self, number: int) -> Position:
+        shard, row = position_of(number)
+        at = bisect_right(self._first, shard) - 1
+        return self._plan.shard(self._splits[at], shard - self._first[at]), row
 
 
 def _names(layout: Layout, positions: set[Position], schema: Schema) -> dict[Position, str]:
@@ -132,9 +92,9 @@ def _records(layout: Layout, shard: ShardId, rows: Sequence[int]) -> Iterator[re
 
 
 def _some(positions: list[Position]) -> list[Position]:
-    """Returns at most `_RECORDS_LISTED` positions, some of each split."""
+    """Returns at most `RECORDS_LISTED` positions, some of each split."""
     of_split: dict[str, list[Position]] = {}
     for position in positions:
         of_split.setdefault(position[0].split, []).append(position)
-    each = max(1, _RECORDS_LISTED // len(of_split))
+    each = max(1, RECORDS_LISTED // len(of_split))
     return [position for some in of_split.values() for position in some[:each]]

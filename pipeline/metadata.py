@@ -14,15 +14,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import metadata as packages
-from typing import Any
+from typing import Any, overload
 
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.options.build_options import FORMAT_VERSION
-from imageshards.transforms.elements import ShardId, ShardReport
+from imageshards.transforms.elements import ShardId
 from imageshards.transforms.records.containers import container_of, shard_name
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.stats import ShardStats
+from imageshards.transforms.shards.totals import Totals
 
 _VERSIONED = ("apache-beam", "google-crc32c", "numpy", "pillow", "pyarrow", "simplejpeg")
 _OPTIONAL = "pillow-heif"
@@ -48,26 +49,19 @@ def plan_json(plan: Plan, spec: BuildSpec) -> dict[str, Any]:
     }
 
 
-def build_json(
-    plan: Plan,
-    shards: Sequence[ShardReport],
-    errors: Mapping[str, int],
-    leaks: int,
-    spec: BuildSpec,
-) -> dict[str, Any]:
-    """Returns the content of build.json.
+def build_json(plan: Plan, totals: Totals, leaks: int, spec: BuildSpec) -> dict[str, Any]:
+    """Returns the content of build.json; its `shards` is a sequence that makes rows when read.
 
     Args:
       plan: of the build.
-      shards: a report of each shard, in order.
-      errors: type of error -> rejects.
+      totals: the sum of the shards' reports.
       leaks: number of images that are in more than one split.
       spec: the build.
     """
-    total = ShardStats(shards)
-    totals = total.values()
+    total = totals.all_splits
+    values = total.values()
     splits = {
-        name: _split_json(split.images, [s for s in shards if s.shard.split == name])
+        name: _split_json(split.images, totals.of_split(name))
         for name, split in plan.splits.items()
     }
     unseen = classes_not_in_train(splits, plan.classes)
@@ -80,22 +74,49 @@ def build_json(
         "counts": {
             "inputs": plan.listed,
             "records": total.records,
-            "rejects": sum(errors.values()),
-            "converted": totals["converted"],
+            "rejects": totals.errors.total(),
+            "converted": values["converted"],
             "duplicates": plan.duplicates,
             "leaks": leaks,
             "classes_not_in_train": len({name for names in unseen.values() for name in names}),
             "passed_over": plan.passed_over,
             "bytes": total.bytes,
         },
-        "rejects": dict(sorted(errors.items())),
-        "conversions": totals["conversions"],
-        **({"annotations": totals["annotations"]} if totals["annotations"] else {}),
+        "rejects": dict(sorted(totals.errors.items())),
+        "conversions": values["conversions"],
+        **({"annotations": values["annotations"]} if values["annotations"] else {}),
         "notes": list(plan.notes),
         "classes": list(plan.classes),
         "splits": splits,
-        "shards": [shard_row(s.shard, s.records, s.bytes, s.crc32c) for s in shards],
+        "shards": ShardRows(plan, totals),
     }
+
+
+class ShardRows(Sequence[dict[str, Any]]):
+    """The rows of `shards` in build.json, made when they are read: a million take 700 MB."""
+
+    def __init__(self, plan: Plan, totals: Totals) -> None:
+        self._plan = plan
+        self._first = plan.first_shards
+        self._tables = {name: totals.rows(name) for name in plan.splits}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._tables.values()))
+
+    @overload
+    def __getitem__(self, number: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, number: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        if isinstance(number, slice):
+            return [self[at] for at in range(*number.indices(len(self)))]
+        at = range(len(self))[number]
+        split = next(name for name in reversed(self._first) if self._first[name] <= at)
+        index = at - self._first[split]
+        _, *values = self._tables[split][index].tolist()
+        return shard_row(self._plan.shard(split, index), *values)
 
 
 def classes_not_in_train(
@@ -126,8 +147,7 @@ def _versions(plan: Plan) -> dict[str, str]:
     return versions | ({"zlib": zlib.ZLIB_RUNTIME_VERSION} if plan.compression else {})
 
 
-def _split_json(images: int, shards: Sequence[ShardReport]) -> dict[str, Any]:
-    stats = ShardStats(shards)
+def _split_json(images: int, stats: ShardStats) -> dict[str, Any]:
     values = stats.values()
     if not values["annotations"]:
         del values["annotations"]
@@ -143,11 +163,11 @@ def shard_row(shard: ShardId, records: int, size: int, crc32c: int) -> dict[str,
     return {"name": name, "records": records, "bytes": size, "crc32c": f"{crc32c:08x}"}
 
 
-def dataset_info_json(plan: Plan, shards: Sequence[ShardReport], spec: BuildSpec) -> dict[str, Any]:
+def dataset_info_json(plan: Plan, totals: Totals, spec: BuildSpec) -> dict[str, Any]:
     """Returns the content of dataset_info.json; protobuf's JSON has int64 as strings."""
     seed = spec.options.output.seed
-    counts = f"{sum(shard.records for shard in shards):,} {spec.schema.noun}s"
-    container = container_of(plan.shards[0])
+    counts = f"{totals.records:,} {spec.schema.noun}s"
+    container = container_of(plan.shard(next(iter(plan.splits)), 0))
     return {
         "name": spec.dataset_name,
         "version": "1.0.0",
@@ -157,8 +177,8 @@ def dataset_info_json(plan: Plan, shards: Sequence[ShardReport], spec: BuildSpec
         "splits": [
             {
                 "name": name,
-                "numBytes": str(sum(s.bytes for s in shards if s.shard.split == name)),
-                "shardLengths": [str(s.records) for s in shards if s.shard.split == name],
+                "numBytes": str(totals.of_split(name).bytes),
+                "shardLengths": list(map(str, totals.rows(name)["records"].tolist())),
                 "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}" + container.tfds_suffix,
             }
             for name in plan.splits

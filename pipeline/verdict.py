@@ -3,59 +3,65 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.missing import suggestion
 from imageshards.transforms import storage
-from imageshards.transforms.elements import DUPLICATE_PIXELS, LOST, BuildError, ShardReport, counted
-from imageshards.transforms.records.containers import is_shard_like, shard_name
+from imageshards.transforms.elements import DUPLICATE_PIXELS, LOST, BuildError, ShardId, counted
+from imageshards.transforms.records.containers import is_shard_like, parse_shard_name
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.layout import Layout, first_lines
+from imageshards.transforms.shards.totals import Totals
+
+_CHECKSUMS_AT_A_TIME = 1000
 
 
-def check_counts(plan: Plan, shards: Sequence[ShardReport], errors: Counter[str]) -> None:
+def check_counts(plan: Plan, totals: Totals) -> None:
     """Checks that every reference became a record or a reject.
 
     Args:
       plan: of the build.
-      shards: the reports, in the plan's order.
-      errors: type of error -> rejects.
+      totals: the sum of the shards' reports.
 
     Raises:
       BuildError: some did not, because of an error in this program or in the runner.
     """
-    if [report.shard for report in shards] != plan.shards:
+    reported = {name: totals.rows(name)["index"] for name in plan.splits}
+    if not all(
+        np.array_equal(reported[name], np.arange(split.num_shards))
+        for name, split in plan.splits.items()
+    ):
+        count = sum(map(len, reported.values()))
         raise BuildError(
-            f"{len(shards):,} of {len(plan.shards):,} shards were reported: run the command again"
+            f"{count:,} of {plan.num_shards:,} shards were reported: run the command again"
         )
-    records = sum(report.records for report in shards)
-    if records + errors.total() != plan.images:
+    rejects = totals.errors.total()
+    if totals.records + rejects != plan.images:
         raise BuildError(
-            f"{records:,} records + {errors.total():,} rejects do not add up to the "
+            f"{totals.records:,} records + {rejects:,} rejects do not add up to the "
             f"{plan.images:,} images listed: run the command again"
         )
 
 
-def check_rejects(
-    plan: Plan, shards: Sequence[ShardReport], errors: Counter[str], spec: BuildSpec
-) -> None:
+def check_rejects(plan: Plan, totals: Totals, spec: BuildSpec) -> None:
     """Checks that there are not too many rejects, and that no split or shard is empty.
 
     Args:
       plan: of the build.
-      shards: the reports, in the plan's order.
-      errors: type of error -> rejects.
+      totals: the sum of the shards' reports.
       spec: the build.
 
     Raises:
       BuildError: there are too many, an input is truncated, or a split or shard is empty.
     """
     problem = (
-        truncated(errors, spec)
-        or _too_many(plan, errors, spec)
-        or _empty_split(plan, shards, spec)
-        or _empty_shards(plan, shards, spec)
+        truncated(totals.errors, spec)
+        or _too_many(plan, totals.errors, spec)
+        or _empty_split(plan, totals, spec)
+        or _empty_shards(plan, totals, spec)
     )
     if problem:
         # An earlier run with a larger --max_reject_fraction may have written it.
@@ -63,37 +69,62 @@ def check_rejects(
         raise BuildError(f"{problem}; see {spec.layout.rejects}")
 
 
-def check_files(layout: Layout, shards: Sequence[ShardReport]) -> None:
+def check_files(layout: Layout, plan: Plan, totals: Totals) -> None:
     """Checks that the shards are the reported files: a worker of a lost bundle may still write.
 
     Raises:
       BuildError: a shard is missing, or has another size or CRC32C; or there is another one.
     """
-    entries = {entry.name: entry for entry in storage.entries_in(layout.root)}
-    names = {shard_name(report.shard) for report in shards}
-    if others := [name for name in entries if is_shard_like(name) and name not in names]:
-        raise BuildError(
-            f"{storage.join(layout.root, others[0])}: another build wrote here at the same time: "
-            "run one at a time, and set --overwrite"
-        )
-    # Lists of Cloud Storage have no checksums of objects under a customer-managed key.
-    unknown = [name for name in names & entries.keys() if entries[name].crc32c is None]
-    found = storage.crc32cs([storage.join(layout.root, name) for name in unknown])
-    checksums = dict(zip(unknown, found, strict=True))
-    for report in shards:
-        uri = layout.shard(report.shard)
-        name = uri.rpartition("/")[2]
-        entry = entries.get(name)
-        if report.records and (
-            entry is None
-            or entry.size != report.bytes
-            or checksums.get(name, entry.crc32c) not in (None, report.crc32c)
+    rows = {name: totals.rows(name) for name in plan.splits}
+    missing = {name: table["records"] > 0 for name, table in rows.items()}
+    unknown = []
+    for entry in storage.entries_in(layout.root):
+        if not is_shard_like(entry.name):
+            continue
+        shard = parse_shard_name(entry.name)
+        if (
+            not shard
+            or shard.split not in rows
+            or shard.index >= len(rows[shard.split])
+            or (shard != plan.shard(shard.split, shard.index))
         ):
-            storage.delete([layout.shard_state(report.shard)])
             raise BuildError(
-                f"{uri}: changed after this run wrote it, so another run writes here too: run the "
-                "command again when the other one has ended"
+                f"{storage.join(layout.root, entry.name)}: another build wrote here at the same "
+                "time: run one at a time, and set --overwrite"
             )
+        row = rows[shard.split][shard.index]
+        if row["records"] and (
+            entry.size != row["bytes"] or entry.crc32c not in (None, row["crc32c"])
+        ):
+            raise _changed(layout, shard)
+        missing[shard.split][shard.index] = False
+        # Lists of Cloud Storage have no checksums of objects under a customer-managed key.
+        if entry.crc32c is None and row["records"]:
+            unknown.append(shard)
+        if len(unknown) >= _CHECKSUMS_AT_A_TIME:
+            _check_checksums(layout, unknown, rows)
+            unknown = []
+    _check_checksums(layout, unknown, rows)
+    for split, absent in missing.items():
+        for index in np.flatnonzero(absent)[:1].tolist():
+            raise _changed(layout, plan.shard(split, index))
+
+
+def _check_checksums(
+    layout: Layout, shards: Sequence[ShardId], rows: Mapping[str, np.ndarray]
+) -> None:
+    found = storage.crc32cs([layout.shard(shard) for shard in shards])
+    for shard, crc32c in zip(shards, found, strict=True):
+        if crc32c not in (None, rows[shard.split][shard.index]["crc32c"]):
+            raise _changed(layout, shard)
+
+
+def _changed(layout: Layout, shard: ShardId) -> BuildError:
+    storage.delete([layout.shard_state(shard)])
+    return BuildError(
+        f"{layout.shard(shard)}: changed after this run wrote it, so another run writes here too: "
+        "run the command again when the other one has ended"
+    )
 
 
 def truncated(errors: Counter[str], spec: BuildSpec) -> str:
@@ -133,21 +164,22 @@ def _example(layout: Layout) -> str:
     return ""
 
 
-def _empty_split(plan: Plan, shards: Sequence[ShardReport], spec: BuildSpec) -> str:
+def _empty_split(plan: Plan, totals: Totals, spec: BuildSpec) -> str:
     for name in plan.splits:
-        if not any(report.records for report in shards if report.shard.split == name):
+        if not totals.of_split(name).records:
             return f"every {spec.schema.noun} of the split {name!r} was rejected"
     return ""
 
 
-def _empty_shards(plan: Plan, shards: Sequence[ShardReport], spec: BuildSpec) -> str:
+def _empty_shards(plan: Plan, totals: Totals, spec: BuildSpec) -> str:
     if spec.options.execution.writer == "beam":
         return ""
-    empty = Counter(report.shard.split for report in shards if not report.records)
-    for split, count in empty.items():
-        if spec.shard_counts.of(split) is not None:  # with "auto", an empty shard is written
+    for split, planned in plan.splits.items():
+        count = int(np.count_nonzero(totals.rows(split)["records"] == 0))
+        # With "auto", an empty shard is written.
+        if count and spec.shard_counts.of(split) is not None:
             return (
-                f"{count:,} of {plan.splits[split].num_shards:,} shards of {split!r} have no "
+                f"{count:,} of {planned.num_shards:,} shards of {split!r} have no "
                 f"{spec.schema.noun} left after rejects: set a smaller --num_shards"
             )
     return ""

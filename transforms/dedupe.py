@@ -11,15 +11,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import apache_beam as beam
+import numpy as np
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
 
 from imageshards.transforms import storage
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.references.batch import RefBatch
-from imageshards.transforms.references.order import mark_same_pixels, partition
+from imageshards.transforms.references.order import divide, mark_same_pixels, partition
+from imageshards.transforms.references.plan import Tally, bits_of
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.workers import REMOTE_READS_IN_FLIGHT, cores
 
-_HASH_BUCKETS = 128
+_HELD_BYTES = 1 << 25
+"""References that are divided by their digests at a time: some 200,000."""
 
 
 @dataclass
@@ -38,13 +43,17 @@ class TakePixelsOnce(beam.PTransform):  # type: ignore[misc]
         super().__init__()
 
     def expand(
-        self, batches: beam.PCollection[tuple[int, RefBatch]]
+        self, listed: tuple[beam.PCollection[tuple[int, RefBatch]], beam.PCollection[Tally]]
     ) -> beam.PCollection[tuple[int, RefBatch]]:
-        """Takes and returns batches in any order."""
+        """Takes (batches, tallies), as `ReadReferences` returns them; returns batches."""
+        batches, tallies = listed
         return (
             batches
             | "DistributeReads" >> beam.Reshuffle()
-            | "HashPixels" >> beam.ParDo(_HashPixels(self))  # (hash bucket, references)
+            | "HashPixels"
+            >> beam.ParDo(_HashPixels(self), beam.pvalue.AsIter(tallies)).with_output_types(
+                tuple[int, RefBatch]
+            )  # (group of digests, references)
             | "GroupByPixels" >> beam.GroupByKey()
             | "MarkSamePixels" >> beam.FlatMap(_mark)  # (bucket, references)
         )
@@ -54,6 +63,8 @@ class _HashPixels(beam.DoFn):  # type: ignore[misc]
     def __init__(self, take: TakePixelsOnce) -> None:
         self._encoder = take.encoder
         self._failures = take.failures
+        self._bits: int | None = None
+        self._clear()
         self._decoders: ThreadPoolExecutor
         self._readers: ThreadPoolExecutor
 
@@ -65,18 +76,46 @@ class _HashPixels(beam.DoFn):  # type: ignore[misc]
         self._decoders.shutdown()
         self._readers.shutdown()
 
-    def process(self, element: tuple[int, RefBatch]) -> Iterator[tuple[int, RefBatch]]:
+    def start_bundle(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._held: list[RefBatch] = []
+        self._digests: list[bytes | None] = []
+        self._held_bytes = 0
+
+    def process(
+        self, element: tuple[int, RefBatch], tallies: Iterable[Tally]
+    ) -> Iterator[tuple[int, RefBatch]]:
         _, batch = element
+        if self._bits is None:
+            self._bits = bits_of(tallies)
         local = all(map(storage.is_local, batch.files()))
         threads = self._decoders if local else self._readers
         with self._failures.recording():
-            digests = list(threads.map(self._encoder.pixel_digest, batch.refs()))
-        buckets: dict[int, list[int]] = {}
-        for row, digest in enumerate(digests):
-            buckets.setdefault(digest[0] % _HASH_BUCKETS if digest else 0, []).append(row)
-        hashed = batch.with_pixels(digests)
-        for bucket, rows in buckets.items():
-            yield bucket, hashed.take(rows)
+            self._digests += threads.map(self._encoder.pixel_digest, batch.refs())
+        # Digests scatter the references of a small batch over as many groups.
+        self._held.append(batch)
+        self._held_bytes += batch.held_bytes
+        if self._held_bytes >= _HELD_BYTES:
+            yield from self._flush()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        yield from map(GlobalWindows.windowed_value, self._flush())
+
+    def _flush(self) -> Iterator[tuple[int, RefBatch]]:
+        if self._held and self._bits is not None:
+            batch = RefBatch.concat(self._held)
+            # What cannot be decoded has no duplicates, and may be in any group.
+            digests = np.array(
+                [
+                    int.from_bytes(digest[:8]) if digest else key
+                    for digest, key in zip(self._digests, batch.keys.tolist(), strict=True)
+                ],
+                np.uint64,
+            )
+            yield from divide(batch.with_pixels(self._digests), digests, self._bits)
+        self._clear()
 
 
 def _mark(element: tuple[int, Iterable[RefBatch]]) -> Iterator[tuple[int, RefBatch]]:

@@ -7,7 +7,8 @@ nor their order affects the references.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
@@ -37,10 +38,14 @@ from imageshards.transforms.storage.retry import Failure
 
 FLUSH_ROWS = 1 << 16
 """References that a worker collects before it emits them: about 500 for each bucket."""
+_UNITS_HELD = 1 << 14
+"""Parts that a unit may have before the first of them are emitted."""
 _ATTEMPTS = 3
 """How often a unit is listed before the runner is left to retry it."""
 _TRIED_AGAIN = (Failure, FileNotFoundError)
 """Causes of errors that are not worth it: a request was retried for two minutes, or was refused."""
+FLUSH_BYTES = 1 << 25
+"""Bytes of the values of these references."""
 
 
 class References(NamedTuple):
@@ -65,7 +70,7 @@ class References(NamedTuple):
           The remaining references, counted again: the build ignores the dropped ones.
         """
         batches = self.batches | "Apply" >> beam.ParDo(fn)
-        others = self.tallies | "ExceptListed" >> beam.Map(replace, listed=0)
+        others = self.tallies | "ExceptListed" >> beam.Map(replace, listed=0, ref_bytes=0)
         remaining = batches | "CountAgain" >> beam.Map(_count_listed)
         return References(batches, (others, remaining) | "AllTallies" >> beam.Flatten())
 
@@ -128,7 +133,8 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
         for level in range(divisions + 1):
             listed = (
                 units
-                | f"Distribute{level or ''}" >> beam.Reshuffle()
+                | f"Distribute{level or ''}"
+                >> (beam.Reshuffle() if level % 2 or not divisions else _Distribute())
                 | f"List{level or ''}" >> _list_with(self, divide=level < divisions)
             )  # (bucket, references); tallies: one for each unit; units: parts of large ones
             levels.append(listed)
@@ -141,6 +147,32 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
         )
 
 
+class _Distribute(beam.PTransform):  # type: ignore[misc]
+    """Distributes units among the workers, at random.
+
+    Beam's runner for Flink ignores a Reshuffle of what another Reshuffle has distributed: all parts
+    of a unit would stay on its worker (Beam 2.77). So every other step is this one, and not the
+    step that distributes the parts of whole inputs: a Reshuffle gives each worker as many units.
+    """
+
+    def expand(self, units: beam.PCollection[WorkUnit]) -> beam.PCollection[WorkUnit]:
+        """Takes and returns units."""
+        return (
+            units
+            | "Key" >> beam.Map(_with_key)
+            | "Group" >> beam.GroupByKey()
+            | "Units" >> beam.FlatMap(_without_key)
+        )
+
+
+def _with_key(unit: WorkUnit) -> tuple[int, WorkUnit]:
+    return random.getrandbits(32), unit
+
+
+def _without_key(group: tuple[int, Iterable[WorkUnit]]) -> Iterable[WorkUnit]:
+    return group[1]
+
+
 def _has_one_worker(pipeline: beam.Pipeline) -> bool:
     """Whether the runner runs one bundle at a time, in this process."""
     mode = pipeline.options.view_as(DirectOptions).direct_running_mode
@@ -148,7 +180,7 @@ def _has_one_worker(pipeline: beam.Pipeline) -> bool:
 
 
 def _count_listed(element: tuple[int, RefBatch]) -> Tally:
-    return Tally(listed=len(element[1]))
+    return Tally(listed=len(element[1]), ref_bytes=element[1].value_bytes)
 
 
 def _units(
@@ -178,10 +210,11 @@ class _List(beam.DoFn):  # type: ignore[misc]
         self._options = replace(read.options, divide=divide)
         self._failures = read.failures
         self._held: list[RefBatch] = []
-        self._rows_held = 0
+        self._rows_held = self._bytes_held = 0
 
     def start_bundle(self) -> None:
-        self._held, self._rows_held = [], 0
+        self._held = []
+        self._rows_held = self._bytes_held = 0
         self._failures.check()
 
     def process(self, unit: WorkUnit) -> Iterator[_Output]:
@@ -200,6 +233,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
                         raise
                     del self._held[held:]
                     self._rows_held = sum(map(len, self._held))
+                    self._bytes_held = sum(batch.value_bytes for batch in self._held)
                     metrics.RETRIES.inc()
         metrics.UNITS_LISTED.inc()
 
@@ -209,14 +243,19 @@ class _List(beam.DoFn):  # type: ignore[misc]
         metrics.count_usage()
 
     def _list(self, unit: WorkUnit) -> Iterator[_Output]:
-        blank_lines = listed = below_base = 0
+        blank_lines = listed = below_base = ref_bytes = 0
         count = InputCount()
         label_sources = set()
         unpacked = set()
-        units = []
+        units: list[beam.pvalue.TaggedOutput] = []
+        is_divided = False
         for found in (list_unit if self._options.divide else list_references)(unit, self._options):
             if isinstance(found, WorkUnit):
-                units.append(found)
+                units.append(beam.pvalue.TaggedOutput("units", found))
+                is_divided = True
+                if len(units) == _UNITS_HELD:
+                    yield from units
+                    units.clear()
                 continue
             count += found.count
             blank_lines += found.blank_lines
@@ -229,8 +268,11 @@ class _List(beam.DoFn):  # type: ignore[misc]
             self._held.append(self._annotator.annotate(found.refs))
             listed += len(found.refs)
             metrics.LISTED.add(len(found.refs))
+            value_bytes = self._held[-1].value_bytes
+            ref_bytes += value_bytes
             self._rows_held += len(found.refs)
-            if self._rows_held >= FLUSH_ROWS:
+            self._bytes_held += value_bytes
+            if self._rows_held >= FLUSH_ROWS or self._bytes_held >= FLUSH_BYTES:
                 yield from self._flush()
         tally = Tally(
             listed=listed,
@@ -240,14 +282,15 @@ class _List(beam.DoFn):  # type: ignore[misc]
             unpacked=frozenset(unpacked),
             blank_lines=blank_lines,
             # A whole input without a reference has failed.
-            inputs={unit.input.text: count} if unit.part or units else {},
+            inputs={unit.input.text: count} if unit.part or is_divided else {},
+            ref_bytes=ref_bytes,
         )
         metrics.IMAGES_LISTED.inc(listed)
         yield beam.pvalue.TaggedOutput("tallies", tally)
-        for part in units:
-            yield beam.pvalue.TaggedOutput("units", part)
+        yield from units
 
     def _flush(self) -> Iterator[tuple[int, RefBatch]]:
-        held, self._held, self._rows_held = self._held, [], 0
+        held, self._held = self._held, []
+        self._rows_held = self._bytes_held = 0
         if held:
             yield from partition(RefBatch.concat(held))

@@ -2,7 +2,8 @@
 
 A unique random key per element does not shuffle, because a GroupByKey may yield its groups in the
 order of their arrival. Here the key *is* the order: references are grouped by the top bits of their
-keys and sorted in each group, and the counts of the groups give each group its first rank.
+keys, as many as their number requires, and sorted in each group. The counts of the groups give each
+group its first rank.
 """
 
 from __future__ import annotations
@@ -14,21 +15,28 @@ from typing import NamedTuple
 
 import apache_beam as beam
 import numpy as np
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
 
 from imageshards.transforms import metrics, storage
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.failure import Failures
+from imageshards.transforms.records.containers import shard_name
 from imageshards.transforms.references.batch import RefBatch
-from imageshards.transforms.references.keys import cut
-from imageshards.transforms.references.order import sort_group
-from imageshards.transforms.references.plan import Plan, Planner, Tally
+from imageshards.transforms.references.keys import BUCKET_BITS, cut
+from imageshards.transforms.references.order import partition, sort_group
+from imageshards.transforms.references.plan import Plan, Planner, Tally, bits_of
+from imageshards.transforms.references.stored import PREFIX, Piece, StoredRefs
 
 # "auto" needs sizes. If the listing did not report any, this many images of each bucket and split
 # are measured, 1,000 or more in all: a random sample, because keys are random.
 _SIZED_PER_BUCKET = 4
 
+# Packed references that are divided at a time: some 500,000.
+_HELD_BYTES = 1 << 24
+
 Group = tuple[int, dict[str, RefBatch]]
-"""Bucket, split -> its references in key order."""
+"""Number of the group, split -> its references in key order."""
 
 
 class _ShardIdCoder(beam.coders.Coder):  # type: ignore[misc]
@@ -51,12 +59,54 @@ class Shuffled(NamedTuple):
     """Sorted groups, and the plan that is computed from their counts.
 
     Attributes:
-      groups: one for each bucket.
+      groups: sorted, in any order.
       plan: a single plan.
     """
 
     groups: beam.PCollection[Group]
     plan: beam.PCollection[Plan]
+
+
+class _Divide(beam.DoFn):  # type: ignore[misc]
+    """(bucket, references) -> (group, references), with groups sized to their number.
+
+    The references of a bucket are passed on if buckets are small enough to be groups: they are not
+    even unpacked.
+    """
+
+    def __init__(self) -> None:
+        self._bits: int | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._held: list[RefBatch] = []
+        self._held_bytes = 0
+
+    def start_bundle(self) -> None:
+        self._clear()
+
+    def process(
+        self, element: tuple[int, RefBatch], tallies: Iterable[Tally]
+    ) -> Iterator[tuple[int, RefBatch]]:
+        bucket, batch = element
+        if self._bits is None:
+            self._bits = bits_of(tallies)
+        if self._bits <= BUCKET_BITS:
+            yield bucket >> (BUCKET_BITS - self._bits), batch
+            return
+        # Many small groups make small elements, unless they are cut from large batches.
+        self._held.append(batch)
+        self._held_bytes += batch.held_bytes
+        if self._held_bytes >= _HELD_BYTES:
+            yield from self._flush()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        yield from map(GlobalWindows.windowed_value, self._flush())
+
+    def _flush(self) -> Iterator[tuple[int, RefBatch]]:
+        if self._held and self._bits is not None:
+            yield from partition(RefBatch.concat(self._held), self._bits)
+        self._clear()
 
 
 class _SortGroup(beam.DoFn):  # type: ignore[misc]
@@ -107,7 +157,11 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
         batches, tallies = listed
         sorted_groups = (
             batches  # (bucket, references)
-            | "GroupByBucket" >> beam.GroupByKey()  # (bucket, [references, ...])
+            | "Divide"
+            >> beam.ParDo(_Divide(), beam.pvalue.AsIter(tallies)).with_output_types(
+                tuple[int, RefBatch]
+            )  # (group, references)
+            | "GroupByKeys" >> beam.GroupByKey()  # (group, [references, ...])
             | "Sort" >> beam.ParDo(_SortGroup(self)).with_outputs("tallies", main="groups")
         )
         all_tallies = (tallies, sorted_groups.tallies) | "Tallies" >> beam.Flatten()
@@ -125,18 +179,29 @@ def _plan(_: bytes, tallies: Iterable[Tally], planner: Planner, failures: Failur
         return planner.plan(Tally.merge(tallies))
 
 
-def assign_shards(group: Group, plan: Plan) -> Iterator[tuple[ShardId, tuple[int, RefBatch]]]:
+def assign_shards(
+    group: Group, plan: Plan, folder: str = ""
+) -> Iterator[tuple[ShardId, tuple[int, Piece]]]:
     """Cuts a sorted group at the bounds of shards.
 
+    Args:
+      group: the references.
+      plan: of the build.
+      folder: where the references of large shards are stored; empty: they are elements too.
+
     Yields:
-      (shard, (bucket, references in order)). A shard contains its references in order of bucket.
+      (shard, (number of the group, references in order)). A shard contains its references in the
+      order of their groups.
     """
-    bucket, groups = group
+    number, groups = group
     for name, refs in groups.items():
         split = plan.splits[name]
-        first = split.first_ranks[bucket]
+        first = split.first_ranks[number]
+        stores = folder and plan.stores_references(name)
         for index, start, stop in cut(first, len(refs), split.num_shards, split.images):
-            yield (
-                ShardId(name, index, split.num_shards, plan.compression, plan.file_format),
-                (bucket, refs[start:stop]),
-            )
+            shard = plan.shard(name, index)
+            piece: Piece = refs[start:stop]
+            if stores:
+                file = f"{PREFIX}{plan.digest}-{shard_name(shard)}-{number}"
+                piece = StoredRefs.store(refs[start:stop], storage.join(folder, file), folder)
+            yield shard, (number, piece)

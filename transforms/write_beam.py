@@ -19,9 +19,7 @@ from imageshards.transforms.elements import (
     BuildError,
     ImageRef,
     Reject,
-    RejectReport,
     ShardId,
-    ShardReport,
 )
 from imageshards.transforms.records.container import CorruptRecord
 from imageshards.transforms.records.containers import container_of, parse_shard_name
@@ -30,8 +28,10 @@ from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards import read_back
 from imageshards.transforms.shards.encoder import ImageEncoder, Rejected
+from imageshards.transforms.shards.facts import Collector, Fact, facts_of_rejects
 from imageshards.transforms.shards.layout import Layout
-from imageshards.transforms.shards.write import write_rejects
+from imageshards.transforms.shards.rejects import write_rejects
+from imageshards.transforms.shards.state import ShardResult
 from imageshards.transforms.storage.beam import load_filesystem
 
 
@@ -114,6 +114,7 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
       conversions: side input, ((split, kinds), records). The shards of converted images are not
         known: the report of the split's first shard counts them all.
       annotation_counts: side input, ((split, kind of annotation), their number), counted likewise.
+      plan: side input, the one Plan.
     """
 
     shard: ShardId
@@ -121,12 +122,13 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
     schema: Schema
     conversions: beam.pvalue.AsIter
     annotation_counts: beam.pvalue.AsIter
+    plan: beam.pvalue.AsSingleton
 
     def __post_init__(self) -> None:
         super().__init__()
 
-    def expand(self, examples: beam.PCollection[bytes]) -> beam.PCollection[ShardReport]:
-        """Returns the shards' reports, read back from the files."""
+    def expand(self, examples: beam.PCollection[bytes]) -> beam.PCollection[Fact]:
+        """Returns the facts of the shards, read back from the files."""
         load_filesystem(self.layout.root)
         return (
             examples
@@ -142,7 +144,10 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
             | "Distribute" >> beam.Reshuffle()
             | "ReadBack"
             >> beam.ParDo(
-                _ReadBack(self.layout, self.schema), self.conversions, self.annotation_counts
+                _ReadBack(self.layout, self.schema),
+                self.conversions,
+                self.annotation_counts,
+                self.plan,
             )
         )
 
@@ -157,7 +162,8 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
         file_name: str,
         conversions: Iterable[tuple[tuple[str, tuple[str, ...]], int]],
         annotations: Iterable[tuple[tuple[str, str], int]],
-    ) -> Iterator[ShardReport]:
+        plan: Plan,
+    ) -> Iterator[Fact]:
         shard = parse_shard_name(file_name.rpartition("/")[2])
         if shard is None:
             raise ValueError(f"{file_name}: not a shard name")
@@ -180,16 +186,19 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
         if container_of(shard).has_index:
             self._layout.write(self._layout.index(shard), index)
         self._layout.write(self._layout.digests(shard), digests)
-        yield report
+        collector = Collector(plan)
+        result = ShardResult(report, None, digests=digests if len(plan.splits) > 1 else b"")
+        yield from collector.add(result)
+        yield from collector.flush()
 
 
 class WriteRejects(beam.DoFn):  # type: ignore[misc]
-    """Writes a split's part of rejects.jsonl: (split, [Reject, ...]) -> RejectReport."""
+    """Writes a split's part of rejects.jsonl: (split, [Reject, ...]) -> `Fact`."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    def process(self, element: tuple[str, Iterable[Reject]]) -> Iterator[RejectReport]:
+    def process(self, element: tuple[str, Iterable[Reject]]) -> Iterator[Fact]:
         """Sorts the rejects, since the runner chooses their order."""
         split, rejects = element
         ordered = sorted(
@@ -197,4 +206,4 @@ class WriteRejects(beam.DoFn):  # type: ignore[misc]
         )
         report = write_rejects(self._layout, split, split, ordered)
         if report:
-            yield report
+            yield from facts_of_rejects(report)

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from operator import itemgetter
 
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
 
 from imageshards.transforms import metrics
-from imageshards.transforms.elements import RejectReport, ShardId, ShardReport
+from imageshards.transforms.elements import ShardId
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.references.stored import Piece
 from imageshards.transforms.shards.encoder import ImageEncoder
+from imageshards.transforms.shards.facts import Collector, Fact
 from imageshards.transforms.shards.layout import Layout
 from imageshards.transforms.shards.state import ShardResult
 from imageshards.transforms.shards.workers import InProcess, WorkerPool, choose_workers
 from imageshards.transforms.shards.write import ShardJob
 
 
-class Written(NamedTuple):
-    """The output of both writers: a report of each shard, and of each part of rejects.jsonl."""
-
-    reports: beam.PCollection[ShardReport]
-    rejects: beam.PCollection[RejectReport]
-
-
 @dataclass
 class WriteShards(beam.PTransform):  # type: ignore[misc]
-    """Writes shards, each by one worker: (ShardId, (bucket, RefBatch)) -> `Written`.
+    """Writes shards, each by one worker: (ShardId, (group, `Piece`)) -> `Fact`.
 
     Attributes:
       layout: paths of the data set.
@@ -52,17 +48,15 @@ class WriteShards(beam.PTransform):  # type: ignore[misc]
     def __post_init__(self) -> None:
         super().__init__()
 
-    def expand(self, slices: beam.PCollection[tuple[ShardId, tuple[int, RefBatch]]]) -> Written:
-        """Takes the slices of each shard, in any order."""
-        written = (
-            slices  # (shard, (bucket, references))
-            | "GroupByShard" >> beam.GroupByKey()  # (shard, [(bucket, references), ...])
-            | "Write" >> beam.ParDo(_Write(self), self.plan).with_outputs("rejects", main="reports")
+    def expand(
+        self, slices: beam.PCollection[tuple[ShardId, tuple[int, Piece]]]
+    ) -> beam.PCollection[Fact]:
+        """Takes the references of each shard in pieces, which are in any order."""
+        return (
+            slices  # (shard, (group, references))
+            | "GroupByShard" >> beam.GroupByKey()  # (shard, [(group, references), ...])
+            | "Write" >> beam.ParDo(_Write(self), self.plan).with_output_types(Fact)
         )
-        return Written(written.reports, written.rejects)
-
-
-_Output: TypeAlias = ShardReport | beam.pvalue.TaggedOutput
 
 
 class _Write(beam.DoFn):  # type: ignore[misc]
@@ -75,25 +69,28 @@ class _Write(beam.DoFn):  # type: ignore[misc]
         self._workers = write.workers
         self._failures = write.failures
         self._writers: InProcess | WorkerPool | None = None
+        self._collector: Collector | None = None
+
+    def start_bundle(self) -> None:
+        self._collector = None
 
     def teardown(self) -> None:
         if self._writers:
             self._writers.shutdown()
 
     def process(
-        self, element: tuple[ShardId, Iterable[tuple[int, RefBatch]]], plan: Plan
-    ) -> Iterator[_Output]:
+        self, element: tuple[ShardId, Iterable[tuple[int, Piece]]], plan: Plan
+    ) -> Iterator[Fact]:
         shard, slices = element
-        refs = RefBatch.concat(batch for _, batch in sorted(slices, key=lambda item: item[0]))
+        pieces, classes = _in_order(slices, plan)
+        if self._collector is None:
+            self._collector = Collector(plan)
         if self._writers is None:
-            processes = choose_workers(self._workers, plan.images, len(plan.shards))
+            processes = choose_workers(self._workers, plan.images, plan.num_shards)
             self._writers = WorkerPool(processes) if processes > 1 else InProcess()
-        classes = {
-            label: plan.class_of[label] for label in refs.labels_found() & plan.class_of.keys()
-        }
         job = ShardJob(
             shard,
-            refs,
+            pieces,
             classes,
             self._layout,
             self._encoder,
@@ -103,20 +100,18 @@ class _Write(beam.DoFn):  # type: ignore[misc]
         self._failures = self._failures.of(plan)
         with self._failures.recording():
             for result in self._writers.write(job):
-                yield from self._outputs(result)
+                yield from self._add(result, self._collector)
 
-    def finish_bundle(self) -> Iterator[object]:
-        in_window = GlobalWindows.windowed_value
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        if self._writers is None or self._collector is None:
+            return
         with self._failures.recording():
-            for result in self._writers.rest() if self._writers else ():
-                for output in self._outputs(result):
-                    if isinstance(output, beam.pvalue.TaggedOutput):
-                        yield beam.pvalue.TaggedOutput(output.tag, in_window(output.value))
-                    else:
-                        yield in_window(output)
+            for result in self._writers.rest():
+                yield from map(GlobalWindows.windowed_value, self._add(result, self._collector))
+        yield from map(GlobalWindows.windowed_value, self._collector.flush())
         metrics.count_usage()
 
-    def _outputs(self, result: ShardResult) -> Iterator[_Output]:
+    def _add(self, result: ShardResult, collector: Collector) -> Iterator[Fact]:
         if result.resumed:
             metrics.SHARDS_RESUMED.inc()
         else:
@@ -124,8 +119,19 @@ class _Write(beam.DoFn):  # type: ignore[misc]
             metrics.IMAGES_WRITTEN.inc(result.report.records)
             metrics.BYTES_WRITTEN.inc(result.report.bytes)
         metrics.count_usage(result.used)
-        yield result.report
-        if result.rejects:
-            for error, count in result.rejects.errors.items():
-                metrics.count_rejects(error, count)
-            yield beam.pvalue.TaggedOutput("rejects", result.rejects)
+        for error, count in result.rejects.errors.items() if result.rejects else ():
+            metrics.count_rejects(error, count)
+        yield from collector.add(result)
+
+
+def _in_order(
+    slices: Iterable[tuple[int, Piece]], plan: Plan
+) -> tuple[Sequence[Piece], Mapping[str, tuple[int, bytes]]]:
+    """Returns the references of a shard in order, and the classes of its labels."""
+    pieces = [piece for _, piece in sorted(slices, key=itemgetter(0))]
+    batches = [piece for piece in pieces if isinstance(piece, RefBatch)]
+    if len(batches) < len(pieces):
+        return pieces, plan.class_of
+    refs = RefBatch.concat(batches)
+    labels = refs.labels_found() & plan.class_of.keys()
+    return [refs], {label: plan.class_of[label] for label in labels}

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from imageshards.launch.doctor.finding import Finding
+from imageshards.launch.load import without_logs
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, counted
 from imageshards.transforms.storage import ReadError, gcs_auth, retry
@@ -48,7 +49,7 @@ def credentials() -> Iterator[Finding]:
     os.environ.setdefault("GCE_METADATA_TIMEOUT", "1")
     os.environ.setdefault("GCE_METADATA_DETECT_RETRIES", "1")
     try:
-        with warnings.catch_warnings():
+        with without_logs(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of quota projects
             found, project = google.auth.default()
     except GoogleAuthError as error:

@@ -26,12 +26,13 @@ def machine(output: str) -> Iterator[Finding]:
     Args:
       output: the folder that is to be written to; empty: the working directory.
     """
-    yield _cores()
     yield from _memory()
     yield _space("temporary files", tempfile.gettempdir())
     where = storage.normalize(output or os.curdir)
     if storage.is_local(where):
         yield _space("output", where)
+    # These import what a build does, which fails if the installation is broken.
+    yield _cores()
     yield from _limits()
 
 

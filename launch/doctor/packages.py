@@ -81,7 +81,8 @@ def decoders() -> Iterator[Finding]:
 
         from imageshards.transforms.images.decode import open_image
     except ImportError as error:
-        yield Finding("Pillow", "problem", f"cannot be imported: {error}", "reinstall Pillow")
+        advice = "pip install --force-reinstall imageshards"
+        yield Finding("decoders", "problem", f"cannot be imported: {error}", advice)
         return
     image = Image.new("RGB", (16, 16), (200, 100, 50))
 

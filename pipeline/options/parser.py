@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
+_MISSING = "the following arguments are required: "
 _HELP = ("-h", "--help")
 _HELP_ALL = ("--help-all", "--help_all")
 _MOST_COLUMNS = 100
@@ -109,7 +110,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises a UsageError."""
-        refuse(f"{message} ({self.prog} --help lists the options)")
+        message = message.removeprefix("argument ").replace("one argument", "a value")
+        if (missing := message.removeprefix(_MISSING)) != message:
+            message = f"missing {missing}"
+        option = "--help-all" if self.briefs else "--help"
+        refuse(f"{message} ({self.prog} {option} lists the options)")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

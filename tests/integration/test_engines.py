@@ -204,7 +204,7 @@ def test_a_bad_manifest_is_read_no_more_often_on_flink_than_locally(
 
 
 def is_progress(line: str) -> bool:
-    return line.endswith("listing") or re.search(r" of \d+ shards?, ", line) is not None
+    return re.match(r"imageshards: (listing|writing|finishing): ", line) is not None
 
 
 def test_options_without_effect_are_reported(prism: list[str], photos: Path, tmp_path: Path):
@@ -213,7 +213,7 @@ def test_options_without_effect_are_reported(prism: list[str], photos: Path, tmp
         "--direct_running_mode=multi_processing", "--direct_num_workers=2",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    line = "imageshards: PrismRunner ignores --direct_running_mode, --direct_num_workers\n"
+    line = "imageshards: warning: PrismRunner ignores --direct_running_mode, --direct_num_workers\n"
     assert line in done.stderr
 
 

@@ -86,6 +86,12 @@ BAD = [
     (["--input", "{photos}", "--ouput", "x"], "--ouput, did you mean --output?", 2),
     (["--input", "{photos}", "--num-shard=3"], "--num_shard=3, did you mean --num_shards?", 2),
     (["--input", "{photos}", "--temp_locaton=x"], "did you mean --temp_location?", 2),
+    (["--input", "{photos}", "--labels", "dirnam"], "did you mean dirname?", 2),
+    (
+        ["--input", "{photos}", "--seed"],
+        "--seed: expected a value (imageshards build --help-all",
+        2,
+    ),
     (["--input", "{photos}", "--check", "ful"], "expected full or header; did you mean full?", 2),
 ]
 

@@ -1,8 +1,11 @@
 """`imageshards doctor` on real folders, a Cloud Storage server, and files of credentials."""
 
 import json
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import gcs_server
@@ -41,12 +44,13 @@ def test_it_names_versions_extras_decoders_and_the_machine(command: Command, tmp
     code, out, err = command("doctor", "--json", "--output", tmp_path / "not/there")
     assert (code, err) == (0, "")
     assert json.loads(out)["ok"]
-    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     versions = findings(out, "Versions")
-    assert {Requirement(text).name for text in required["dependencies"]} <= versions.keys()
+    required = [Requirement(text) for text in metadata.requires("imageshards") or ()]
+    assert {each.name for each in required if not each.marker} <= versions.keys()
     assert {"python", "imageshards"} <= versions.keys()
     assert findings(out, "Extras").keys() == EXTRAS.keys()
-    assert EXTRAS.keys() <= required["optional-dependencies"].keys()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert EXTRAS.keys() <= project["optional-dependencies"].keys()
     formats = findings(out, "Decoders")
     assert {name: one["status"] for name, one in formats.items()} == dict.fromkeys(
         ("JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF", "JPEG 2000", "AVIF", "HEIC"), "ok"
@@ -138,6 +142,17 @@ def test_a_uri_that_cannot_be_read_is_a_problem(
     assert found["status"] == "problem"
     assert reason in found["value"]
     assert "\n" not in found["value"]
+
+
+def test_a_broken_installation_is_a_problem_and_no_traceback():
+    code = (
+        "import sys; sys.modules['simplejpeg'] = None; from imageshards.launch.cli import main; "
+        "sys.exit(main(['doctor', '--json']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "simplejpeg" in findings(done.stdout, "Decoders")["decoders"]["value"]
+    assert findings(done.stdout, "Machine")["memory"]["status"] in ("ok", "warning")
 
 
 def test_limits_of_containers_are_found(tmp_path: Path):

@@ -424,7 +424,7 @@ def test_reads_in_flight_are_bounded_where_sizes_are_unknown(
         pa.array(["train"] * count),
     )
     with ThreadPoolExecutor(8) as executor:
-        for _ in read_ahead.encode_all(refs, encode, read_ahead.ReadAhead(executor, 64, 1)):
+        for _ in read_ahead.encode_all(refs.refs(), encode, read_ahead.ReadAhead(executor, 64, 1)):
             alive -= 1
     assert 2 <= most <= 12
 

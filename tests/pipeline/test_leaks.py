@@ -1,8 +1,10 @@
 """Images that are there twice: taken once, or told loudly when they are in two splits."""
 
+import bisect
 import io
 import json
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -12,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from imageshards.pipeline import leaks
-from imageshards.transforms.elements import ShardId
 from imageshards.transforms.images.digests import image_digest
+from imageshards.transforms.shards import leaked
 
 SPLITS = "train=0.5,test=0.5"
 
@@ -56,12 +57,12 @@ def torn_apart(out: Path) -> set[str]:
 def test_a_leak_is_reported(build: Build, twice: Path, tmp_path: Path, writer: str):
     out = tmp_path / "out"
     summary = build(twice, splits=SPLITS, num_shards="3", base_uri=str(twice), writer=writer)
-    leaked = torn_apart(out)
-    assert 0 < len(leaked) < 20
-    assert summary.leaks == build_json(out)["counts"]["leaks"] == len(leaked)
-    assert f"LEAK: {len(leaked)} images are in more than one split" in str(summary)
+    both = torn_apart(out)
+    assert 0 < len(both) < 20
+    assert summary.leaks == build_json(out)["counts"]["leaks"] == len(both)
+    assert f"LEAK: {len(both)} images are in more than one split" in str(summary)
     lines = [json.loads(line) for line in (out / "metadata/leaks.jsonl").read_text().splitlines()]
-    assert {line["images"][0]["filename"].rpartition("/")[2] for line in lines} == leaked
+    assert {line["images"][0]["filename"].rpartition("/")[2] for line in lines} == both
     assert all({i["split"] for i in line["images"]} == {"train", "test"} for line in lines)
     assert "<h2>Leaks</h2>" in (out / "metadata/report.html").read_text()
 
@@ -199,28 +200,47 @@ def test_digests_ignore_the_metadata_of_jpegs():
 
 
 @given(
-    st.lists(st.lists(st.integers(0, 40), max_size=30), min_size=2, max_size=9), st.integers(1, 20)
+    st.lists(st.lists(st.integers(0, 40), max_size=30), min_size=2, max_size=9),
+    st.integers(0, 4),
+    st.integers(1, 4),
+    st.randoms(use_true_random=False),
 )
-def test_leaks_are_found_in_any_number_of_parts(values: list[list[int]], at_a_time: int):
-    shards = [ShardId("abc"[number % 3], number // 3, 3) for number in range(len(values))]
-    order = sorted(range(len(values)), key=lambda n: (shards[n].split, shards[n].index))
-    shards = [shards[n] for n in order]
-    digests = {shard: values[n] for shard, n in zip(shards, order, strict=True)}
-    want: dict[int, set[tuple[ShardId, int]]] = {}
-    for shard, found in digests.items():
-        for row, value in enumerate(found):
-            want.setdefault(value, set()).add((shard, row))
-    leaked = [p for p in want.values() if len({shard.split for shard, _ in p}) > 1]
-    before = leaks._RECORDS_AT_A_TIME
-    leaks._RECORDS_AT_A_TIME = at_a_time
-    try:
-        result = list(
-            leaks.find_leaks(
-                [(shard, len(found)) for shard, found in digests.items()],
-                lambda shard: b"".join(value.to_bytes(8, "little") for value in digests[shard]),
-            )
-        )
-    finally:
-        leaks._RECORDS_AT_A_TIME = before
-    assert sorted(map(sorted, result), key=str) == sorted(map(sorted, leaked), key=str)
-    assert len(result) == len(leaked)
+def test_leaks_are_found_in_any_number_of_parts_and_tables(
+    values: list[list[int]], bits: int, shards_per_table: int, random: Random
+):
+    first_shards = [0, len(values) // 3, len(values) // 2]
+    spread = [[value * 0x9E3779B97F4A7C15 % 2**64 for value in shard] for shard in values]
+    want: dict[int, list[tuple[int, int]]] = {}
+    for shard, digests in enumerate(spread):
+        for row, digest in enumerate(digests):
+            want.setdefault(digest, []).append((shard, row))
+    split_of = [bisect.bisect_right(first_shards, shard) for shard in range(len(values))]
+    for digest, places in list(want.items()):
+        if len({split_of[shard] for shard, _ in places}) < 2:
+            del want[digest]
+    parts: dict[int, list[np.ndarray]] = {}
+    shards = list(range(len(values)))
+    random.shuffle(shards)
+    for at in range(0, len(shards), shards_per_table):
+        tables = [
+            leaked.positions(b"".join(v.to_bytes(8, "little") for v in spread[shard]), shard)
+            for shard in shards[at : at + shards_per_table]
+        ]
+        for part, table in leaked.cut(leaked.compact(tables, first_shards), bits):
+            parts.setdefault(part, []).append(table)
+    found = leaked.Leaks()
+    for tables in parts.values():
+        found = found.merged(leaked.find_leaks(tables, first_shards))
+    assert found.count == len(want)
+    listed = {
+        digest: [leaked.position_of(number) for number in numbers]
+        for digest, numbers in found.listed
+    }
+    for digest, places in want.items():
+        of_split = [[p for p in places if split_of[p[0]] == split] for split in (1, 2, 3)]
+        assert listed[digest] == [p for some in of_split for p in some[: leaked.RECORDS_LISTED]]
+
+
+def test_an_image_that_is_repeated_without_end_takes_no_memory():
+    tables = [leaked.positions(bytes(8) * 50_000, shard) for shard in range(4)]
+    assert len(leaked.compact(tables, [0, 2])) == 2 * leaked.RECORDS_LISTED

@@ -175,7 +175,7 @@ def test_an_unpacked_tar_is_kept_for_a_resumed_run_and_then_deleted(
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(finish, "_write_rejects", killed)
+        patch.setattr(finish, "concatenate", killed)
         with pytest.raises(JobError, match="killed"):
             build(path, num_shards="4")
     (name,) = unpacked(out)
@@ -185,14 +185,14 @@ def test_an_unpacked_tar_is_kept_for_a_resumed_run_and_then_deleted(
     seen = []
     with monkeypatch.context() as patch:
         patch.setattr(gzip, "GzipFile", killed)  # it is not unpacked again
-        real = finish._write_rejects
+        real = finish.concatenate
 
         def look(*arguments: object) -> None:
             seen.extend(unpacked(out))
             assert os.stat(out / "metadata/shards" / name).st_ino == inode
             real(*arguments)  # type: ignore[arg-type]
 
-        patch.setattr(finish, "_write_rejects", look)
+        patch.setattr(finish, "concatenate", look)
         assert build(path, num_shards="4").resumed == 3
     assert seen == [name]
     assert unpacked(out) == []

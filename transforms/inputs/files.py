@@ -112,11 +112,14 @@ class Files(InputKind):
             yield rows.take()
 
     def fingerprint(self, options: ListingOptions) -> Iterator[FileState]:
-        """Yields the files that `list_unit` lists. Files that hold references are not opened."""
+        """Yields the files that `list_unit` lists. Archives and TFRecord files are not opened."""
         for file in self.files((), divide=False):
             assert not isinstance(file, WorkUnit)
-            if self._kind_of(file, options):
-                uri, _, size, stamp, _ = file
+            uri, _, size, stamp, _ = file
+            kind = self._kind_of(file, options)
+            if kind and issubclass(kind, FileKind) and not kind.is_file:
+                yield from kind(self.text, uri).fingerprint(options)
+            elif kind:
                 yield uri, size, stamp
 
     def _remote_files(

@@ -40,6 +40,7 @@ from imageshards.transforms.inputs.kind import InputKind
 from imageshards.transforms.inputs.members import View
 from imageshards.transforms.inputs.unpack import gunzip
 from imageshards.transforms.storage import ReadError, StoreError
+from imageshards.transforms.storage.objects import ReadAhead
 from imageshards.transforms.storage.protocol import AGAIN
 
 _LOG = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class Span:
             return self.open_file()
         begin = self.head if self.has_first_row else self._line_start(self.begin)
         places = [(0, self.head), (begin, max(begin, self._line_start(self.end)))]
-        return io.BufferedReader(_Places(self.read_at, places), _PIECE_BYTES)
+        return ReadAhead(_Places(self.read_at, places), _PIECE_BYTES)
 
     def open_file(self) -> IO[bytes]:
         """Opens the whole file, decompressed.

@@ -152,25 +152,25 @@ class IndexedWriter:
     ) -> None:
         self._sink = sink
         self._stored_parts = stored_parts
-        self._index: list[str] = []
+        self._index = bytearray()
 
     def write(self, parts: Sequence[bytes]) -> None:
         """Appends a record."""
         start = self._sink.size
         self._sink.write(self._stored_parts(parts))
-        self._index.append(index_line(start, self._sink.size - start))
+        self._index += index_line(start, self._sink.size - start).encode()
 
     def copy(self, stored: bytes, sizes: Sequence[int]) -> None:
         """Appends stored records unchanged."""
         start = self._sink.size
         self._sink.write([stored])
         for size in sizes:
-            self._index.append(index_line(start, size))
+            self._index += index_line(start, size).encode()
             start += size
 
     def close(self) -> bytes:
         """Returns the content of the index file."""
-        return "".join(self._index).encode()
+        return bytes(self._index)
 
 
 def index_line(offset: int, size: int) -> str:

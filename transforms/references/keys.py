@@ -16,11 +16,28 @@ import numpy as np
 KEY_BITS = 64
 BUCKET_BITS = 7
 BUCKETS = 1 << BUCKET_BITS
-"""Number of groups that references are sorted in, by the top bits of their keys.
+"""Number of buckets that listed references are divided into, by the top bits of their keys."""
+GROUP_REFERENCES = 200_000
+GROUP_BYTES = 25 << 20
+"""References and their bytes in a group that one worker sorts, at most, on average over all groups.
 
-A worker sorts 1/128 of the references at a time. The order of the data set does not depend on the
-number of groups, because the groups are in the order of these bits.
+Keys are uniform, so that no group holds more than 250,000 references or 32 MiB. The order of the
+data set does not depend on the number of groups, which are in the order of the top bits of keys.
 """
+
+
+def group_bits(references: int, num_bytes: int) -> int:
+    """How many top bits of the keys references are grouped by, for sorting; at least 7.
+
+    Args:
+      references: their number.
+      num_bytes: the bytes of their values.
+
+    >>> [group_bits(count, 100 * count) for count in (10, 25_600_000, 1_000_000_000)]
+    [7, 7, 13]
+    """
+    groups = max(-(-references // GROUP_REFERENCES), -(-num_bytes // GROUP_BYTES))
+    return max(BUCKET_BITS, (groups - 1).bit_length())
 
 
 def hash_keys(seed: int, texts: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:

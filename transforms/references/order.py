@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from imageshards.transforms.elements import DUPLICATE_PIXELS, BuildError, Problem, quoted
 from imageshards.transforms.references.batch import RefBatch
-from imageshards.transforms.references.keys import BUCKET_BITS, BUCKETS, KEY_BITS
+from imageshards.transforms.references.keys import BUCKET_BITS, KEY_BITS
 
 
 def key_order(batch: RefBatch) -> np.ndarray:
@@ -17,17 +18,35 @@ def key_order(batch: RefBatch) -> np.ndarray:
     return np.argsort(batch.keys, kind="stable")
 
 
-def partition(batch: RefBatch) -> Iterator[tuple[int, RefBatch]]:
-    """Yields (bucket, its rows in key order) for every bucket that has rows in a batch."""
-    in_order = batch.take(key_order(batch))
-    buckets = (in_order.keys >> np.uint64(KEY_BITS - BUCKET_BITS)).astype(np.int64)
-    bounds = np.searchsorted(buckets, np.arange(BUCKETS + 1))
-    for bucket in np.unique(buckets).tolist():
-        yield bucket, in_order[bounds[bucket] : bounds[bucket + 1]]
+def partition(batch: RefBatch, bits: int = BUCKET_BITS) -> Iterator[tuple[int, RefBatch]]:
+    """Yields (bucket, its rows in key order) for every bucket that has rows in a batch.
+
+    Args:
+      batch: references.
+      bits: how many top bits of the key are the number of the bucket.
+    """
+    return divide(batch, batch.keys, bits)
+
+
+def divide(batch: RefBatch, values: np.ndarray, bits: int) -> Iterator[tuple[int, RefBatch]]:
+    """Yields (top bits, rows with these top bits) of values (uint64), one for each row, in order.
+
+    Args:
+      batch: references.
+      values: a value for each of them.
+      bits: how many bits, 1 or more.
+    """
+    order = np.argsort(values, kind="stable")
+    in_order = batch.take(order)
+    buckets = (values[order] >> np.uint64(KEY_BITS - bits)).astype(np.int64)
+    numbers, begins = np.unique(buckets, return_index=True)
+    bounds = [*begins.tolist(), len(in_order)]
+    for at, number in enumerate(numbers.tolist()):
+        yield number, in_order[bounds[at] : bounds[at + 1]]
 
 
 def sort_group(batches: Iterable[RefBatch]) -> tuple[dict[str, RefBatch], int]:
-    """Sorts all references of a bucket, and keeps one reference of each URI.
+    """Sorts all references of a group, and keeps one reference of each URI.
 
     A URI that was listed with different splits, labels or features is a conflict: the first
     reference is kept, and the others become rejects.
@@ -58,21 +77,26 @@ def mark_same_pixels(batch: RefBatch) -> RefBatch:
     `sort_group` handles references with the same URI.
     """
     batch, digests = batch.pop_pixels()
-    uris, names, labels, keys = batch.uris, batch.names, batch.labels, batch.keys.tolist()
-    first: dict[bytes, int] = {}
-    for row, digest in enumerate(digests):
-        if digest and (
-            digest not in first
-            or (keys[row], uris[row]) < (keys[first[digest]], uris[first[digest]])
-        ):
-            first[digest] = row
+    counts = Counter(digests)
+    repeated = [row for row, digest in enumerate(digests) if digest and counts[digest] > 1]
+    if not repeated:
+        return batch
+    part = batch.take(repeated)
+    uris, names, labels, keys = part.uris, part.names, part.labels, part.keys.tolist()
+    found = [digests[row] for row in repeated]
+    first: dict[bytes | None, int] = {}
+    for at, digest in enumerate(found):
+        kept = first.setdefault(digest, at)
+        if (keys[at], uris[at]) < (keys[kept], uris[kept]):
+            first[digest] = at
     problems = batch.problems
-    for row, digest in enumerate(digests):
-        if digest and uris[row] != uris[kept := first[digest]]:
+    for at, digest in enumerate(found):
+        kept = first[digest]
+        if uris[at] != uris[kept]:
             reason = f"the same pixels as {names[kept]}"
-            if labels[row] != labels[kept]:
-                reason += f", whose label is {quoted(labels[kept])} and not {quoted(labels[row])}"
-            problems[row] = Problem("dedupe", DUPLICATE_PIXELS, reason)
+            if labels[at] != labels[kept]:
+                reason += f", whose label is {quoted(labels[kept])} and not {quoted(labels[at])}"
+            problems[repeated[at]] = Problem("dedupe", DUPLICATE_PIXELS, reason)
     return batch.with_problems(problems)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -25,11 +26,14 @@ from imageshards.transforms.elements import (
 )
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.classes import Classes, number_classes
+from imageshards.transforms.references.keys import group_bits
 from imageshards.transforms.references.rules import KNOWN_SPLITS, ShardCounts
 
 _DIGESTED_AT_A_TIME = 1 << 14
 TARGET_SHARD_BYTES = 150_000_000
 """Size of a shard with "auto": large enough to stream, small enough for many hosts to share."""
+MOST_SHARD_BYTES = 1 << 26
+"""Bytes of the references of a shard that reach its writer as one element: some 500,000."""
 _UNLIMITED = (1 << 63) - 1
 _GUESSED_BYTES = 100_000
 """Assumed size of an image if no size is known. Web servers are not asked for sizes."""
@@ -55,6 +59,7 @@ class Tally:
       unpacked: URIs of plain tars that were unpacked from compressed ones.
       blank_lines: lines of text files that hold only white space.
       inputs: text of an input that was listed in parts -> what was found.
+      ref_bytes: bytes of the values of the listed references (`RefBatch.value_bytes`).
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -71,6 +76,7 @@ class Tally:
     unpacked: frozenset[str] = frozenset()
     blank_lines: int = 0
     inputs: Mapping[str, InputCount] = field(default_factory=dict)
+    ref_bytes: int = 0
 
     @staticmethod
     def of(
@@ -116,7 +122,9 @@ class Tally:
         digests: dict[tuple[str, int], bytes] = {}
         texts: dict[str, set[str]] = {"labels": set(), "label_sources": set(), "unpacked": set()}
         inputs: dict[str, InputCount] = {}
-        counts = Counter(listed=0, below_base=0, duplicates=0, passed_over=0, blank_lines=0)
+        counts = Counter(
+            listed=0, below_base=0, duplicates=0, passed_over=0, blank_lines=0, ref_bytes=0
+        )
         for tally in tallies:
             images.update(tally.images)
             acceptable.update(tally.acceptable)
@@ -131,6 +139,15 @@ class Tally:
                 counts[name] += getattr(tally, name)
         rest: dict[str, Any] = {name: frozenset(found) for name, found in texts.items()} | counts
         return Tally(images, acceptable, num_bytes, sized, digests=digests, inputs=inputs, **rest)
+
+
+def bits_of(tallies: Iterable[Tally]) -> int:
+    """How many bits of the keys the listed references are grouped by (see `keys.group_bits`)."""
+    references = num_bytes = 0
+    for tally in tallies:
+        references += tally.listed
+        num_bytes += tally.ref_bytes
+    return group_bits(references, num_bytes)
 
 
 def digest_of(refs: RefBatch) -> bytes:
@@ -190,6 +207,7 @@ class Plan:
       unpacked: URIs of plain tars that were unpacked from compressed ones; the build deletes them.
       compression: compression of the shards: "gzip", or empty.
       file_format: name of the record container of the shards.
+      ref_bytes: bytes of the values of the listed references.
     """
 
     splits: Mapping[str, SplitPlan]
@@ -203,15 +221,29 @@ class Plan:
     unpacked: frozenset[str] = frozenset()
     compression: Literal["", "gzip"] = ""
     file_format: str = "tfrecord"
+    ref_bytes: int = 0
 
-    @cached_property
-    def shards(self) -> list[ShardId]:
-        """Every shard, in order."""
-        return [
-            ShardId(name, index, split.num_shards, self.compression, self.file_format)
-            for name, split in self.splits.items()
-            for index in range(split.num_shards)
-        ]
+    def shard(self, split: str, index: int) -> ShardId:
+        """One shard of a split."""
+        count = self.splits[split].num_shards
+        return ShardId(split, index, count, self.compression, self.file_format)
+
+    def stores_references(self, split: str) -> bool:
+        """Whether the references of a shard are too large for an element of the graph."""
+        found = self.splits[split]
+        of_shard = self.ref_bytes * found.images // (max(self.listed, 1) * found.num_shards)
+        return of_shard > MOST_SHARD_BYTES
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of all splits."""
+        return sum(split.num_shards for split in self.splits.values())
+
+    @property
+    def first_shards(self) -> dict[str, int]:
+        """Split -> the number of its first shard, where all shards are numbered in order."""
+        numbers = accumulate((split.num_shards for split in self.splits.values()), initial=0)
+        return dict(zip(self.splits, numbers, strict=False))
 
     @cached_property
     def class_of(self) -> Mapping[str, tuple[int, bytes]]:
@@ -299,6 +331,7 @@ class Planner:
             unpacked=tally.unpacked,
             compression=self.compression,
             file_format=self.file_format,
+            ref_bytes=tally.ref_bytes,
         )
 
     def _check(self, tally: Tally, images: Counter[str]) -> None:

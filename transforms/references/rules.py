@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal
 from urllib.parse import unquote
 
@@ -36,6 +37,11 @@ def _check_pattern(option: str, pattern: str) -> None:
             f"{option}: {pattern!r} has no group: put parentheses around the part to take, "
             r"as in regex:([a-z]+)\d+\.jpg"
         )
+
+
+def _suggestion(text: str, words: Sequence[str]) -> str:
+    similar = get_close_matches(text, words, 1)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def first_groups(pattern: str, uris: Iterable[str]) -> list[str | None]:
@@ -69,6 +75,7 @@ class LabelRule:
             return cls("regex", argument)
         raise ValueError(
             f"--labels {text!r}: write auto, dirname, column, column:NAME, regex:RE or none"
+            f"{_suggestion(text, ('auto', 'dirname', 'column', 'regex:RE', 'none'))}"
         )
 
     @property
@@ -112,6 +119,7 @@ class SplitRule:
         if "=" not in text:
             raise ValueError(
                 f"--splits {text!r}: write train=0.8,test=0.2 or column, column:NAME, folder"
+                f"{_suggestion(text, ('auto', 'column', 'folder'))}"
             )
         pairs = _parse_pairs("--splits", text, "train=0.8,test=0.2")
         ratios = tuple(_parse_ratio(name, value) for name, value in pairs.items())
@@ -174,7 +182,10 @@ class GroupRule:
         if kind == "regex":
             _check_pattern("--group_by", argument)
             return cls("regex", argument)
-        raise ValueError(f"--group_by {text!r}: write dirname, column:NAME or regex:RE")
+        raise ValueError(
+            f"--group_by {text!r}: write dirname, column:NAME or regex:RE"
+            f"{_suggestion(text, ('uri', 'dirname', 'column:NAME', 'regex:RE'))}"
+        )
 
     @property
     def column(self) -> str | None:

@@ -8,7 +8,7 @@ from build.json and the schema, an entry with `make` is sufficient.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
@@ -23,9 +23,48 @@ LINES_SHOWN = 20
 """Lines of rejects.jsonl and leaks.jsonl that the report and messages quote."""
 
 
+_PIECES = 1 << 14
+SHARDS_PER_MERGE = 256
+"""Shards whose parts of rejects.jsonl are joined by one worker."""
+
+
 def to_json(value: Any) -> bytes:
     """Returns JSON as every metadata file is written."""
     return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def json_pieces(value: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yields the bytes of `to_json` in pieces.
+
+    A value that is a sequence and no list, such as a million rows, is read row by row.
+    """
+    held: list[str] = []
+    for text in _json_texts(value):
+        held.append(text)
+        if len(held) >= _PIECES:
+            yield "".join(held).encode()
+            held = []
+    yield "".join(held).encode()
+
+
+def _json_texts(value: Mapping[str, Any]) -> Iterator[str]:
+    encoder = json.JSONEncoder(indent=1)
+    for number, (name, item) in enumerate(value.items()):
+        yield f"{',' if number else '{'}\n {json.dumps(name)}: "
+        if isinstance(item, str | list | tuple) or not isinstance(item, Sequence):
+            for text in encoder.iterencode(item):
+                yield _indented(text, 1)
+            continue
+        yield "["
+        for at, row in enumerate(item):
+            yield ("," if at else "") + "\n  " + _indented(encoder.encode(row), 2)
+        yield "\n ]" if item else "]"
+    yield "\n}\n"
+
+
+def _indented(text: str, spaces: int) -> str:
+    # No text in JSON contains a line feed: all are those of the encoder.
+    return text.replace("\n", "\n" + " " * spaces)
 
 
 def read_json(uri: str) -> dict[str, Any] | None:
@@ -142,7 +181,8 @@ METADATA_FILES: dict[str, MetadataFile] = {
     "shard_state": MetadataFile("metadata/shards/{shard}.json", rewritten=True),
     # Eight bytes per record that identify the image, to find leaks; by the writer of the shard.
     "digests": MetadataFile("metadata/shards/{shard}.digests"),
-    # The rejects of a shard or, with --writer=beam, of a split; by its writer.
+    # The rejects of a shard or, with --writer=beam, of a split; by its writer. Joined ones of many
+    # shards exist during `finish` only.
     "rejects_part": MetadataFile("metadata/shards/{part}.rejects.jsonl"),
     # Identifies the build that the folder belongs to; by `claim`, before the first shard.
     "plan": MetadataFile("metadata/shards/plan.json", cleared="last"),
@@ -160,6 +200,17 @@ METADATA_FILES: dict[str, MetadataFile] = {
 def rejects_part_of(shard: ShardId) -> str:
     """Returns the name of the part of rejects.jsonl that the writer of a shard writes."""
     return f"{shard.split}-{shard.index:05d}"
+
+
+def joined_part(split: str, number: int) -> str:
+    """Returns the name of a file with the rejects of many shards, which is deleted at the end."""
+    return f"{split}-{number:05d}.joined"
+
+
+def _reject_parts(shard: ShardId) -> tuple[str, ...]:
+    """Returns the names of the parts of rejects.jsonl that may hold rejects of a shard."""
+    joined = joined_part(shard.split, shard.index // SHARDS_PER_MERGE)
+    return shard.split, rejects_part_of(shard), joined
 
 
 @dataclass(frozen=True)
@@ -205,7 +256,7 @@ class Layout:
         if "{shard}" in path or "{index}" in path:
             fields = [{"shard": shard_name(shard), "index": index_name(shard)} for shard in shards]
         elif "{part}" in path:
-            parts = {part for shard in shards for part in (shard.split, rejects_part_of(shard))}
+            parts = {part for shard in shards for part in _reject_parts(shard)}
             fields = [{"part": part} for part in sorted(parts)]
         elif "{label}" in path:
             fields = [{"label": key.replace("/", ".")} for key in label_keys]
@@ -315,6 +366,12 @@ class Layout:
         """Creates the folders, where the store has folders."""
         for folder in (self.root, self.metadata, self.index_folder, self.state):
             storage.make_folder(folder)
+
+    def write_pieces(self, uri: str, pieces: Iterable[bytes]) -> None:
+        """Writes a file of this data set piece by piece, completely or not at all."""
+        with storage.open_sink(uri, self.state) as sink:
+            for piece in pieces:
+                sink.write([piece])
 
     def write(self, uri: str, content: bytes) -> None:
         """Writes a small file of this data set, completely or not at all."""

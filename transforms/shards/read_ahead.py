@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 from imageshards.transforms.elements import ImageRef
-from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.shards.encoder import Encoded, Rejected
 
 IN_FLIGHT_BYTES = 64 << 20
@@ -38,7 +37,9 @@ class ReadAhead:
     images: int
 
 
-def encode_all(refs: RefBatch, encode: Encode, ahead: ReadAhead | None) -> Iterator[Outcome]:
+def encode_all(
+    refs: Iterable[ImageRef], encode: Encode, ahead: ReadAhead | None
+) -> Iterator[Outcome]:
     """Yields each reference with its record, or with its `Rejected`, in order.
 
     Args:
@@ -54,7 +55,7 @@ def encode_all(refs: RefBatch, encode: Encode, ahead: ReadAhead | None) -> Itera
             return ref, rejected
 
     if ahead is None:
-        yield from map(attempt, refs.refs())
+        yield from map(attempt, refs)
         return
 
     def work(task: list[ImageRef]) -> list[Outcome]:
@@ -74,7 +75,7 @@ def encode_all(refs: RefBatch, encode: Encode, ahead: ReadAhead | None) -> Itera
                 guess = (7 * guess + sum(map(len, encoded.parts))) // 8
         return outcomes
 
-    queue = refs.refs()
+    queue = iter(refs)
     while task := list(itertools.islice(queue, ahead.images)):
         while task:
             size = 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -15,9 +15,10 @@ from hashlib import blake2b
 from importlib import metadata
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import RejectReport, ShardId, ShardReport
+from imageshards.transforms.elements import ImageRef, RejectReport, ShardId, ShardReport
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import digest_of, problems_text
+from imageshards.transforms.references.stored import Piece, loaded
 from imageshards.transforms.shards.layout import Layout, read_json, to_json
 from imageshards.transforms.storage.usage import Usage
 
@@ -26,6 +27,7 @@ _TRANSIENT = frozenset((
     "HttpError", "Timeout", "Forbidden", "PrivateHost", "TooManyRedirects", "Missing", "Unreadable",
     "Changed",
 ))  # fmt: skip
+_DIGEST_BYTES = 8
 _ZLIB = f"zlib={zlib.ZLIB_RUNTIME_VERSION}"
 """Another version may write other bytes."""
 
@@ -39,26 +41,30 @@ class ShardResult:
       rejects: the part of rejects.jsonl with its rejects; None without rejects.
       resumed: whether an earlier run had written it.
       used: what its reads used, if another process than the runner's has written it.
+      digests: eight bytes for each record, if images in several splits are searched for.
     """
 
     report: ShardReport
     rejects: RejectReport | None
     resumed: bool = False
     used: Usage = Usage()
+    digests: bytes = b""
 
 
-def shard_fingerprint(shard: ShardId, refs: RefBatch, settings: str) -> str:
+def shard_fingerprint(shard: ShardId, pieces: Iterable[RefBatch], settings: str) -> str:
     """Returns a digest of everything that affects a shard's bytes.
 
     Args:
       shard: the shard.
-      refs: its references, with the sizes and stamps of their files.
+      pieces: its references in order, with the sizes and stamps of their files.
       settings: digest of the options that affect the shards' bytes.
     """
     settings += _ZLIB if shard.compression else ""
-    state = blake2b(settings.encode() + digest_of(refs), digest_size=16)
-    state.update(refs.sizes.tobytes() + refs.stamps.tobytes() + _image_libraries().encode())
-    state.update(problems_text(refs))
+    state = blake2b(settings.encode(), digest_size=16)
+    for refs in pieces:
+        state.update(digest_of(refs))
+        state.update(refs.sizes.tobytes() + refs.stamps.tobytes() + _image_libraries().encode())
+        state.update(problems_text(refs))
     return state.hexdigest()
 
 
@@ -72,28 +78,38 @@ def _image_libraries() -> str:
     return ",".join(found)
 
 
-def files_without_stamp(refs: RefBatch) -> list[str]:
-    """Returns the URIs of files that were listed without a stamp, though their store has one.
+def has_no_stamp(ref: ImageRef) -> bool:
+    """Returns whether an image was listed without a stamp, though the store of its file has one.
 
     A manifest does not contain stamps; the stores report them when the files are read.
     """
-    if refs.stamps.all():
-        return []
-    return [
-        ref.uri
-        for ref in refs.refs()
-        if not ref.stamp and not ref.range and not ref.problem and storage.can_list(ref.uri)
-    ]
+    return not ref.stamp and not ref.range and not ref.problem and storage.can_list(ref.uri)
 
 
-def _stamps_digest(stamps: Iterable[int]) -> str:
-    """Returns a digest of stamps; empty if there are none."""
-    found = array("q", stamps).tobytes()
-    return blake2b(found, digest_size=16).hexdigest() if found else ""
+def _files_without_stamp(refs: RefBatch) -> list[str]:
+    return [] if refs.stamps.all() else [ref.uri for ref in refs.refs() if has_no_stamp(ref)]
+
+
+class StampsDigest:
+    """A digest of the stamps of images that were listed without one (see `has_no_stamp`)."""
+
+    def __init__(self) -> None:
+        self._state = blake2b(digest_size=16)
+        self._is_empty = True
+
+    def add(self, stamps: Iterable[int]) -> None:
+        """Adds the stamps of the next images."""
+        found = array("q", stamps).tobytes()
+        self._state.update(found)
+        self._is_empty &= not found
+
+    def hexdigest(self) -> str:
+        """Returns the digest; empty if there are no stamps."""
+        return "" if self._is_empty else self._state.hexdigest()
 
 
 def write_state(
-    layout: Layout, result: ShardResult, fingerprint: str, stamps: Iterable[int]
+    layout: Layout, result: ShardResult, fingerprint: str, stamps: StampsDigest
 ) -> None:
     """Writes the state file of a shard.
 
@@ -101,7 +117,7 @@ def write_state(
       layout: paths of the data set.
       result: the shard.
       fingerprint: see `shard_fingerprint`.
-      stamps: stamps of `files_without_stamp` when they were read.
+      stamps: stamps when the images were read.
     """
     report = asdict(result.report)
     if result.report.shard.file_format == "tfrecord":
@@ -109,7 +125,7 @@ def write_state(
         del report["shard"]["file_format"]
     state = {
         "fingerprint": fingerprint,
-        "stamps": _stamps_digest(stamps),
+        "stamps": stamps.hexdigest(),
         "report": report,
         "rejects": asdict(result.rejects) if result.rejects else None,
     }
@@ -117,7 +133,7 @@ def write_state(
 
 
 def finished_shard(
-    shard: ShardId, layout: Layout, fingerprint: str, unstamped: list[str], digests: bool
+    shard: ShardId, layout: Layout, fingerprint: str, pieces: Sequence[Piece], digests: bool
 ) -> ShardResult | None:
     """Returns the result of an earlier run if it wrote these bytes and its files still exist.
 
@@ -125,7 +141,7 @@ def finished_shard(
       shard: the shard.
       layout: paths of the data set.
       fingerprint: see `shard_fingerprint`.
-      unstamped: see `files_without_stamp`.
+      pieces: the references of the shard, in order.
       digests: whether the shard must have a file of digests.
     """
     state = read_json(layout.shard_state(shard))
@@ -143,12 +159,25 @@ def finished_shard(
     if size != report.bytes and (report.records or size != -1):  # an empty shard may have no file
         return None
     needed = [layout.index(shard)]
-    needed += [layout.digests(shard)] if digests else []
     needed += [layout.rejects_part(rejects.part)] if rejects else []
     if not all(storage.exists(uri) for uri in needed if uri):
         return None
     if rejects and _TRANSIENT & rejects.errors.keys() and not storage.exists(layout.dataset_info):
         return None  # the build failed for these rejects, and may succeed this time
-    if state["stamps"] != _stamps_digest(stamp for _, stamp in storage.stats(unstamped)):
+    stamps = StampsDigest()
+    for refs in loaded(pieces):
+        stamps.add(stamp for _, stamp in storage.stats(_files_without_stamp(refs)))
+    if state["stamps"] != stamps.hexdigest():
         return None
-    return ShardResult(report, rejects, resumed=True)
+    content = _digests(layout, shard) if digests else b""
+    if digests and len(content) != _DIGEST_BYTES * report.records:
+        return None
+    return ShardResult(report, rejects, resumed=True, digests=content)
+
+
+def _digests(layout: Layout, shard: ShardId) -> bytes:
+    try:
+        with storage.open_read(layout.digests(shard)) as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""

@@ -40,7 +40,7 @@ class ShardStats:
         self._conversions: Counter[str] = Counter()
         self._annotations: Counter[str] = Counter()
         for report in reports:
-            self._add_report(report)
+            self.add_report(report)
 
     def add(self, info: ImageInfo, label: int | None, conversions: tuple[str, ...] = ()) -> None:
         """Counts one record."""
@@ -64,7 +64,8 @@ class ShardStats:
         """Counts annotations: kind -> number of them."""
         self._annotations.update(counts)
 
-    def _add_report(self, report: ShardReport) -> None:
+    def add_report(self, report: ShardReport) -> None:
+        """Adds the counts of a shard."""
         self.shards += 1
         self.records += report.records
         self.bytes += report.bytes
@@ -76,6 +77,20 @@ class ShardStats:
         self._annotations.update(report.annotations)
         if report.records:
             self._add_sizes(report.smallest, report.largest)
+
+    def merge(self, other: ShardStats) -> None:
+        """Adds the counts of other shards."""
+        self.shards += other.shards
+        self.records += other.records
+        self.bytes += other.bytes
+        self._labels.update(other._labels)
+        self._formats.update(other._formats)
+        self._sides.update(other._sides)
+        self._converted += other._converted
+        self._conversions.update(other._conversions)
+        self._annotations.update(other._annotations)
+        if other._smallest is not None:
+            self._add_sizes(other._smallest, other._largest)
 
     def _add_sizes(self, small: tuple[int, int], large: tuple[int, int]) -> None:
         if self._smallest is None or _by_pixels(small) < _by_pixels(self._smallest):

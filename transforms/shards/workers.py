@@ -27,6 +27,7 @@ from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.images.silence import silence_pillow
 from imageshards.transforms.references.batch import use_system_allocator
+from imageshards.transforms.references.stored import loaded
 from imageshards.transforms.shards.read_ahead import ReadAhead
 from imageshards.transforms.shards.state import ShardResult
 from imageshards.transforms.shards.write import ShardJob, write_shard
@@ -79,7 +80,7 @@ def pool_problem() -> str:
 
 def run_job(job: ShardJob, threads: Threads) -> ShardResult:
     """Writes a shard, unless an earlier run has."""
-    local = all(map(storage.is_local, job.refs.files()))
+    local = all(storage.is_local(uri) for refs in loaded(job.pieces) for uri in refs.files())
     return write_shard(job, threads.ahead(local, decodes=job.encoder.check == "full"))
 
 

@@ -5,25 +5,25 @@ No image is sent to another worker, and only the images in flight are in memory.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import Reject, RejectReport, ShardId
+from imageshards.transforms.elements import Reject, ShardId
 from imageshards.transforms.images.digests import image_digest
 from imageshards.transforms.records.containers import container_of
-from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.stored import Piece, loaded
 from imageshards.transforms.shards.encoder import ImageEncoder, Rejected
 from imageshards.transforms.shards.layout import Layout, rejects_part_of
 from imageshards.transforms.shards.read_ahead import ReadAhead, encode_all
+from imageshards.transforms.shards.rejects import write_rejects
 from imageshards.transforms.shards.state import (
     ShardResult,
-    files_without_stamp,
+    StampsDigest,
     finished_shard,
+    has_no_stamp,
     shard_fingerprint,
     write_state,
 )
@@ -39,7 +39,7 @@ class ShardJob:
 
     Attributes:
       shard: the shard.
-      refs: its references, in order.
+      pieces: its references, in order.
       classes: label of a reference -> (number, name) of its class.
       layout: paths of the data set.
       encoder: encodes a reference as a record.
@@ -48,7 +48,7 @@ class ShardJob:
     """
 
     shard: ShardId
-    refs: RefBatch
+    pieces: Sequence[Piece]
     classes: Mapping[str, tuple[int, bytes]]
     layout: Layout
     encoder: ImageEncoder
@@ -68,32 +68,30 @@ def write_shard(job: ShardJob, ahead: ReadAhead | None) -> ShardResult:
       Its result. A shard whose images are all rejected has no file; its report has 0 records.
     """
     shard, layout = job.shard, job.layout
-    fingerprint = shard_fingerprint(shard, job.refs, job.settings)
-    unstamped = files_without_stamp(job.refs)
-    if done := finished_shard(shard, layout, fingerprint, unstamped, job.digests):
+    fingerprint = shard_fingerprint(shard, loaded(job.pieces), job.settings)
+    if done := finished_shard(shard, layout, fingerprint, job.pieces, job.digests):
         return done
     layout.begin_rewrite(shard)
     for _ in range(_LOST_UPLOADS):
         with suppress(storage.LostUpload):
-            return _write(job, ahead, fingerprint, unstamped)
-    return _write(job, ahead, fingerprint, unstamped)
+            return _write(job, ahead, fingerprint)
+    return _write(job, ahead, fingerprint)
 
 
-def _write(
-    job: ShardJob, ahead: ReadAhead | None, fingerprint: str, unstamped: Sequence[str]
-) -> ShardResult:
+def _write(job: ShardJob, ahead: ReadAhead | None, fingerprint: str) -> ShardResult:
     shard, layout = job.shard, job.layout
     encode = partial(job.encoder.encode, classes=job.classes)
     holds_files = job.encoder.schema.holds == "encoded"
     stats = ShardStats()
     rejects: list[Reject] = []
-    digests: list[bytes] = []
-    stamps: dict[str, int] = dict.fromkeys(unstamped, 0)
+    digests = bytearray()
+    stamps = StampsDigest()
+    refs = (ref for batch in loaded(job.pieces) for ref in batch.refs())
     with storage.open_sink(layout.shard(shard), layout.state) as sink:
         writer = container_of(shard).writer(sink)
-        for ref, encoded in encode_all(job.refs, encode, ahead):
-            if ref.uri in stamps:
-                stamps[ref.uri] = encoded.stamp
+        for ref, encoded in encode_all(refs, encode, ahead):
+            if has_no_stamp(ref):
+                stamps.add([encoded.stamp])
             if isinstance(encoded, Rejected):
                 rejects.append(Reject(ref.name, ref.uri, shard.split, encoded.problem))
                 continue
@@ -102,7 +100,7 @@ def _write(
             if encoded.annotations:
                 stats.add_annotations(encoded.annotations)
             if job.digests:
-                digests.append(image_digest(encoded.content, holds_files))
+                digests += image_digest(encoded.content, holds_files)
         index = writer.close()
         sink.keep = stats.records > 0
     report = stats.report(shard, sink.size, sink.crc32c)
@@ -110,25 +108,7 @@ def _write(
     if index is not None:
         layout.write(layout.index(shard), index)
     if job.digests:
-        layout.write(layout.digests(shard), b"".join(digests))
-    result = ShardResult(report, part)
-    write_state(layout, result, fingerprint, stamps.values())
+        layout.write(layout.digests(shard), bytes(digests))
+    result = ShardResult(report, part, digests=bytes(digests))
+    write_state(layout, result, fingerprint, stamps)
     return result
-
-
-def write_rejects(
-    layout: Layout, split: str, part: str, rejects: Iterable[Reject]
-) -> RejectReport | None:
-    """Writes a part of rejects.jsonl; without rejects, deletes the part of an earlier run."""
-    errors: Counter[str] = Counter()
-    lines = []
-    for reject in rejects:
-        errors[reject.problem.error] += 1
-        named = {"name": reject.name, "uri": reject.uri, "split": reject.split}
-        line = {**named, **asdict(reject.problem)}
-        lines.append(json.dumps(line) + "\n")
-    if not lines:
-        storage.delete([layout.rejects_part(part)])
-        return None
-    layout.write(layout.rejects_part(part), "".join(lines).encode())
-    return RejectReport(split, part, dict(sorted(errors.items())))

@@ -194,7 +194,7 @@ class ObjectStore(Store):
     def open_read(self, uri: str, /) -> IO[bytes]:
         """Opens an object."""
         first = self._api.get(uri, 0, (0, _READ_AHEAD_BYTES), 0)
-        file = io.BufferedReader(_Object(self, uri, first), _READ_AHEAD_BYTES)
+        file = ReadAhead(_Object(self, uri, first), _READ_AHEAD_BYTES)
         if first.is_gzip and first.data.startswith(_GZIP_MAGIC):
             return cast(IO[bytes], gzip.GzipFile(fileobj=file))
         return file
@@ -281,6 +281,18 @@ def _gunzip(data: bytes, limit: int) -> bytes:
     if len(plain) > limit:
         raise ReadError("TooLarge", f"expands to more than {limit:,} bytes")
     return plain
+
+
+class ReadAhead(io.BufferedReader):
+    """A buffered file whose `read1` fills the buffer too.
+
+    `TextIOWrapper` calls it for 8 KiB at a time, which would be a request each.
+    """
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """Returns bytes of the buffer, after filling it if it is empty."""
+        self.peek(1)
+        return super().read1(size)
 
 
 class _Object(io.RawIOBase):

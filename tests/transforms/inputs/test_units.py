@@ -181,12 +181,9 @@ def test_each_file_of_a_pattern_is_a_unit(tmp_path: Path, photos: Path, small: N
 
 # ------------------------------------------------------------------------------- any CSV
 
-CELLS = st.lists(
-    st.sampled_from(
-        ["a", "b", '"', '""', ",", "\n", "\r\n", "\r", '"a\nb"', '"",', "\ufeff", "\n\n"]
-    ),
-    max_size=40,
-)  # fmt: skip
+ROWS = ["a,b\n", '"a\nb",c\r\n', '"x""y","\r\n,"\n', "\n", '"",""\n', '"a"b,"\n\n"\n', "\ufeff,c\n"]
+PIECES = ["a", '"', '""', ",", "\n", "\r", '"a\nb"', '"",', "\ufeff"]
+CSV = st.lists(st.one_of(*map(st.just, ROWS), st.sampled_from(PIECES)), max_size=30)
 
 
 def values(span: spans.Span) -> list[tuple[object, ...]]:
@@ -194,7 +191,7 @@ def values(span: spans.Span) -> list[tuple[object, ...]]:
     return [row for rows in chunks for row in zip(*rows.columns.values(), strict=True)]
 
 
-@given(CELLS, st.integers(1, 30), st.integers(1, 9), st.sampled_from([b"", b"\xef\xbb\xbf"]))
+@given(CSV, st.integers(1, 30), st.integers(1, 9), st.sampled_from([b"", b"\xef\xbb\xbf"]))
 @settings(max_examples=300)
 def test_a_divided_csv_file_has_the_rows_of_the_whole(
     tmp_path_factory: pytest.TempPathFactory, cells: list[str], step: int, piece: int, mark: bytes
@@ -318,6 +315,21 @@ def test_a_divided_input_without_an_image_is_an_error(build: Build, server: GcsS
             JobError, match=r"gs://bucket/notes: no image found \(60 files were skip"
         ):
             build("gs://bucket/notes", beam=runner)
+
+
+def test_a_text_table_in_a_bucket_takes_few_requests(
+    server: GcsServer, monkeypatch: pytest.MonkeyPatch
+):
+    server.put("list.txt", b"a" * 99 + b"\n" + b"%099d\n" % 0 * 99_999)
+    monkeypatch.setattr(spans, "_PART_BYTES", 4 << 20)
+    source = identify("gs://bucket/list.txt")
+    assert len(whole(source, ListingOptions())) == 100_000
+    assert server.requests.total() == 3
+    found, steps = in_parts(source, 0, ListingOptions())
+    assert len(found) == 100_000
+    assert steps == [1, 3]
+    # The size, a byte that shows whether ranges can be read, and for each part its bounds and rows.
+    assert server.requests.total() <= 3 + 2 + 3 * 4
 
 
 @pytest.mark.parametrize("source", ["p", "p/*.jpg", "p/**", "p/x*"])

@@ -50,6 +50,14 @@ def test_the_shard_writer_counts_images_bytes_rejects_and_resumed_shards(
     assert first["bytes_written"] == sizes
     assert first["rejects/NotAnImage"] == 1
     assert "shards_resumed" not in first
+    assert (first["shards_written"], first["images_listed"]) == (3, 121)
+    assert (first["units_listed"], "retries" in first) == (2, False)
+    assert 0 < first["groups_sorted"] <= 121
+    # Each image is read once.
+    assert first["bytes_read"] == sum(
+        path.stat().st_size for text in inputs for path in [Path(text), *Path(text).rglob("*")]
+        if path.is_file()
+    )  # fmt: skip
     again = metrics(mine)
     assert again["shards_resumed"] == 3
     assert "images_written" not in again

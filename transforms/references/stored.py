@@ -1,0 +1,67 @@
+"""References of large shards, kept in files between the sort and the writing of the shards.
+
+A shard is written by one worker, in order. The references of a usual shard reach it as one element
+of the graph; those of a shard with millions of records would be an element of any size. They are
+written to files, piece by piece, and the worker reads one piece at a time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from imageshards.transforms import storage
+from imageshards.transforms.elements import BuildError
+from imageshards.transforms.references.batch import RefBatch
+
+PREFIX = "references-"
+"""Beginning of the names of the files."""
+_HEAD = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class StoredRefs:
+    """References in a file.
+
+    Attributes:
+      uri: URI of the file.
+    """
+
+    uri: str
+
+    @staticmethod
+    def store(batch: RefBatch, uri: str, scratch: str) -> StoredRefs:
+        """Writes references to a file; `scratch` is a folder of the same filesystem."""
+        schema, packed = batch.packed()
+        with storage.open_sink(uri, scratch) as sink:
+            sink.write([_HEAD.pack(len(schema)), schema, packed])
+        return StoredRefs(uri)
+
+    def load(self) -> RefBatch:
+        """Reads the references.
+
+        Raises:
+          BuildError: the file has disappeared.
+        """
+        try:
+            with storage.open_read(self.uri) as file:
+                data = file.read()
+        except FileNotFoundError as error:
+            raise BuildError(
+                f"{self.uri}: deleted while the build reads it, so another build writes here too: "
+                "run the command again when the other one has ended"
+            ) from error
+        (length,) = _HEAD.unpack_from(data)
+        begin = _HEAD.size + length
+        return RefBatch.unpack(data[_HEAD.size : begin], data[begin:])
+
+
+Piece: TypeAlias = RefBatch | StoredRefs
+
+
+def loaded(pieces: Iterable[Piece]) -> Iterator[RefBatch]:
+    """Yields the references of each piece; one piece is in memory at a time."""
+    for piece in pieces:
+        yield piece.load() if isinstance(piece, StoredRefs) else piece
