@@ -58,11 +58,12 @@ def run(command: str, folder: Path) -> str:
 
 def drawn(shown: list[tuple[str, str]], folder: Path) -> str:
     """Returns a terminal with commands and their output, as SVG."""
-    console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
+    console = Console(record=True, width=116, file=io.StringIO(), force_terminal=True)
     for command, output in shown:
         folded = command.replace(" --splits", " \\\n    --splits")
         console.print(Text("$ ", "bold green") + Text(folded))
         console.print(Text.from_ansi(output.replace(str(folder), "/home/you").rstrip()))
+    console.print()
     return console.export_svg(title="imageshards")
 
 
