@@ -6,7 +6,7 @@ SOURCES := pyproject.toml setup.py \
     $(shell find api launch pipeline reader transforms -name __init__.py -printf '%h ')
 
 .PHONY: env demo test test-python lowest test-torch test-airflow test-airflow-standalone check \
-    integration bench engines flink flink-stop template dist clean
+    integration bench docs engines flink flink-stop template dist clean
 
 # What imageshards itself requires.
 $(VENV)/core: $(SOURCES)
@@ -24,7 +24,7 @@ demo: $(VENV)/core
 	@$(BIN)/imageshards demo demo
 
 PYTEST_UNITS := $(BIN)/pytest tests --numprocesses logical --maxprocesses 8 --dist worksteal \
-    --ignore tests/integration --ignore tests/airflow
+    --ignore tests/integration --ignore tests/airflow --ignore tests/docs/test_site.py
 
 test: env
 	$(PYTEST_UNITS) -m 'not slow'
@@ -87,6 +87,19 @@ integration: env
 	$(PYTEST_UNITS) -m slow
 	$(BIN)/pytest -rs tests/integration --ignore tests/integration/test_torch.py
 
+# The documentation site, in build/site. MkDocs has a virtual environment of its own.
+.docs/made: pyproject.toml
+	test -x .docs/bin/python || $(PYTHON) -m venv .docs
+	$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]\
+	["optional-dependencies"]["docs"], sep="\n")' > .docs/requirements.txt
+	.docs/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --requirement .docs/requirements.txt
+	touch $@
+
+docs: .docs/made
+	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build --strict --quiet
+	.docs/bin/pytest tests/docs/test_site.py --confcutdir tests/docs
+
 # Beam runners for tests and benchmarks; needs Java, Maven and Go.
 engines: .engines/flink.made .engines/bin/prism
 
@@ -116,7 +129,7 @@ bench: env
 # make template PROJECT=P REGION=R REPOSITORY=A BUCKET=B [TAG=T] [DRY_RUN=1]
 template: env
 	@PROJECT="$(PROJECT)" REGION="$(REGION)" REPOSITORY="$(REPOSITORY)" BUCKET="$(BUCKET)" \
-	    TAG="$(TAG)" DRY_RUN="$(DRY_RUN)" PYTHON=$(BIN)/pythonflow/template.sh
+	    TAG="$(TAG)" DRY_RUN="$(DRY_RUN)" PYTHON=$(BIN)/python launch/dataflow/template.sh
 
 # The sdist and the wheel, checked as the package index checks them.
 dist: env
@@ -125,5 +138,5 @@ dist: env
 	$(BIN)/python -m twine check --strict dist/*
 
 clean:
-	rm -rf .venv .venv-* .lowest .torch .airflow .engines .pytest_cache build demo dist benchmarks/.venv \
+	rm -rf .venv .venv-* .lowest .torch .airflow .docs .engines .pytest_cache build demo dist benchmarks/.venv \
 	    *.egg-info

@@ -25,7 +25,7 @@ _SERVED = (
 
 def rows_of(results: Results) -> list[list[str]]:
     """Returns the table of all contenders; the first row is the header."""
-    rows = [["", "images/s", "whole, s", "memory, MB", "ratio", "checks", "shuffled"]]
+    rows = [["what", "images/s", "whole, s", "memory, MB", "ratio", "checks", "shuffled"]]
     plain = results.main.get(PLAIN)
     for result in results.main.values():
         if not result.runs:
@@ -62,7 +62,7 @@ def goal_rows(goals: Sequence[Goal]) -> list[list[str]]:
 
 def growth_rows(results: Results) -> list[list[str]]:
     """Returns the table of time and memory by number of images, with the time per further image."""
-    rows = [["", "images", "whole, s", "memory, MB", "output on", "us per further image"]]
+    rows = [["what", "images", "whole, s", "memory, MB", "output on", "us per further image"]]
     for name, sizes in results.growth.items():
         slope = results.slope(name)
         for result in sizes:
@@ -82,7 +82,7 @@ def growth_rows(results: Results) -> list[list[str]]:
 
 def figure_rows(results: Results) -> list[list[str]]:
     """Returns the table of start-up times and of builds of references only."""
-    rows = [["", "whole, s", "in the pipeline, s", "memory, MB"]]
+    rows = [["what", "whole, s", "in the pipeline, s", "memory, MB"]]
     rows += [
         [
             figure.title,
@@ -183,7 +183,7 @@ def markdown(results: Results, goals: Sequence[Goal], picture: str) -> str:
     about = results.about
     lines = ["# Results", ""]
     lines += [f"- {key}: {value}" for key, value in about["machine"].items()]
-    lines += ["", f"    {about['command']}", ""]
+    lines += ["", "<!-- not run: takes an hour -->", "```bash", about["command"], "```", ""]
     if results.main:
         lines += [f"![images/s, memory and growth]({picture})", ""]
     for title, rows, note in sections(results, goals):

@@ -1,7 +1,7 @@
 """Declares an option once, as a field of a frozen dataclass.
 
-The command line, `--help`, the checks of single values, the README's tables, the Flex Template's
-parameters, the Airflow form and build.json follow from the declaration.
+The command line, `--help`, the checks of single values, the tables of the documentation, the Flex
+Template's parameters, the Airflow form and build.json follow from the declaration.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Option:
     Attributes:
       name: the name of the field and, with two dashes, of the option.
       default: the default value; its type is the option's type.
-      help: what the option does, for `--help`, the README and forms. Its limits and its default
-        are appended.
+      help: what the option does, for `--help`, the documentation and forms. Its limits and its
+        default are appended.
       brief: the text in the short `--help`; empty: only `--help-all` shows the option.
       metavar: what `--help` shows for the value; empty: `shown_metavar` derives it.
       default_text: describes the default; empty: the value itself is shown.
@@ -207,7 +207,7 @@ class Group:
     """Base class of the frozen dataclasses that declare options: checks each value at construction.
 
     Attributes:
-      title: the heading in `--help` and in the README.
+      title: the heading in `--help` and in the documentation.
     """
 
     title: ClassVar[str]

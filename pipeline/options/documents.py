@@ -1,10 +1,9 @@
-"""The documents that are generated from the options: tables in README.md, the Airflow form.
+"""The documents that are generated from the options: tables in Markdown, the Airflow form.
 
-    python -m imageshards.pipeline.options.documents README.md
     python -m imageshards.pipeline.options.documents > launch/airflow/dags/imageshards_options.json
 
-The first command replaces the text between the two marked lines of a file. The second prints the
-JSON Schema of the form.
+prints the JSON Schema of the form. `docs/command_line.py` writes the tables, with the other
+commands, to docs/reference/command_line.md.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 from imageshards.pipeline.options.build_options import BuildOptions
@@ -29,7 +27,8 @@ def markdown(options: type[BuildOptions] = BuildOptions) -> str:
     tables = []
     for group in options.command_line():
         rows = "".join(map(_row, options_of(group)))
-        tables.append(f"| {group.title} | |\n|---|---|\n{rows}")
+        title = f"### Options: {group.title}"
+        tables.append(f"{title}\n\n| option | what it does |\n|---|---|\n{rows}")
     return "\n" + "\n".join(tables) + "\n"
 
 
@@ -76,7 +75,4 @@ def rewritten(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(rewritten(path.read_text()))
-    if not sys.argv[1:]:
-        sys.stdout.write(form_json())
+    sys.stdout.write(form_json())

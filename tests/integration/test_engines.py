@@ -1,6 +1,6 @@
 """Builds on Flink and on Prism write the bytes of a local build, also after faults.
 
-This module tests each cell of the README's table of engines.
+This module tests each cell of the table in docs/production/engines.md.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ NAMED = {
     "{tmp}/near.txt": "sub/0000.jpg",
     "{tmp}/far.txt": "{photos}/class00/0000.jpg",
 }
-"""Input -> a name of its images, as the README has them."""
+"""Input -> a name of its images, as docs/guide/inputs.md has them."""
 
 
 @pytest.mark.parametrize("text", NAMED)

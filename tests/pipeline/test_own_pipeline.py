@@ -2,17 +2,15 @@
 
 import json
 from pathlib import Path
-from textwrap import dedent
 
 import apache_beam as beam
 import pytest
+from code_blocks import blocks
 from helpers import write_images
 
 from imageshards import BuildOptions, BuildSpec, ReadReferences, WriteDataset, reader
 from imageshards.reader.verify import verify
 from imageshards.transforms.shards.read_back import read_shard
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -26,12 +24,12 @@ def rated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_readme_s_pipeline_writes_what_its_own_dofn_keeps(
+def test_the_pipeline_of_the_documentation_writes_what_its_own_dofn_keeps(
     rated: Path, caplog: pytest.LogCaptureFixture
 ):
-    section = (ROOT / "README.md").read_text().partition("### In your own pipeline")[2]
-    block = section.partition("    import apache_beam")[2].partition("\n\n`Shuffle")[0]
-    exec(dedent("    import apache_beam" + block), {"__name__": "example"})
+    document = Path("docs/guide/own_pipeline.md")
+    code = next(block.code for block in blocks(document) if block.language == "python")
+    exec(code, {"__name__": "example"})
     shards = sorted(map(str, Path("rated").glob("train-*")))
     ratings = [record.first("rating") for shard in shards for record in read_shard(shard)]
     assert sorted(ratings) == [3] * 6 + [4] * 6

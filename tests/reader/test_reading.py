@@ -337,33 +337,3 @@ def test_an_index_that_does_not_fit_is_an_error(dataset: Path):
     index.write_text("\n".join(lines) + "\n")
     with pytest.raises(CorruptRecord, match="the CRC of its length"):
         reader.open(dataset, "train")[2]
-
-
-@pytest.mark.slow
-def test_what_the_readme_says_of_reading_runs(
-    build: Build, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    first = text.partition("(see [Reading](#reading)):\n")[2].partition("\n#")[0]
-    section = text.partition("\n## Reading\n")[2].partition("\n## ")[0]
-    lines = [*first.splitlines(), *section.splitlines()]
-    code = "\n".join(line[4:] for line in lines if line.startswith("    "))
-    assert code.count("reader.load(") > 6
-    ratios = "train=0.7,validation=0.15,test=0.15"
-    build(photos, num_shards="2", splits=ratios, output=tmp_path / "dataset")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(reader, "load", smaller(reader.load))
-    found: dict[str, object] = {}
-    exec(compile(code, "README.md", "exec"), found)
-    assert found["image"].shape == (16, 24, 3)
-    assert found["iterator"].records == 32
-    assert len(found["half"]) == len(found["records"]) // 2
-
-
-def smaller(load):
-    """load as it is, but for the 100 records of which the README speaks."""
-
-    def do(place, split=None, **options):
-        return load(place, "train[-50:]" if split == "train[-100:]" else split, **options)
-
-    return do

@@ -87,8 +87,9 @@ def test_a_conversion_takes_no_more_bytes_per_pixel_than_stated(
     assert most / 3 < peak(tmp_path, [data], convert_to=convert_to) < most
 
 
-def test_readme_states_the_measured_bytes():
-    text = " ".join((Path(__file__).parents[3] / "README.md").read_text().split())
+def test_the_documentation_states_the_measured_bytes():
+    document = Path(__file__).parents[3] / "docs/guide/images.md"
+    text = " ".join(document.read_text().split())
     most = [memory.bytes_per_pixel(kind) for kind in ("TIFF", "JPEG2000")]
     assert "up to {} bytes per pixel, of a JPEG 2000 up to {}".format(*most) in text
     assert f"more than {memory.TURN_PIXELS >> 20} million pixels are decoded one at a time" in text
