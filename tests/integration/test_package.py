@@ -37,7 +37,7 @@ def modules() -> set[str]:
         f"imageshards/{name.removeprefix('api/')}"
         for name in files
         if (ROOT / name).with_name("__init__.py").exists()
-        and Path(name).suffix in (".py", ".typed", ".npz")
+        and Path(name).suffix in (".py", ".typed", ".npz", ".html")
     }
 
 

@@ -1,12 +1,10 @@
-"""croissant.json is valid for the library of the format, and says what the files are."""
+"""croissant.json and the data card describe the files of a data set."""
 
 import hashlib
 import json
 from pathlib import Path
 
-import pytest
 from conftest import Build
-from helpers import image_bytes
 
 from imageshards.pipeline.operations.reshard import reshard
 from imageshards.reader.verify import verify
@@ -16,46 +14,6 @@ ABOUT = {
     "citation": "@misc{pictures}", "homepage": "https://example.org/pictures",
     "date_published": "2026-11-22",
 }  # fmt: skip
-
-
-def test_it_is_valid_and_describes_every_file(build: Build, photos: Path, tmp_path: Path):
-    mlc = pytest.importorskip("mlcroissant")
-    build(photos, splits="train=0.7,test=0.3", num_shards="2", **ABOUT)
-    file = tmp_path / "out/croissant.json"
-    dataset = mlc.Dataset(file)
-    issues = dataset.metadata.ctx.issues
-    assert not issues.errors
-    assert not issues.warnings
-    found = dataset.metadata.to_json()
-    assert found["conformsTo"] == "http://mlcommons.org/croissant/1.1"
-    assert found["license"] == "https://spdx.org/licenses/CC-BY-4.0.html"
-    assert (found["url"], found["citeAs"]) == (ABOUT["homepage"], ABOUT["citation"])
-    assert found["description"] == ABOUT["description"]
-    rows = [row["splits/name"] for row in dataset.records("splits")]
-    assert rows == ["train", "test"]
-    classes = [(row["classes/label"], row["classes/name"]) for row in dataset.records("classes")]
-    assert classes[:2] == [(0, b"class00"), (1, b"class01")]
-    listed = {item["contentUrl"]: item["sha256"] for item in found["distribution"]
-              if "contentUrl" in item}  # fmt: skip
-    shards = {path.name for path in (tmp_path / "out").glob("*.tfrecord")}
-    assert {*listed} == {*shards, "image.class.label.labels.txt"}
-    for name, digest in listed.items():
-        content = (tmp_path / "out" / name).read_bytes()
-        assert hashlib.sha256(content).hexdigest() == digest
-
-
-@pytest.mark.parametrize("features", ["slim", "shape", "raw", "imagenet", "text"])
-def test_it_is_valid_for_every_schema(features: str, build: Build, tmp_path: Path):
-    mlc = pytest.importorskip("mlcroissant")
-    options: dict[str, str] = {"resize": "8x8", "enlarge": True} if features == "raw" else {}  # type: ignore[dict-item]
-    folder = tmp_path / "in/n01440764"
-    folder.mkdir(parents=True)
-    for number in range(3):
-        (folder / f"{number}.jpg").write_bytes(image_bytes(number))
-    (tmp_path / "lines.txt").write_text("one\ntwo\n")
-    inputs = tmp_path / ("lines.txt" if features == "text" else "in")
-    build(inputs, features=features, num_shards="1", **options)
-    assert not mlc.Dataset(tmp_path / "out/croissant.json").metadata.ctx.issues.errors
 
 
 def test_checksums_follow_the_choice_and_a_reshard(build: Build, photos: Path, tmp_path: Path):
