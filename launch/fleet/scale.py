@@ -60,7 +60,7 @@ def _lines() -> Iterator[str]:
         "cores. The rest is extrapolated in proportion to the number of images. To estimate a\n"
         "build of your own, run\n"
         "\n"
-        "    imageshards advise --images 100000000 --bytes 10.8TB --workers 100\n"
+        "```bash\nimageshards advise --images 100000000 --bytes 10.8TB --workers 100\n```\n"
     )
     size = int(rate("image_bytes"))
     yield (
