@@ -81,7 +81,7 @@ check: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/hadolintflow/Dockerfile
+	$(BIN)/hadolint launch/dataflow/Dockerfile
 
 integration: env
 	$(PYTEST_UNITS) -m slow
