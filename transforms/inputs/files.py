@@ -305,7 +305,7 @@ def _identities(root: str, path: str) -> frozenset[tuple[int, int]]:
     """(device, inode) of each folder from a root on, and above a path below it."""
     root = root.rstrip("/")
     names = path[len(root) :].split("/")[1:] if path != root else []
-    above = ["/".join((root, *names[:depth])) or "/" for depth in range(len(names))]
+    above = [storage.join(root or "/", *names[:depth]) for depth in range(len(names))]
     try:
         return frozenset((status.st_dev, status.st_ino) for status in map(os.stat, above))
     except OSError as error:

@@ -91,7 +91,7 @@ def test_missing_images_of_a_bucket_suggest_a_suffix(photos: Path, tmp_path: Pat
 
 
 def test_images_that_are_nowhere_get_no_suggestion(build: Build, photos: Path, tmp_path: Path):
-    (tmp_path / "list.txt").write_text("a.jpg\nb.jpg\n")
+    (tmp_path / "list.txt").write_text("nowhere-a.jpg\nnowhere-b.jpg\n")
     with pytest.raises(JobError) as caught:
         build(tmp_path / "list.txt", num_shards="1")
     assert "looked for" not in str(caught.value)
