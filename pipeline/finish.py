@@ -6,6 +6,7 @@ after a failure.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 import numpy as np
@@ -26,6 +27,8 @@ from imageshards.transforms.shards.layout import DatasetFacts, Layout, json_piec
 from imageshards.transforms.shards.leaked import Leaks
 from imageshards.transforms.shards.rejects import concatenate
 from imageshards.transforms.shards.totals import Totals
+
+_LOG = logging.getLogger(__name__)
 
 
 def finish(_: bytes, plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
@@ -60,8 +63,7 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
     try:
         check_rejects(plan, totals, spec)
     except BuildError as error:
-        failed = DatasetFacts(metadata.build_json(plan, totals, 0, spec), spec.schema)
-        write_report(layout, failed, metadata.statistics_json(plan, totals), str(error))
+        _report_failure(plan, totals, spec, error)
         raise
     if spec.options.execution.writer == "shard":
         _write_empty_shards(layout, plan, totals)
@@ -85,6 +87,15 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
     sweep_temporary(layout)
     info = metadata.dataset_info_json(plan, totals, spec)
     layout.write_pieces(layout.dataset_info, json_pieces(info))
+
+
+def _report_failure(plan: Plan, totals: Totals, spec: BuildSpec, error: BuildError) -> None:
+    """Writes the report of a build that failed, or logs why it cannot be written."""
+    try:
+        facts = DatasetFacts(metadata.build_json(plan, totals, 0, spec), spec.schema)
+        write_report(spec.layout, facts, metadata.statistics_json(plan, totals), str(error))
+    except Exception:  # the user must see the error of the build
+        _LOG.warning("%s cannot be written", spec.layout.report, exc_info=True)
 
 
 def _write_empty_shards(layout: Layout, plan: Plan, totals: Totals) -> None:

@@ -136,6 +136,17 @@ def test_a_failed_build_has_a_report(build: Build, photos: Path, tmp_path: Path,
     assert not (tmp_path / "out/dataset_info.json").exists()
 
 
+def test_a_report_that_cannot_be_written_hides_no_error(
+    photos: Path, tmp_path: Path, command: Command
+):
+    for number in range(9):
+        (photos / f"{number}.jpg").write_bytes(b"no image")
+    (tmp_path / "out" / "metadata" / "report.html").mkdir(parents=True)
+    code, _, errors = command("build", "--input", photos, "--output", tmp_path / "out")
+    assert code == 1
+    assert "were rejected" in errors.splitlines()[-1]
+
+
 def test_the_header_check_says_that_statistics_are_of_a_sample(
     build: Build, photos: Path, tmp_path: Path
 ):
