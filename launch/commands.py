@@ -139,7 +139,7 @@ def _serve(args: Namespace) -> int:
     from imageshards.reader.dataset import open_dataset
     from imageshards.reader.report.server import Pages, ReportServer
 
-    command = command_of(open_dataset(args.path).build)
+    command = command_of(open_dataset(args.path).layout.read("build_yaml"))
     with ReportServer(Pages(args.path, command), args.port) as server:
         say(f"{server.url} (Ctrl-C ends it)")
         try:

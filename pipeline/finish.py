@@ -71,14 +71,12 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
         write_leaks(layout, plan, leaks, spec.schema)
     facts_of_all = DatasetFacts(metadata.build_json(plan, totals, leaks.count, spec), spec.schema)
     layout.write_pieces(layout.build, json_pieces(facts_of_all.build))
-    layout.write(
-        layout.uri("build_yaml"),
-        build_yaml(spec.options, name=spec.dataset_name, version=metadata.version()),
-    )
+    options = _build_yaml(spec)
+    layout.write(layout.uri("build_yaml"), options)
     statistics = metadata.statistics_json(plan, totals)
     layout.write(layout.uri("statistics"), to_json(statistics))
     layout.write_derived(facts_of_all)
-    write_report(layout, facts_of_all, statistics)
+    write_report(layout, facts_of_all, statistics, options)
     storage.sweep(layout.state)
     temporary = [name for part in parts if part.temporary for name in part.names]
     storage.delete(list(map(layout.rejects_part, temporary)))
@@ -89,11 +87,16 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
     layout.write_pieces(layout.dataset_info, json_pieces(info))
 
 
+def _build_yaml(spec: BuildSpec) -> bytes:
+    return build_yaml(spec.options, name=spec.dataset_name, version=metadata.version())
+
+
 def _report_failure(plan: Plan, totals: Totals, spec: BuildSpec, error: BuildError) -> None:
     """Writes the report of a build that failed, or logs why it cannot be written."""
     try:
         facts = DatasetFacts(metadata.build_json(plan, totals, 0, spec), spec.schema)
-        write_report(spec.layout, facts, metadata.statistics_json(plan, totals), str(error))
+        statistics = metadata.statistics_json(plan, totals)
+        write_report(spec.layout, facts, statistics, _build_yaml(spec), str(error))
     except Exception:  # the user must see the error of the build
         _LOG.warning("%s cannot be written", spec.layout.report, exc_info=True)
 
