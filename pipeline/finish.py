@@ -16,7 +16,7 @@ from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.claim import check_ownership, sweep_temporary
 from imageshards.pipeline.leaks import write_leaks
 from imageshards.pipeline.options.config_file import build_yaml
-from imageshards.pipeline.report import write_report
+from imageshards.pipeline.report import command_of, write_report
 from imageshards.pipeline.verdict import check_counts, check_files, check_rejects
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError
@@ -76,7 +76,7 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
     statistics = metadata.statistics_json(plan, totals)
     layout.write(layout.uri("statistics"), to_json(statistics))
     layout.write_derived(facts_of_all)
-    write_report(layout, facts_of_all, statistics, options)
+    write_report(layout, facts_of_all, statistics, command_of(options, type(spec.options)))
     storage.sweep(layout.state)
     temporary = [name for part in parts if part.temporary for name in part.names]
     storage.delete(list(map(layout.rejects_part, temporary)))
@@ -96,7 +96,8 @@ def _report_failure(plan: Plan, totals: Totals, spec: BuildSpec, error: BuildErr
     try:
         facts = DatasetFacts(metadata.build_json(plan, totals, 0, spec), spec.schema)
         statistics = metadata.statistics_json(plan, totals)
-        write_report(spec.layout, facts, statistics, _build_yaml(spec), str(error))
+        command = command_of(_build_yaml(spec), type(spec.options))
+        write_report(spec.layout, facts, statistics, command, str(error))
     except Exception:  # the user must see the error of the build
         _LOG.warning("%s cannot be written", spec.layout.report, exc_info=True)
 

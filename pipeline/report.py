@@ -6,9 +6,11 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.config_file import arguments_of
 from imageshards.reader.report.gallery import REJECTS_SHOWN, make_gallery
 from imageshards.reader.report.page import Quoted, page_data, render
+from imageshards.transforms.elements import UsageError
 from imageshards.transforms.shards.layout import DatasetFacts, Layout, first_lines
 
 
@@ -16,7 +18,7 @@ def write_report(
     layout: Layout,
     facts: DatasetFacts,
     statistics: Mapping[str, Any],
-    options: bytes,
+    command: str,
     failure: str = "",
 ) -> None:
     """Writes the report. The shards, rejects.jsonl and leaks.jsonl must exist.
@@ -25,24 +27,26 @@ def write_report(
       layout: of the data set.
       facts: build.json and the schema.
       statistics: the content of statistics.json; {} without one.
-      options: the content of build.yaml; empty if there is none.
+      command: see `command_of`.
       failure: why the build failed; empty if it did not.
     """
     build = facts.build
     rejected = first_lines(layout.rejects, REJECTS_SHOWN)
     leaked = first_lines(layout.leaks) if build["counts"]["leaks"] else []
     quoted = Quoted(make_gallery(layout, facts, statistics, rejected), rejected, leaked)
-    command = command_of(options)
     data = page_data(build, facts.schema, statistics, quoted, command=command, failure=failure)
     layout.write(layout.report, render(data).encode())
 
 
-def command_of(options: bytes) -> str:
-    """Returns the command that repeats a build.
+def command_of(content: bytes, options: type[BuildOptions] = BuildOptions) -> str:
+    """Returns the command that repeats a build; empty if it is not known.
 
     Args:
-      options: the content of build.yaml; empty if there is none.
+      content: of build.yaml; empty if there is none.
+      options: the options that it may have.
     """
-    if not options:
+    try:
+        arguments = arguments_of(content, options)
+    except UsageError:  # of another version, or of a program with options of its own
         return ""
-    return f"{shlex.join(['imageshards', 'build', *arguments_of(options)])} --output OUT"
+    return f"{shlex.join(['imageshards', 'build', *arguments])} --output OUT" if content else ""

@@ -29,7 +29,7 @@ from imageshards.pipeline.metadata import shard_row
 from imageshards.pipeline.operations.crc32c import combine
 from imageshards.pipeline.operations.operation import Operation, Run, run_here
 from imageshards.pipeline.options.config_file import with_num_shards
-from imageshards.pipeline.report import write_report
+from imageshards.pipeline.report import command_of, write_report
 from imageshards.reader.dataset import Dataset, Shard, open_dataset
 from imageshards.reader.files import RecordFile, find
 from imageshards.transforms import storage
@@ -476,5 +476,6 @@ def _write_metadata(
     if options := old.read("build_yaml"):  # data sets of version 0.1.0 have none
         options = with_num_shards(options, num_shards)
         layout.write(layout.uri("build_yaml"), options)
-    write_report(layout, facts, read_json(layout.uri("statistics")) or {}, options)
+    statistics = read_json(layout.uri("statistics")) or {}
+    write_report(layout, facts, statistics, command_of(options))
     return info

@@ -224,13 +224,16 @@ def with_num_shards(content: bytes, num_shards: str) -> bytes:
     return (comments + _dumped(values)).encode()
 
 
-def arguments_of(content: bytes) -> list[str]:
+def arguments_of(content: bytes, options: type[BuildOptions] = BuildOptions) -> list[str]:
     r"""Returns the options of a build.yaml as arguments of `imageshards build`, without defaults.
 
     >>> arguments_of(b"input: [photos]\nseed: 7\ndescription: -a dash")
     ['--input=photos', '--seed=7', '--description=-a dash']
+
+    Raises:
+      UsageError: it has an option or a value that `options` does not allow.
     """
-    declared = BuildOptions.declared()
+    declared = options.declared()
     arguments = []
     for name, texts in _parsed(content.decode(), "build.yaml", declared).texts.items():
         option = declared[name]
