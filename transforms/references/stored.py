@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms.elements import OutputTaken
 from imageshards.transforms.references.batch import RefBatch
 
 PREFIX = "references-"
@@ -43,16 +43,13 @@ class StoredRefs:
         """Reads the references.
 
         Raises:
-          BuildError: the file has disappeared.
+          OutputTaken: the file has disappeared.
         """
         try:
             with storage.open_read(self.uri) as file:
                 data = file.read()
         except FileNotFoundError as error:
-            raise BuildError(
-                f"{self.uri}: deleted while the build reads it, so another build writes here too: "
-                "run the command again when the other one has ended"
-            ) from error
+            raise OutputTaken.deleted(self.uri) from error
         (length,) = _HEAD.unpack_from(data)
         begin = _HEAD.size + length
         return RefBatch.unpack(data[_HEAD.size : begin], data[begin:])
