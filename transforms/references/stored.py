@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TypeAlias
 
 from imageshards.transforms import storage
@@ -33,11 +34,23 @@ class StoredRefs:
 
     @staticmethod
     def store(batch: RefBatch, uri: str, scratch: str) -> StoredRefs:
-        """Writes references to a file; `scratch` is a folder of the same filesystem."""
+        """Writes references to a file.
+
+        Args:
+          batch: the references.
+          uri: beginning of the file's URI. A digest of the content follows: another run of the
+            build, which has the same plan, may find files with other sizes or stamps.
+          scratch: a folder of the same filesystem.
+        """
         schema, packed = batch.packed()
-        with storage.open_sink(uri, scratch) as sink:
-            sink.write([_HEAD.pack(len(schema)), schema, packed])
-        return StoredRefs(uri)
+        parts = [_HEAD.pack(len(schema)), schema, packed]
+        digest = blake2b(digest_size=8)
+        for part in parts:
+            digest.update(part)
+        stored = StoredRefs(f"{uri}-{digest.hexdigest()}")
+        with storage.open_sink(stored.uri, scratch) as sink:
+            sink.write(parts)
+        return stored
 
     def load(self) -> RefBatch:
         """Reads the references.
