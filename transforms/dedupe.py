@@ -23,6 +23,7 @@ from imageshards.transforms.references.plan import Tally, bits_of
 from imageshards.transforms.shards.cores import cores
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.workers import REMOTE_READS_IN_FLIGHT
+from imageshards.transforms.tallies import merged
 
 _HELD_BYTES = 1 << 25
 """References that are divided by their digests at a time: some 200,000."""
@@ -52,9 +53,9 @@ class TakePixelsOnce(beam.PTransform):  # type: ignore[misc]
             batches
             | "DistributeReads" >> beam.Reshuffle()
             | "HashPixels"
-            >> beam.ParDo(_HashPixels(self), beam.pvalue.AsIter(tallies)).with_output_types(
-                tuple[int, RefBatch]
-            )  # (group of digests, references)
+            >> beam.ParDo(
+                _HashPixels(self), merged(tallies, "Sizes", only_sizes=True)
+            ).with_output_types(tuple[int, RefBatch])  # (group of digests, references)
             | "GroupByPixels" >> beam.GroupByKey()
             | "MarkSamePixels" >> beam.FlatMap(_mark)  # (bucket, references)
         )

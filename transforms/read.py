@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import DirectOptions
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.window import GlobalWindows
 
 from imageshards.transforms import metrics
@@ -33,6 +31,7 @@ from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import partition
 from imageshards.transforms.references.plan import Tally
+from imageshards.transforms.runner import has_one_worker
 from imageshards.transforms.storage import StoreError
 from imageshards.transforms.storage.retry import Failure
 
@@ -123,7 +122,7 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
             | "Units"
             >> beam.FlatMap(_units, self.inputs, self.options, self.failures)  # unit of work
         )
-        if _has_one_worker(root.pipeline):
+        if has_one_worker(root.pipeline):
             # Between the steps of one worker, a Reshuffle would only take time.
             listed = units | "List" >> _list_with(self)
             return References(listed.batches, listed.tallies)
@@ -171,12 +170,6 @@ def _with_key(unit: WorkUnit) -> tuple[int, WorkUnit]:
 
 def _without_key(group: tuple[int, Iterable[WorkUnit]]) -> Iterable[WorkUnit]:
     return group[1]
-
-
-def _has_one_worker(pipeline: beam.Pipeline) -> bool:
-    """Whether the runner runs one bundle at a time, in this process."""
-    mode = pipeline.options.view_as(DirectOptions).direct_running_mode
-    return isinstance(pipeline.runner, FnApiRunner) and mode == "in_memory"
 
 
 def _count_listed(element: tuple[int, RefBatch]) -> Tally:
