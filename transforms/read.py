@@ -204,6 +204,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
         self._failures = read.failures
         self._held: list[RefBatch] = []
         self._rows_held = self._bytes_held = 0
+        self._rows_of_unit = 0
 
     def start_bundle(self) -> None:
         self._held = []
@@ -215,12 +216,14 @@ class _List(beam.DoFn):  # type: ignore[misc]
             for left in reversed(range(_ATTEMPTS)):
                 flushed = False
                 held = len(self._held)
+                self._rows_of_unit = 0
                 try:
                     for output in self._list(unit):
                         flushed = True
                         yield output
                     break
                 except StoreError as error:
+                    metrics.LISTED.add(-self._rows_of_unit)
                     # What has been emitted cannot be taken back: the runner retries the bundle.
                     if flushed or not left or isinstance(error.__cause__, _TRIED_AGAIN):
                         raise
@@ -260,6 +263,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
             below_base += self._annotator.count_below_base(found.refs)
             self._held.append(self._annotator.annotate(found.refs))
             listed += len(found.refs)
+            self._rows_of_unit += len(found.refs)
             metrics.LISTED.add(len(found.refs))
             value_bytes = self._held[-1].value_bytes
             ref_bytes += value_bytes
