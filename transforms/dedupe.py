@@ -1,7 +1,8 @@
 """PTransform `TakePixelsOnce` (`--dedupe pixels`): keeps one of each set of equal images.
 
 Images are equal if their pixels are. The other images of a set become rejects that name the one
-that is kept. Every image is read and decoded once more for this, before the shuffle.
+that is kept. Every image is read and decoded once more for this, before the shuffle. The references
+of all images with the same pixels are in the memory of one worker.
 """
 
 from __future__ import annotations
