@@ -1,10 +1,10 @@
 """The files of a data set: their paths, and how they are made, cleared and verified.
 
-`METADATA_FILES` lists every file of a complete data set that is not a shard. Not in it are temporary
-files in metadata/shards, which `claim` and `finish` delete: unpacked tar files (`unpacked-*`), and the
-references of large shards (`references-*`). Building, `--overwrite`, resuming, `verify`, `reshard` and
-`publish` use the list: to add a file, add one entry. For a file that can be computed from build.json
-and the schema, an entry with `make` is sufficient.
+`METADATA_FILES` lists every file of a complete data set that is not a shard. Not in it are
+temporary files in metadata/shards, which `claim` and `finish` delete: unpacked tar files
+(`unpacked-*`), and the references of large shards (`references-*`). Building, `--overwrite`,
+resuming, `verify`, `reshard` and `publish` use the list: to add a file, add one entry. For a file
+that can be computed from build.json and the schema, an entry with `make` is sufficient.
 """
 
 from __future__ import annotations
