@@ -1,7 +1,8 @@
 """PTransform `TakePixelsOnce` (`--dedupe pixels`): keeps one of each set of equal images.
 
 Images are equal if their pixels are. The other images of a set become rejects that name the one
-that is kept. Every image is read and decoded once more for this, before the shuffle.
+that is kept. Every image is read and decoded once more for this, before the shuffle. The references
+of all images with the same pixels are in the memory of one worker.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from imageshards.transforms.references.plan import Tally, bits_of
 from imageshards.transforms.shards.cores import cores
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.workers import REMOTE_READS_IN_FLIGHT
+from imageshards.transforms.tallies import merged
 
 _HELD_BYTES = 1 << 25
 """References that are divided by their digests at a time: some 200,000."""
@@ -52,9 +54,9 @@ class TakePixelsOnce(beam.PTransform):  # type: ignore[misc]
             batches
             | "DistributeReads" >> beam.Reshuffle()
             | "HashPixels"
-            >> beam.ParDo(_HashPixels(self), beam.pvalue.AsIter(tallies)).with_output_types(
-                tuple[int, RefBatch]
-            )  # (group of digests, references)
+            >> beam.ParDo(
+                _HashPixels(self), merged(tallies, "Sizes", only_sizes=True)
+            ).with_output_types(tuple[int, RefBatch])  # (group of digests, references)
             | "GroupByPixels" >> beam.GroupByKey()
             | "MarkSamePixels" >> beam.FlatMap(_mark)  # (bucket, references)
         )
