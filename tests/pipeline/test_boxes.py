@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,26 @@ def test_images_with_bad_annotations_are_rejects(build: Build, manifest: Path, t
     counts = build_json(tmp_path / "out")["counts"]
     assert (counts["records"], counts["rejects"]) == (3, 5)
     assert build_json(tmp_path / "out")["annotations"] == {"boxes": 3, "dropped": 6}
+
+
+def test_the_image_that_dedupe_keeps_has_annotations_that_can_be_written(
+    build: Build, manifest: Path, tmp_path: Path
+):
+    rows = [row(number) for number in range(COUNT)]
+    for number in range(COUNT):  # four copies of two photos, of which one copy has good boxes
+        rows[number] |= {key: value[1:] for key, value in row(number).items() if key in BOX_SIDES}
+        (manifest.parent / f"{number}.jpg").write_bytes(photo(number % 2))
+    rows[0][BOX_SIDES[0]] = [0.1]  # BadBox; the boxes of most others are cropped
+    rows[2], rows[5] = row(2), row(5)
+    write_manifest(manifest.parent, rows)
+    build(
+        manifest, features_from=COLUMNS[:4], resize="crop:32x32", num_shards="1",
+        without_boxes="reject", dedupe="pixels", max_reject_fraction=0.9,
+    )  # fmt: skip
+    found = records(tmp_path / "out")
+    assert {record.first("image/filename") for record in found} == {b"2.jpg", b"5.jpg"}
+    errors = Counter(line["error"] for line in rejects(tmp_path / "out"))
+    assert errors == {"NoBoxes": 5, "BadBox": 1}
 
 
 def test_sides_of_boxes_are_lists_of_fractions(command: Command, manifest: Path, tmp_path: Path):
