@@ -23,16 +23,21 @@ from imageshards.transforms.elements import counted
 from imageshards.transforms.images.geometry import Frame, Geometry
 from imageshards.transforms.images.headers import UPRIGHT
 from imageshards.transforms.records.columns import FeatureColumn
-from imageshards.transforms.records.schemas import BOX_SIDES, COLUMN, OBJECT, Value
+from imageshards.transforms.records.schemas import (
+    AREA,
+    BOX_SIDES,
+    COLUMN,
+    KEYPOINT,
+    OBJECT,
+    Value,
+)
 
 BOXES, CLIPPED, DROPPED, KEYPOINTS_DROPPED = "boxes", "clipped", "dropped", "keypoints_dropped"
 """What is counted: boxes written; those of them that an edge of the image cuts off; boxes that are
 not written because too little of them is in the image; keypoints that are outside of it."""
 
-_AREA = f"{OBJECT}area"
-_KEYPOINT = f"{OBJECT}keypoint/"
-_X, _Y, _VISIBILITY, _NUM = (_KEYPOINT + name for name in ("x", "y", "visibility", "num"))
-_MAPPED = frozenset({*BOX_SIDES, _AREA, _X, _Y})
+_X, _Y, _VISIBILITY, _NUM = (KEYPOINT + name for name in ("x", "y", "visibility", "num"))
+_MAPPED = frozenset({*BOX_SIDES, AREA, _X, _Y})
 _SHAPES = frozenset((
     "bbox", "bboxes", "bndbox", "boxes", "contour", "contours", "densepose", "depth", "keypoint",
     "keypoints", "labelmap", "landmarks", "mask", "masks", "matte", "parsing", "polygon",
@@ -103,7 +108,7 @@ class Annotations:
     @cached_property
     def _shapes(self) -> dict[str, str]:
         """Keys that are true only while every pixel stays where it is, and how to map them."""
-        areas = set() if self._has_boxes else {_AREA}
+        areas = set() if self._has_boxes else {AREA}
         shapes = (c for c in self.columns if c.key in areas or _is_shape(c))
         return {column.key: _advice(column) for column in sorted(shapes, key=lambda c: c.key)}
 
@@ -188,7 +193,7 @@ class Annotations:
             values = row.list_of(column.key)
             if not values:
                 continue
-            is_keypoint = column.key.startswith(_KEYPOINT) and len(values) == keypoints
+            is_keypoint = column.key.startswith(KEYPOINT) and len(values) == keypoints
             per_box = keypoints // len(kept) if is_keypoint else 1
             if not column.is_list or len(values) != per_box * len(kept):
                 raise AnnotationError(
@@ -206,14 +211,14 @@ def _is_shape(column: FeatureColumn) -> bool:
     key = column.key
     if key in _MAPPED:
         return False
-    if not key.startswith(_KEYPOINT) and _POSITION.fullmatch(key.lower()):
+    if not key.startswith(KEYPOINT) and _POSITION.fullmatch(key.lower()):
         return True
     if not (column.is_list or column.type == "bytes"):
         return False  # a single number is no shape
     rest = key.removeprefix(f"{OBJECT}bbox/")
     if rest != key:
         return _OTHER_SIDES.fullmatch(rest) is not None
-    if key.startswith(_KEYPOINT):
+    if key.startswith(KEYPOINT):
         return False
     words = _WORD_END.split(key.lower())
     if "landmark" in words and column.kind != "bytes":
@@ -228,7 +233,7 @@ def _advice(column: FeatureColumn) -> str:
         return ""
     axis, end, side = found.groups()
     if not end and not side:
-        return f"write {_KEYPOINT}{axis}={column.column}:float_list"
+        return f"write {KEYPOINT}{axis}={column.column}:float_list"
     if side or end in ("min", "max"):
         return f"write {OBJECT}bbox/{_SIDES.get(side) or axis + end}={column.column}:float_list"
     return f"give it the key of a side, as in {OBJECT}bbox/{axis}min={column.column}:float_list"
@@ -299,15 +304,15 @@ class _Row:
           clipped: whether some of them are cut off by an edge of the image. The part of an object's
             area within such a box is unknown.
         """
-        areas = self.list_of(_AREA)
+        areas = self.list_of(AREA)
         if not areas:
             return
         cut = clipped and not self.geometry.keeps_pixels(self.frame)
         if self.geometry.area_scale == 1 and not cut:
             return
-        if cut or len(areas) != boxes or not all(isinstance(area, float) for area in areas):
-            raise self.unmappable(_AREA)
-        self.set(_AREA, np.array(areas) * self.geometry.area_scale)
+        if cut or len(areas) != boxes:
+            raise self.unmappable(AREA)
+        self.set(AREA, np.array(areas) * self.geometry.area_scale)
 
     def map_keypoints(self) -> int:
         """Maps the keypoints of the written boxes.
