@@ -390,6 +390,7 @@ def _write(
         image = scale(image, oriented(plan.scaled, applied), source.box)
     if applied != UPRIGHT:
         image = image.transpose(_TRANSPOSES[applied])
+    if applied != UPRIGHT or source.turned != UPRIGHT:
         conversions += ("exif-rotated",)
     if plan:
         image = crop_or_pad(image, plan.final)
