@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from references import annotator, batch_of, listing, tally
 
 from imageshards.transforms.elements import BuildError, Problem
+from imageshards.transforms.references import plan
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import partition, sort_group
 from imageshards.transforms.references.plan import Plan, Planner, Tally
@@ -249,6 +250,15 @@ def test_tallies_add_up_in_any_order():
     backward = Tally.merge([Tally.merge(reversed(parts[100:])), Tally.merge(parts[:100])])
     planner = Planner(ShardCounts.parse("4"))
     assert planner.plan(forward).digest == planner.plan(backward).digest
+
+
+def test_large_references_of_a_small_split_are_stored(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(plan, "MOST_SHARD_BYTES", 10_000)
+    names = [f"/d/{number}.jpg" for number in range(100)]
+    names += [f"/d/{number}{'x' * 5000}.jpg" for number in range(4)]
+    found = planned(batch_of(names, splits=["train"] * 100 + ["test"] * 4))
+    assert found.stores_references("test")
+    assert not found.stores_references("train")
 
 
 def test_which_duplicate_is_taken_does_not_depend_on_arrival():
