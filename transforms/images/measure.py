@@ -17,6 +17,8 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image
 
+from imageshards.transforms.images.modes import to_grey_or_rgb
+
 Pixels = npt.NDArray[np.uint8]
 """[height, width, channels] with 1 or 3 channels."""
 
@@ -141,17 +143,29 @@ def _sharpness(luma: npt.NDArray[np.float64]) -> int:
     return isqrt(squares * LEVEL * LEVEL // (count * _LUMA_SCALE**2))
 
 
-def measure_image(image: Image.Image) -> Appearance | None:
-    """Measures a decoded image; None for modes other than those of 8 bits per channel.
+def measure_image(image: Image.Image) -> Appearance:
+    """Measures a decoded image of any mode, as TensorFlow decodes it to three channels.
 
-    Alpha is ignored, as by a reader that decodes to three channels.
+    Alpha is ignored.
     """
     if image.mode not in ("L", "RGB", "RGBA", "RGBX"):
-        return None
+        image = _grey_or_rgb(image)
     factor = reduction_of(image.height, image.width)
     small = image.reduce(factor) if factor > 1 else image
     pixels = np.asarray(small)
     return measure(pixels[..., np.newaxis] if pixels.ndim == 2 else pixels[..., :3], factor)
+
+
+def _grey_or_rgb(image: Image.Image) -> Image.Image:
+    """Converts an image to mode L or RGB, and drops its alpha instead of composing on white."""
+    mode = image.mode
+    if mode in ("L", "RGB"):
+        return image
+    if mode in ("1", "LA", "La"):
+        return image.convert("L")
+    if mode in ("P", "PA", "RGBA", "RGBX", "RGBa"):
+        return image.convert("RGB")
+    return to_grey_or_rgb(image)[0]
 
 
 def full_moments(image: Image.Image) -> Moments:
@@ -171,7 +185,7 @@ def decode_file(data: bytes) -> Image.Image | None:
                 return Image.fromarray(simplejpeg.decode_jpeg(data, fastdct=True, strict=False))
         with Image.open(io.BytesIO(data)) as image:
             image.load()
-            return image.convert("L" if image.mode in ("1", "L") else "RGB")
+            return _grey_or_rgb(image)
     except Exception:  # The header check accepts damaged images, and decoders raise many types.
         return None
 

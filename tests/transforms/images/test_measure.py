@@ -63,7 +63,35 @@ def test_pixels_and_files_are_decoded_alike():
         assert image
         assert np.array_equal(np.asarray(image), pixels)
         appearance = measure.measure_image(image)
-        assert appearance
         assert appearance.moments == measure.full_moments(image)
     assert measure.decode_file(b"no image") is None
     assert measure.decode_file(image_bytes(1)[:300]) is None
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "P+tRNS", "RGBA", "I;16", "RGB+16"])
+def test_every_kind_of_png_is_measured_as_tensorflow_decodes_it(mode: str):
+    tf = pytest.importorskip("tensorflow")
+    rng = np.random.default_rng(3)
+    rgb = Image.fromarray(rng.integers(0, 256, (20, 30, 3), dtype=np.uint8))
+    kind, _, extra = mode.partition("+")
+    image, options = rgb.convert(kind if kind != "I;16" else "L"), {}
+    if kind == "I;16":
+        image = Image.fromarray(rng.integers(0, 65_536, (20, 30), dtype=np.uint16))
+    if kind == "RGBA":
+        image.putalpha(100)
+    if extra == "tRNS":
+        options["transparency"] = 3
+    file = io.BytesIO()
+    if extra == "16":
+        samples = rng.integers(0, 65_536, (20, 30, 3), dtype=np.uint16)
+        file.write(tf.io.encode_png(samples).numpy())
+    else:
+        image.save(file, "PNG", **options)
+    expected = tf.io.decode_image(file.getvalue(), channels=3).numpy().astype(int)
+    moments = (expected.sum((0, 1)).tolist(), (expected**2).sum((0, 1)).tolist())
+    decoded = measure.decode_file(file.getvalue())
+    assert decoded
+    checked = inspect(file.getvalue()).appearance
+    assert checked
+    for found in (measure.full_moments(decoded), checked.moments):
+        assert (list(found.sums), list(found.squares)) == moments
