@@ -53,7 +53,7 @@ def render(data: Mapping[str, Any]) -> str:
     """
     template = files(__package__).joinpath("page.html").read_text("utf-8")
     # In a script element only "<" could end the text.
-    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     title = escape(f"{data['name']}: imageshards")
     return template.replace("$title", title, 1).replace("$data", text, 1)
 
@@ -122,6 +122,7 @@ def page_data(
         "name": build["name"],
         "noun": schema.noun,
         "served": served,
+        "named": bool(schema.key_of("filename") or schema.key_of("source")),
         "failure": failure,
         "summary": f"A data set of record files, shuffled with seed {build['options']['seed']}, "
         f"built by imageshards {build['imageshards']}.",
