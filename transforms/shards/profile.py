@@ -50,14 +50,14 @@ Outlier = tuple[int, int, int]
 """(measured value, number of the shard in its split, number of the record in the shard)."""
 
 
-_FIRST, _EACH, _EACH_UNDECODED = 20, 64, 512
+_FIRST, _EACH, _EACH_UNDECODED = 20, 128, 512
 
 
 def is_sampled(position: int, num_shards: int, check_decodes: bool) -> bool:
     """Returns whether an image is decoded to its full size for the profile.
 
     The order of a shard's images is random, and fixed by the seed: so is this sample. Of each split
-    it has at least 20 images, and one of 64; one of 512 if others are not decoded at all.
+    it has at least 20 images, and one of 128; one of 512 if others are not decoded at all.
 
     Args:
       position: number of the image's reference in its shard.

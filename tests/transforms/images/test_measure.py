@@ -12,7 +12,7 @@ from imageshards.transforms.images.validate import inspect
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (47, 63), (90, 2)])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (24, 48), (47, 2)])
 def test_an_image_is_measured_exactly(shape: tuple[int, int], channels: int):
     pixels = np.random.default_rng(1).integers(0, 256, (*shape, channels), dtype=np.uint8)
     found = measure.measure(pixels, 8)
@@ -31,8 +31,8 @@ def test_an_image_is_measured_exactly(shape: tuple[int, int], channels: int):
 
 def test_every_nth_pixel_of_a_large_image_is_measured():
     pixels = np.random.default_rng(1).integers(0, 256, (200, 100, 3), dtype=np.uint8)
-    assert measure.measure(pixels, 8) == measure.measure(pixels[::3, ::3].copy())._replace(
-        reduction=24
+    assert measure.measure(pixels, 8) == measure.measure(pixels[::5, ::5].copy())._replace(
+        reduction=40
     )
 
 
@@ -41,11 +41,11 @@ def test_the_full_check_of_every_format_measures_the_image_and_the_header_check_
         data = image_bytes(3, kind, (200, 100))
         found = inspect(data).appearance
         assert found is not None
-        assert found.reduction == 4
-        assert found.moments.pixels == 50 * 25
+        assert found.reduction == 8
+        assert found.moments.pixels == 25 * 13
         decoded = np.asarray(Image.open(io.BytesIO(data)), dtype=float)
         means = np.array(found.moments.sums) / found.moments.pixels
-        assert means == pytest.approx(decoded.mean((0, 1)), abs=1.5)
+        assert means == pytest.approx(decoded.mean((0, 1)), abs=2.5)
         assert inspect(data, "header").appearance is None
 
 
