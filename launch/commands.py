@@ -32,7 +32,7 @@ class Command(NamedTuple):
       takes_beam_arguments: whether it takes the options of a build, also from `--config`, and
         passes undeclared arguments to Beam. Otherwise they are errors.
       runs_on_beam: whether it passes undeclared arguments to Beam, without the options of a build.
-      uses_data: whether it reads or writes data sets.
+      uses_data: whether it reads or writes data sets; doctor works without the packages for that.
       results: for each kind of result, a title and the classes whose attributes `--json` prints.
     """
 
@@ -139,7 +139,7 @@ def _serve(args: Namespace) -> int:
     from imageshards.reader.dataset import open_dataset
     from imageshards.reader.report.server import Pages, ReportServer
 
-    command = command_of(open_dataset(args.path).build)
+    command = command_of(open_dataset(args.path).layout.read("build_yaml"))
     with ReportServer(Pages(args.path, command), args.port) as server:
         say(f"{server.url} (Ctrl-C ends it)")
         try:
@@ -441,6 +441,7 @@ COMMANDS = {
         "Checks versions, extras, decoders, cores, memory, free space and credentials, and lists "
         "the URIs. The exit code is 1 if there is a problem.",
         _HELPING,
+        uses_data=False,
         results=(("", ("launch.doctor.command.Report",)),),
     ),
     "help": Command(

@@ -6,6 +6,7 @@ after a failure.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 import numpy as np
@@ -26,6 +27,8 @@ from imageshards.transforms.shards.layout import DatasetFacts, Layout, json_piec
 from imageshards.transforms.shards.leaked import Leaks
 from imageshards.transforms.shards.rejects import concatenate
 from imageshards.transforms.shards.totals import Totals
+
+_LOG = logging.getLogger(__name__)
 
 
 def finish(_: bytes, plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
@@ -71,8 +74,7 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
     try:
         check_rejects(plan, totals, spec)
     except BuildError as error:
-        failed = DatasetFacts(metadata.build_json(plan, totals, 0, spec), spec.schema)
-        write_report(layout, failed, metadata.statistics_json(plan, totals), str(error))
+        _report_failure(plan, totals, spec, error)
         raise
     if spec.options.execution.writer == "shard":
         _write_empty_shards(layout, plan, totals)
@@ -80,14 +82,12 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
         write_leaks(layout, plan, leaks, spec.schema)
     facts_of_all = DatasetFacts(metadata.build_json(plan, totals, leaks.count, spec), spec.schema)
     layout.write_pieces(layout.build, json_pieces(facts_of_all.build))
-    layout.write(
-        layout.uri("build_yaml"),
-        build_yaml(spec.options, name=spec.dataset_name, version=metadata.version()),
-    )
+    options = _build_yaml(spec)
+    layout.write(layout.uri("build_yaml"), options)
     statistics = metadata.statistics_json(plan, totals)
     layout.write(layout.uri("statistics"), to_json(statistics))
     layout.write_derived(facts_of_all)
-    write_report(layout, facts_of_all, statistics)
+    write_report(layout, facts_of_all, statistics, options)
     storage.sweep(layout.state)
     check_ownership(plan, spec)
     check_files(layout, plan, totals)
@@ -95,6 +95,20 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
     info = metadata.dataset_info_json(plan, totals, spec)
     layout.write_pieces(layout.dataset_info, json_pieces(info))
     storage.delete(temporary)  # not earlier: another attempt at this step would read them
+
+
+def _build_yaml(spec: BuildSpec) -> bytes:
+    return build_yaml(spec.options, name=spec.dataset_name, version=metadata.version())
+
+
+def _report_failure(plan: Plan, totals: Totals, spec: BuildSpec, error: BuildError) -> None:
+    """Writes the report of a build that failed, or logs why it cannot be written."""
+    try:
+        facts = DatasetFacts(metadata.build_json(plan, totals, 0, spec), spec.schema)
+        statistics = metadata.statistics_json(plan, totals)
+        write_report(spec.layout, facts, statistics, _build_yaml(spec), str(error))
+    except Exception:  # the user must see the error of the build
+        _LOG.warning("%s cannot be written", spec.layout.report, exc_info=True)
 
 
 def _write_empty_shards(layout: Layout, plan: Plan, totals: Totals) -> None:

@@ -19,6 +19,8 @@ from pathlib import Path
 from imageshards.transforms.elements import UsageError
 
 NAME = "imageshards"
+_DATA = (".html", ".npz", ".txt")
+"""Suffixes of the package data that setup.py lists, besides py.typed."""
 _TAG = "py3-none-any"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -77,8 +79,8 @@ def _modules() -> Iterator[tuple[str, bytes]]:
         (root,) = map(Path, package.__path__)
         for path in sorted(root.glob(pattern)):
             # In a checkout, folders such as launch/flink are no packages.
-            is_module = path.suffix == ".py" and (path.parent / "__init__.py").is_file()
-            if is_module or path.name == "py.typed":
+            is_packaged = path.name == "py.typed" or path.suffix in (".py", *_DATA)
+            if is_packaged and (path.parent / "__init__.py").is_file():
                 name = path.relative_to(root).as_posix()
                 yield f"{package.__name__.replace('.', '/')}/{name}", path.read_bytes()
 

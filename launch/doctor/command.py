@@ -8,7 +8,9 @@ import shutil
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from importlib import import_module
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -52,6 +54,10 @@ def declare(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Runs all checks, prints what they find; returns 1 if there is a problem, else 0."""
+    with suppress(ImportError):  # the checks report which package is missing
+        from imageshards.transforms import storage
+
+        storage.bill(args.billing_project)
     sections = {title: _all(found) for title, found in _checks(args.uris, args.output)}
     problems = [one for found in sections.values() for one in found if one.status == "problem"]
     if args.json:
@@ -67,15 +73,19 @@ def run(args: Namespace) -> int:
 
 
 def _checks(uris: Sequence[str], output: str) -> Iterator[tuple[str, Iterator[Finding]]]:
-    from imageshards.launch.doctor import cloud, machine, packages
+    yield "Versions", _check("packages", "versions")
+    yield "Extras", _check("packages", "installed_extras")
+    yield "Decoders", _check("packages", "decoders")
+    yield "Machine", _check("machine", "machine", output)
+    yield "Google Cloud", _check("cloud", "credentials")
+    yield "Network", _check("cloud", "network")
+    yield "URIs", _check("cloud", "stores", uris)
 
-    yield "Versions", packages.versions()
-    yield "Extras", packages.installed_extras()
-    yield "Decoders", packages.decoders()
-    yield "Machine", machine.machine(output)
-    yield "Google Cloud", cloud.credentials()
-    yield "Network", cloud.network()
-    yield "URIs", cloud.stores(uris)
+
+def _check(module: str, name: str, *arguments: Any) -> Iterator[Finding]:
+    """Yields the findings of a check, which is imported only then: `_all` reports a failure."""
+    found = import_module(f"imageshards.launch.doctor.{module}")
+    yield from getattr(found, name)(*arguments)
 
 
 def _all(check: Iterator[Finding]) -> list[Finding]:
@@ -101,9 +111,13 @@ def _table(sections: Mapping[str, Sequence[Finding]]) -> str:
     """Returns the findings as text, with colours if stdout is a terminal."""
     import io
 
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    names = max(len(one.name) for found in sections.values() for one in found if len(one.name) < 30)
+    try:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:  # it is one of the packages that the doctor looks for
+        return _plain_table(sections, names)
 
     terminal = sys.stdout.isatty()
     out = io.StringIO()
@@ -113,7 +127,6 @@ def _table(sections: Mapping[str, Sequence[Finding]]) -> str:
         file=out, force_terminal=terminal, width=width, highlight=False,
         no_color="NO_COLOR" in os.environ or None,
     )  # fmt: skip
-    names = max(len(one.name) for found in sections.values() for one in found if len(one.name) < 30)
     for title, found in sections.items():
         if not found:
             continue
@@ -130,3 +143,11 @@ def _table(sections: Mapping[str, Sequence[Finding]]) -> str:
             grid.add_row(Text(mark, style), Text(name), Text(value))
         console.print(grid)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _plain_table(sections: Mapping[str, Sequence[Finding]], names: int) -> str:
+    lines = []
+    for title, found in sections.items():
+        lines += [title] * bool(found)
+        lines += [f"{_MARKS[one.status][0]:>4} {one.name:<{names}} {one}" for one in found]
+    return "\n".join(lines) + "\n"

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from imageshards.launch.doctor.finding import Finding
-from imageshards.transforms import storage
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
@@ -27,11 +26,13 @@ def machine(output: str) -> Iterator[Finding]:
       output: the folder that is to be written to; empty: the working directory.
     """
     yield from _memory()
+    # The following checks import what a build does, which fails if the installation is broken.
+    from imageshards.transforms import storage
+
     yield _space("temporary files", tempfile.gettempdir())
     where = storage.normalize(output or os.curdir)
     if storage.is_local(where):
         yield _space("output", where)
-    # These import what a build does, which fails if the installation is broken.
     yield _cores()
     yield from _limits()
 
@@ -129,6 +130,8 @@ def _space(name: str, folder: str) -> Finding:
     existing = Path(folder)
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
+    from imageshards.transforms import storage
+
     try:
         free = shutil.disk_usage(existing).free
     except OSError as error:

@@ -24,9 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from imageshards.pipeline.claim import dataset_files_in
+from imageshards.pipeline.job.failures import job_error
 from imageshards.pipeline.metadata import shard_row
 from imageshards.pipeline.operations.crc32c import combine
 from imageshards.pipeline.operations.operation import Operation, Run, run_here
+from imageshards.pipeline.options.config_file import with_num_shards
 from imageshards.pipeline.report import write_report
 from imageshards.reader.dataset import Dataset, Shard, open_dataset
 from imageshards.reader.files import RecordFile, find
@@ -93,8 +95,8 @@ def reshard(folder: str, output: str, num_shards: str, run: Run = run_here) -> R
 
     Raises:
       UsageError: the numbers of shards are invalid, or do not fit this data set.
-      BuildError: there is no such data set, it is damaged, or the output holds another one.
-      JobError: the runner's job failed.
+      BuildError: there is no such data set, or the output holds another one.
+      JobError: a shard is damaged, or the runner's job failed.
 
     >>> reshard("dataset", "dataset-8", "train=8").shards
     {'train': (2, 8), 'test': (1, 1)}
@@ -112,7 +114,10 @@ def reshard(folder: str, output: str, num_shards: str, run: Run = run_here) -> R
         complete = _claim(dataset, layout, counts)
         if not complete:
             sha256 = all(shard.sha256 for shard in dataset.shards)
-            run(Resharding(dataset.layout, layout, tuple(counts.items()), num_shards, sha256))
+            try:
+                run(Resharding(dataset.layout, layout, tuple(counts.items()), sha256))
+            except BuildError as error:  # such as a damaged shard
+                raise job_error(error) from error
     except OSError as error:
         raise BuildError(f"{layout.root} cannot be written: {error.strerror or error}") from error
     done = open_dataset(layout.root)
@@ -163,11 +168,7 @@ def _claim(dataset: Dataset, layout: Layout, counts: Mapping[str, int]) -> bool:
     """Claims the output folder; returns whether an earlier run has completed it."""
     if problem := storage.folder_problem(layout.root):
         raise BuildError(f"{layout.root}: {problem}")
-    mine = {
-        "from": dataset.layout.root,
-        "shards": [[s.uri.rpartition("/")[2], s.crc32c] for s in dataset.shards],
-        "num_shards": dict(counts),
-    }
+    mine = _mark(dataset, counts)
     found = dataset_files_in(layout)
     planned = storage.exists(layout.plan)
     if read_json(layout.uri("reshard")) == mine and not planned:
@@ -179,9 +180,30 @@ def _claim(dataset: Dataset, layout: Layout, counts: Mapping[str, int]) -> bool:
         what = f"holds another data set: {', '.join(found[:3])}" if found else "holds a build"
         raise BuildError(f"{layout.root} {what}; name another folder, or empty this one")
     layout.make_folders()
+    if not storage.create(
+        layout.uri("reshard"), (json.dumps(mine) + "\n").encode(), layout.state
+    ):  # fmt: skip
+        _check_ownership(layout, mine)
     storage.sweep(layout.state)
-    layout.write(layout.uri("reshard"), (json.dumps(mine) + "\n").encode())
     return False
+
+
+def _mark(dataset: Dataset, counts: Mapping[str, int]) -> dict[str, Any]:
+    """Returns the content of reshard.json, which identifies a reshard."""
+    return {
+        "from": dataset.layout.root,
+        "shards": [[s.uri.rpartition("/")[2], s.crc32c] for s in dataset.shards],
+        "num_shards": dict(counts),
+    }
+
+
+def _check_ownership(layout: Layout, mine: Mapping[str, Any]) -> None:
+    """Checks that no other reshard and no build has claimed the folder."""
+    if read_json(layout.uri("reshard")) != mine or storage.exists(layout.plan):
+        raise BuildError(
+            f"{layout.root}: another reshard or build has claimed this folder; name another "
+            "folder, or empty this one"
+        )
 
 
 class Piece(NamedTuple):
@@ -201,19 +223,42 @@ class Piece(NamedTuple):
 
 
 class NewShard(NamedTuple):
-    """A new shard, and the records to copy into it.
+    """A new shard, and the records to copy into it, in 4 bytes for each old shard.
 
     Attributes:
       number: its number in the data set.
       shard: the shard.
-      pieces: its records, in order.
+      old: number of the first old shard in its data set.
+      first: the first old shard.
+      begin: number of the first record in it.
+      end: number after the last record in the last old shard.
+      records: of each of the old shards; packed uint32.
     """
 
     number: int
     shard: ShardId
-    pieces: tuple[Piece, ...]
+    old: int
+    first: ShardId
+    begin: int
+    end: int
+    records: bytes
+
+    def pieces(self, source: Layout) -> Iterator[Piece]:
+        """Yields the records to copy, in order.
+
+        Args:
+          source: the paths of the old data set.
+        """
+        lengths = np.frombuffer(self.records, _LENGTH).tolist()
+        for position, records in enumerate(lengths):
+            shard = replace(self.first, index=self.first.index + position)
+            begin = 0 if position else self.begin
+            end = self.end if position == len(lengths) - 1 else records
+            file = RecordFile(source.shard(shard), source.index(shard), records)
+            yield Piece(self.old + position, file, begin, end)
 
 
+_LENGTH = np.dtype("<u4")
 _COPIED = np.dtype([("number", "<u4"), ("bytes", "<u8"), ("crc32c", "<u4"), ("sha256", "V32")])
 _PIECE = np.dtype([("number", "<u4"), ("piece", "<u4"), ("bytes", "<u8"), ("crc32c", "<u4")])
 
@@ -261,14 +306,12 @@ class Resharding(Operation[NewShard, Copied]):
       source: the paths of the old data set.
       layout: the paths of the new one.
       counts: (split, number of new shards).
-      num_shards: see `reshard`.
       sha256: whether to compute the SHA-256 of the new shards.
     """
 
     source: Layout
     layout: Layout
     counts: tuple[tuple[str, int], ...]
-    num_shards: str
     sha256: bool
 
     def parts(self) -> Iterator[NewShard]:
@@ -282,15 +325,20 @@ class Resharding(Operation[NewShard, Copied]):
             for number, shard in islice(new, count):
                 wanted = first_rank(shard.index + 1, count, records)
                 wanted -= first_rank(shard.index, count, records)
-                pieces = []
+                copied = []
                 while wanted:
                     span = spans.popleft()
                     end = min(span.end, span.begin + wanted)
-                    pieces.append(Piece(span.file, source.files[span.file], span.begin, end))
+                    copied.append(replace(span, end=end))
                     wanted -= end - span.begin
                     if end < span.end:
                         spans.appendleft(replace(span, begin=end))
-                yield NewShard(number, shard, tuple(pieces))
+                lengths = [dataset.shards[span.file].records for span in copied]
+                old, begin = copied[0].file, copied[0].begin
+                yield NewShard(
+                    number, shard, old, dataset.shards[old].id, begin, copied[-1].end,
+                    np.array(lengths, _LENGTH).tobytes(),
+                )  # fmt: skip
 
     @contextmanager
     def worker(self) -> Iterator[Callable[[NewShard], Copied]]:
@@ -303,7 +351,7 @@ class Resharding(Operation[NewShard, Copied]):
         index = layout.index(shard)
         done = state and storage.size(layout.shard(shard)) == state["bytes"]
         if not (done and (not index or storage.exists(index))):
-            pieces = [piece._replace(file=opened(piece.file)) for piece in new.pieces]
+            pieces = [piece._replace(file=opened(piece.file)) for piece in new.pieces(self.source)]
             state = repeated_if_lost(lambda: _write_shard(layout, shard, pieces, self.sha256))
             layout.write(layout.shard_state(shard), to_json(state))
         return Copied.of(new.number, state)
@@ -319,18 +367,23 @@ class Resharding(Operation[NewShard, Copied]):
           BuildError: an old shard is damaged.
         """
         dataset = open_dataset(self.source.root)
+        mine = _mark(dataset, dict(self.counts))
+        _check_ownership(self.layout, mine)
         copied, pieces = result.in_order()
         self._check_source(dataset, pieces)
         shards = [
             Shard(
                 new.shard, self.layout.shard(new.shard),
-                sum(piece.end - piece.begin for piece in new.pieces), int(row["bytes"]),
-                int(row["crc32c"]), row["sha256"].tobytes().hex() if self.sha256 else "",
+                sum(piece.end - piece.begin for piece in new.pieces(self.source)),
+                int(row["bytes"]), int(row["crc32c"]),
+                row["sha256"].tobytes().hex() if self.sha256 else "",
             )
             for new, row in zip(self.parts(), copied, strict=True)
         ]  # fmt: skip
         storage.sweep(self.layout.state)
-        _write_metadata(dataset, self.layout, shards, self.num_shards)
+        info = _write_metadata(dataset, self.layout, shards, dict(self.counts))
+        _check_ownership(self.layout, mine)
+        self.layout.write(self.layout.dataset_info, to_json(info))
         return {}
 
     def _check_source(self, dataset: Dataset, pieces: npt.NDArray[Any]) -> None:
@@ -338,7 +391,7 @@ class Resharding(Operation[NewShard, Copied]):
         old, size, crc32c = -1, 0, 0
         readers: list[ShardId] = []  # of the current old shard
         for new in self.parts():
-            for piece in new.pieces:
+            for piece in new.pieces(self.source):
                 row = next(rows)
                 if piece.old != old:
                     old, size, crc32c, readers = piece.old, 0, 0, []
@@ -394,10 +447,15 @@ def _chunks(file: RecordFile, begin: int, end: int) -> Iterator[tuple[int, int]]
         yield first, end
 
 
-def _write_metadata(dataset: Dataset, layout: Layout, shards: list[Shard], num_shards: str) -> None:
+def _write_metadata(
+    dataset: Dataset, layout: Layout, shards: list[Shard], counts: Mapping[str, int]
+) -> dict[str, Any]:
+    """Writes all metadata but dataset_info.json, and returns the content of that."""
     old = dataset.layout
     build = copy.deepcopy(dataset.build)
     build["resharded"] = {"from": old.root, "num_shards": build["options"]["num_shards"]}
+    # All splits, because those that the command does not name keep their present number.
+    num_shards = ",".join(f"{name}={count}" for name, count in counts.items())
     build["options"]["num_shards"] = num_shards
     build["counts"]["bytes"] = sum(shard.bytes for shard in shards)
     build["shards"] = [shard_row(s.id, s.records, s.bytes, s.crc32c, s.sha256) for s in shards]
@@ -415,5 +473,8 @@ def _write_metadata(dataset: Dataset, layout: Layout, shards: list[Shard], num_s
         if file.resharded and storage.exists(old.uri(name)):
             with storage.open_read(old.uri(name)) as copied:
                 layout.write(layout.uri(name), copied.read())
-    write_report(layout, facts, read_json(layout.uri("statistics")) or {})
-    layout.write(layout.dataset_info, to_json(info))
+    if options := old.read("build_yaml"):  # data sets of version 0.1.0 have none
+        options = with_num_shards(options, num_shards)
+        layout.write(layout.uri("build_yaml"), options)
+    write_report(layout, facts, read_json(layout.uri("statistics")) or {}, options)
+    return info

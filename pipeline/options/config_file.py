@@ -75,15 +75,21 @@ def apply_config(args: Namespace, options: type[BuildOptions] = BuildOptions) ->
 
 
 def _read(path: str, declared: dict[str, Option]) -> _File:
+    return _parsed(_text_of(path), path, declared)
+
+
+def _parsed(text: str, path: str, declared: dict[str, Option]) -> _File:
     import yaml
 
     try:
-        root = yaml.compose(_text_of(path), Loader=yaml.BaseLoader)
+        root = yaml.compose(text, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         refuse(f"--config {path}:{line}: not YAML: {error.problem}")
     except yaml.YAMLError as error:
         refuse(f"--config {path}: not YAML: {' '.join(str(error).split())}")
+    except RecursionError:
+        refuse(f"--config {path}: nested too deeply: this is not a file of options")
     found = _File()
     if root is None:
         return found
@@ -93,6 +99,8 @@ def _read(path: str, declared: dict[str, Option]) -> _File:
             found.beam = [argument for item in _items(node, path) for argument in _beam(*item, at)]
             continue
         option = _option_named(name, declared, at)
+        if option.name in found.texts:
+            refuse(f"--config {at}: {name} is another name of an option that is set already")
         found.texts[option.name] = _texts(option, node, at)
     return found
 
@@ -189,8 +197,6 @@ def build_yaml(options: BuildOptions, *, name: str, version: str) -> bytes:
       name: the name of the data set.
       version: of imageshards.
     """
-    import yaml
-
     values = {**options.values(), "name": name}
     content: dict[str, Any] = {}
     for option in options.declared().values():
@@ -201,6 +207,43 @@ def build_yaml(options: BuildOptions, *, name: str, version: str) -> bytes:
             value = list(value) or option.empty
         if value != "":
             content[option.name] = value
+    return (_HEADER.format(version=version) + _dumped(content)).encode()
+
+
+def with_num_shards(content: bytes, num_shards: str) -> bytes:
+    r"""Returns the content of a build.yaml with another value of `--num_shards`.
+
+    >>> with_num_shards(b"# 1\ninput: [photos]\nnum_shards: train=2\n", "train=8")
+    b'# 1\ninput:\n- photos\nnum_shards: train=8\n'
+    """
+    import yaml
+
+    text = content.decode()
+    comments = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
+    values = {**yaml.safe_load(text), "num_shards": num_shards}
+    return (comments + _dumped(values)).encode()
+
+
+def arguments_of(content: bytes) -> list[str]:
+    r"""Returns the options of a build.yaml as arguments of `imageshards build`, without defaults.
+
+    >>> arguments_of(b"input: [photos]\nseed: 7\ndescription: -a dash")
+    ['--input=photos', '--seed=7', '--description=-a dash']
+    """
+    declared = BuildOptions.declared()
+    arguments = []
+    for name, texts in _parsed(content.decode(), "build.yaml", declared).texts.items():
+        option = declared[name]
+        if option.is_switch:
+            arguments += [option.flag] * (texts == ["true"])
+        elif option.parsed(texts) != option.default:
+            arguments += [f"{option.flag}={text}" for text in texts]
+    return arguments
+
+
+def _dumped(content: dict[str, Any]) -> str:
+    """Returns YAML in which texts that contain line breaks are quoted."""
+    import yaml
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]
         """Quotes texts with line breaks of Unicode, which PyYAML would fold otherwise."""
@@ -211,4 +254,4 @@ def build_yaml(options: BuildOptions, *, name: str, version: str) -> bytes:
 
     Dumper.add_representer(str, represent)
     text: str = yaml.dump(content, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000)
-    return (_HEADER.format(version=version) + text).encode()
+    return text

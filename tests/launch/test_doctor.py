@@ -1,6 +1,7 @@
 """`imageshards doctor` on real folders, a Cloud Storage server, and files of credentials."""
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -144,15 +145,30 @@ def test_a_uri_that_cannot_be_read_is_a_problem(
     assert "\n" not in found["value"]
 
 
-def test_a_broken_installation_is_a_problem_and_no_traceback():
+@pytest.mark.parametrize("missing", ["simplejpeg", "PIL", "google_crc32c", "rich"])
+def test_a_broken_installation_is_a_problem_and_no_traceback(missing: str):
     code = (
-        "import sys; sys.modules['simplejpeg'] = None; from imageshards.launch.cli import main; "
-        "sys.exit(main(['doctor', '--json']))"
+        f"import sys; sys.modules['{missing}'] = None; from imageshards.launch.cli import main; "
+        "sys.exit(main(['doctor', *sys.argv[1:]], own_process=True))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "simplejpeg" in findings(done.stdout, "Decoders")["decoders"]["value"]
-    assert findings(done.stdout, "Machine")["memory"]["status"] in ("ok", "warning")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        words = [sys.executable, "-c", code, *arguments]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    if missing == "rich":
+        status, out, err = run()
+        assert (status, err) == (0, "")
+        assert re.search(r"(?m)^Machine\n +ok memory  .*\n", out)
+        return
+    status, out, err = run("--json")
+    assert (status, err) == (1, "")
+    if missing == "google_crc32c":
+        assert missing in findings(out, "Google Cloud")["doctor"]["value"]
+    else:
+        assert missing in findings(out, "Decoders")["decoders"]["value"]
+    assert findings(out, "Machine")["memory"]["status"] in ("ok", "warning")
 
 
 def test_limits_of_containers_are_found(tmp_path: Path):

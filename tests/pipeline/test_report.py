@@ -136,6 +136,16 @@ def test_a_failed_build_has_a_report(build: Build, photos: Path, tmp_path: Path,
     assert not (tmp_path / "out/dataset_info.json").exists()
 
 
+def test_a_report_that_cannot_be_written_hides_no_error(tmp_path: Path, command: Command):
+    (tmp_path / "in").mkdir()
+    for number in range(9):
+        (tmp_path / f"in/{number}.jpg").write_bytes(b"no image" if number else image_bytes(0))
+    (tmp_path / "out" / "metadata" / "report.html").mkdir(parents=True)
+    code, _, errors = command("build", "--input", tmp_path / "in", "--output", tmp_path / "out")
+    assert code == 1
+    assert "were rejected" in errors.splitlines()[-1]
+
+
 def test_the_header_check_says_that_statistics_are_of_a_sample(
     build: Build, photos: Path, tmp_path: Path
 ):
@@ -149,9 +159,11 @@ def test_the_command_in_the_report_repeats_the_build(
     build: Build, photos: Path, tmp_path: Path, command: Command
 ):
     build(photos, splits="train=0.5,test=0.5", seed=3, quality=80, resize="10x10", name="pictures",
-          features_from=(), num_shards="2", license="CC0-1.0")  # fmt: skip
+          features_from=(), num_shards="2", license="CC0-1.0", description="-dash",
+          max_reject_fraction=0.5, web_timeout=5.0)  # fmt: skip
     line = report_of(tmp_path / "out")["command"].replace("OUT", str(tmp_path / "again"))
     words = unescape(line).split()
+    assert {"--description=-dash", "--max_reject_fraction=0.5", "--web_timeout=5.0"} <= {*words}
     assert words[:2] == ["imageshards", "build"]
     assert command(*words[1:])[0] == 0
     assert {name: content for name, content in contents(tmp_path / "again").items()

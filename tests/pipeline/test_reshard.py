@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -15,8 +17,11 @@ from helpers import build_json, every_file, records, shards
 
 from imageshards import reader
 from imageshards.pipeline.claim import clear
+from imageshards.pipeline.operations.operation import Operation, run_here
+from imageshards.pipeline.operations.reshard import Resharding, reshard
 from imageshards.reader.advise import advised_shards
 from imageshards.reader.verify import verify
+from imageshards.transforms.elements import BuildError
 from imageshards.transforms.references.keys import first_rank
 from imageshards.transforms.shards.layout import Layout
 from imageshards.transforms.shards.read_back import read_shard
@@ -57,6 +62,14 @@ def test_records_keep_their_order_and_bytes(
         "from": str(dataset), "num_shards": "train=5,test=2",
     }  # fmt: skip
     assert build_json(new)["counts"] == build_json(dataset)["counts"]
+    assert build_json(new)["options"]["num_shards"] == f"train={train},test={test}"
+    code, _, _ = command(
+        "build", "--config", new / "metadata/build.yaml", "--output", tmp_path / "again"
+    )
+    assert code == 0
+    assert [path.read_bytes() for path in shards(tmp_path / "again")] == [
+        path.read_bytes() for path in shards(new)
+    ]
     assert '"name":"train"' in (new / "metadata/report.html").read_text()
     assert list(reader.open(new, "train", decode=False)) == list(
         reader.open(dataset, "train", decode=False)
@@ -81,6 +94,33 @@ def test_resharding_again_does_nothing_and_other_numbers_are_refused(
     code, _, err = command("build", "--input", tmp_path / "elsewhere.jpg", "--output", new)
     assert code == 2
     assert "holds files of another build" in err
+
+
+def test_of_two_reshards_into_one_folder_one_succeeds(dataset: Path, tmp_path: Path):
+    new = tmp_path / "new"
+
+    def meanwhile(operation: Operation[Any, Any]) -> dict[str, Any]:
+        with pytest.raises(BuildError, match="another reshard or build has claimed this folder"):
+            reshard(str(dataset), str(new), "4")
+        # A service may finish an operation whose folder was cleared and claimed again.
+        outcome = run_here(operation)
+        (new / "dataset_info.json").unlink()
+        (new / "metadata/shards/reshard.json").write_text("{}")
+        with pytest.raises(BuildError, match="another reshard or build has claimed this folder"):
+            run_here(operation)
+        assert not (new / "dataset_info.json").exists()
+        return outcome
+
+    with pytest.raises(BuildError, match="not a data set"):
+        reshard(str(dataset), str(new), "3", run=meanwhile)
+
+
+def test_a_new_shard_takes_few_bytes_for_each_old_one(build: Build, tmp_path: Path, photos: Path):
+    build(photos, num_shards="60")
+    source = Layout(str(tmp_path / "out"))
+    (part,) = Resharding(source, Layout(str(tmp_path / "new")), (("train", 1),), False).parts()
+    assert len(list(part.pieces(source))) == 60
+    assert len(pickle.dumps(part)) < 1000
 
 
 def test_a_build_in_the_output_is_refused(
@@ -137,7 +177,7 @@ def test_a_damaged_shard_is_not_copied(dataset: Path, tmp_path: Path, command: C
     data[300] ^= 1
     path.write_bytes(data)
     code, _, err = command("reshard", dataset, tmp_path / "new", "--num_shards", 3)
-    assert code == 2
+    assert code == 1
     assert f"{path}: its CRC32C is not the one in build.json" in err
     assert not (tmp_path / "new" / "dataset_info.json").exists()
 

@@ -184,7 +184,8 @@ METADATA_FILES: dict[str, MetadataFile] = {
     "card": MetadataFile("DATASET_CARD.md", make=_card),
     # Options, versions, counts, and a row for each shard; by `finish`.
     "build": MetadataFile("metadata/build.json"),
-    # The options of the build, as a file for `imageshards build --config`; by `finish`.
+    # The options of the build, as a file for `imageshards build --config`; by `finish`, and with
+    # another number of shards by `reshard`.
     "build_yaml": MetadataFile("metadata/build.yaml"),
     # Sizes, appearance and outliers of each split's images; by `finish`.
     "statistics": MetadataFile("metadata/statistics.json", resharded=True),
@@ -385,6 +386,14 @@ class Layout:
         rewritten = [name for name, file in METADATA_FILES.items() if file.rewritten]
         uris = [uri for name in rewritten for uri in self.uris(name, [shard])]
         storage.delete([uri for uri in uris if storage.exists(uri)])
+
+    def read(self, name: str) -> bytes:
+        """Returns the content of a file in `METADATA_FILES`; empty if it does not exist."""
+        try:
+            with storage.open_read(self.uri(name)) as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return b""
 
     def make_folders(self) -> None:
         """Creates the folders, where the store has folders."""

@@ -135,9 +135,9 @@ def test_a_reshard_of_a_damaged_data_set_is_completed_after_its_repair(
     path = shards(dataset, "train")[1]
     intact = path.read_bytes()
     path.write_bytes(intact[:300] + bytes([intact[300] ^ 1]) + intact[301:])
-    for beam, expected in (([], 2), (BEAM, 1)):
+    for beam in ([], BEAM):
         code, _, err = command("reshard", dataset, new, "--num_shards", 3, *beam)
-        assert code == expected
+        assert code == 1
         assert f"imageshards: {path}: its CRC32C is not the one in build.json" in err
         assert err.count("\n") == 1
         assert not (new / "dataset_info.json").exists()
