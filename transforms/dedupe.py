@@ -27,7 +27,7 @@ from imageshards.transforms.shards.workers import REMOTE_READS_IN_FLIGHT
 from imageshards.transforms.tallies import merged
 
 _HELD_BYTES = 1 << 25
-"""References that are divided by their digests at a time: some 200,000."""
+"""References that are divided at a time, by their digests or by their keys: some 200,000."""
 
 
 @dataclass
@@ -122,4 +122,18 @@ class _HashPixels(beam.DoFn):  # type: ignore[misc]
 
 
 def _mark(element: tuple[int, Iterable[RefBatch]]) -> Iterator[tuple[int, RefBatch]]:
-    yield from partition(mark_same_pixels(RefBatch.concat(element[1])))
+    """Marks the duplicates of a group: (group of digests, references) -> (bucket, references).
+
+    Most groups give each bucket one batch. An image with millions of copies makes a larger group,
+    of which a part is in memory at a time.
+    """
+    held: list[RefBatch] = []
+    held_bytes = 0
+    for batch in mark_same_pixels(element[1]):
+        held.append(batch)
+        held_bytes += batch.held_bytes
+        if held_bytes >= _HELD_BYTES:
+            yield from partition(RefBatch.concat(held))
+            held, held_bytes = [], 0
+    if held:
+        yield from partition(RefBatch.concat(held))

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from references import annotator, batch_of, listing, tally
 
+from imageshards.transforms import dedupe
 from imageshards.transforms.elements import BuildError, Problem
 from imageshards.transforms.references import plan
 from imageshards.transforms.references.batch import RefBatch
@@ -274,6 +275,30 @@ def test_which_duplicate_is_taken_does_not_depend_on_arrival():
     taken, *rejects = next(iter(found))
     assert taken == ("cat", None)
     assert [problem.error for _, problem in rejects] == ["ConflictingDuplicate", "NoLabel"]
+
+
+def test_copies_of_one_image_are_marked_in_parts(monkeypatch: pytest.MonkeyPatch):
+    batch = batch_of([f"/d/{number}.jpg" for number in range(100)], splits=["train"] * 100)
+    digests = [None if number == 7 else b"%d" % (number < 90) for number in range(100)]
+    batch = batch.with_pixels(digests)
+    parts = [RefBatch.unpack(*batch[at : at + 10].packed()) for at in range(0, 100, 10)]
+    packed_bytes = [part.held_bytes for part in parts]
+
+    def marked(batches: list[RefBatch]) -> dict[str, Problem | None]:
+        found = [refs for _, refs in dedupe._mark((0, batches))]
+        return {ref.uri: ref.problem for part in found for ref in part.refs()}
+
+    whole = marked([batch])
+    monkeypatch.setattr(dedupe, "_HELD_BYTES", 1)
+    assert marked(parts) == marked(parts[::-1]) == whole
+    assert [part.held_bytes for part in parts] == packed_bytes  # a large group is never unpacked
+    keys = dict(zip(batch.uris, batch.keys.tolist(), strict=True))
+    for group in (batch.uris[:7] + batch.uris[8:90], batch.uris[90:]):
+        first = min(group, key=keys.__getitem__)
+        reason = f"the same pixels as {first.rpartition('/')[2]}"
+        problem = Problem("dedupe", "DuplicatePixels", reason)
+        assert [whole[uri] for uri in group] == [None if u == first else problem for u in group]
+    assert whole["/d/7.jpg"] is None
 
 
 def test_a_runner_that_loses_references_is_detected():
