@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from imageshards.launch import process
 from imageshards.launch.commands import COMMANDS, parser_of
-from imageshards.launch.terminal import INTERRUPTED, complain, say
+from imageshards.launch.terminal import complain, interrupted, say
 from imageshards.pipeline.options.parser import Parser, closest, refuse, wants_help
 
 
@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None, *, own_process: bool = False) -
     try:
         return _dispatch(arguments, own_process)
     except KeyboardInterrupt:
-        return complain(INTERRUPTED, 130)
+        command = COMMANDS.get("".join(arguments[:1]))
+        return interrupted(resumes=bool(command and command.resumes))
     except BrokenPipeError:  # the reader of stdout has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -106,7 +107,7 @@ def _dispatch(arguments: list[str], own_process: bool) -> int:
     if problem := process.folder_problem():
         refuse(problem)
     args.own_process, args.beam_arguments, args.arguments = own_process, rest, arguments
-    args.parser = parser
+    args.parser, args.resumes = parser, command.resumes
     if rest and not (command.takes_beam_arguments or command.runs_on_beam):
         _refuse(rest[0], parser, ": specify one data set or file at a time" * command.uses_data)
     if not command.uses_data:

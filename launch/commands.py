@@ -33,6 +33,7 @@ class Command(NamedTuple):
         passes undeclared arguments to Beam. Otherwise they are errors.
       runs_on_beam: whether it passes undeclared arguments to Beam, without the options of a build.
       uses_data: whether it reads or writes data sets; doctor works without the packages for that.
+      resumes: whether the same command resumes an interrupted one.
       results: for each kind of result, a title and the classes whose attributes `--json` prints.
     """
 
@@ -45,6 +46,7 @@ class Command(NamedTuple):
     takes_beam_arguments: bool = False
     runs_on_beam: bool = False
     uses_data: bool = True
+    resumes: bool = False
     results: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
@@ -251,7 +253,7 @@ def _size(text: str) -> int:
 
     try:
         return parse_bytes(text)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ArgumentTypeError(f"expected a size such as 10.8TB, not {text!r}") from error
 
 
@@ -364,6 +366,7 @@ COMMANDS = {
         _MAKING,
         usage="--input URI --output DIR [OPTION ...]",
         takes_beam_arguments=True,
+        resumes=True,
         results=(
             ("a build", ("pipeline.job.summary.Summary",)),
             ("--dry_run", ("pipeline.job.forecast.Forecast",)),
@@ -378,6 +381,7 @@ COMMANDS = {
         f"resumes an interrupted one. {_ON_A_RUNNER}",
         _MAKING,
         runs_on_beam=True,
+        resumes=True,
         results=(("", ("pipeline.operations.reshard.Resharded",)),),
     ),
     "inspect": Command(

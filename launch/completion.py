@@ -31,7 +31,7 @@ def script(shell: str) -> str:
             _prepare(action, parser.briefs.get(action.dest, ""))
         if parser.briefs:
             parser.add_argument("--help-all", action="help", help="Show all options")
-        if command.takes_beam_arguments:
+        if command.takes_beam_arguments or command.runs_on_beam:
             for option in DOCUMENTED:
                 choices = RUNNERS if option == "--runner" else None
                 parser.add_argument(option, choices=choices, help="Option of Beam")

@@ -12,6 +12,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from imageshards.launch.terminal import say
+from imageshards.pipeline.options.parser import refuse
 
 _FOLDER = "imageshards-demo"
 _DIGITS = Path(__file__).parent / "digits.npz"
@@ -25,18 +26,18 @@ _SHARDS = "train=4,validation=1,test=1"
 _EPILOGUE = """
 Look at it:
 
-  {output}/metadata/report.html
-  {program} inspect {output}
+  {report}
+  {program} inspect {quoted}
 
 Read a record:
 
   from imageshards import reader
-  print(reader.open("{output}", "train")[0])
+  print(reader.open({output!r}, "train")[0])
 
 Read it with TensorFlow:
 
   import tensorflow_datasets as tfds
-  data = tfds.builder_from_directory("{output}").as_dataset(split="train")
+  data = tfds.builder_from_directory({output!r}).as_dataset(split="train")
   print(next(iter(data.batch(32)))["image/encoded"].shape)
 
 Then build your own: {program} build --input PHOTOS --output DATASET"""
@@ -59,6 +60,8 @@ def run(args: Namespace) -> int:
     """
     from imageshards.launch.cli import main  # it imports this module
 
+    if "://" in args.folder:
+        refuse(f"{args.folder}: the demo writes to a folder of this machine; name a local folder")
     folder = Path(args.folder)
     images, output = folder / "images", folder / "digits"
     _prepare(folder, images, output)
@@ -73,7 +76,9 @@ def run(args: Namespace) -> int:
         say(f"\n$ {program} {shlex.join(command)}")
         if code := main(command, own_process=args.own_process):
             return code
-    say(_EPILOGUE.format(program=program, output=output))
+    report = output / "metadata/report.html"
+    quoted = shlex.quote(str(output))
+    say(_EPILOGUE.format(program=program, output=str(output), quoted=quoted, report=report))
     return 0
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from imageshards.launch.terminal import INTERRUPTED, complain
+from imageshards.launch.terminal import interrupted
 
 # Beam imports these if they are installed. Some are modules of Beam itself, whose failed import
 # would otherwise skip later imports in the same `try` block.
@@ -27,7 +27,7 @@ WORKER_SETTINGS = "--beam_plugins=imageshards.launch.worker_settings"
 """The option by which Beam's worker processes import their settings."""
 
 
-def load_beam(*, lean: bool) -> None:
+def load_beam(*, lean: bool, resumes: bool = True) -> None:
     """Imports Beam and the pipeline, and makes Arrow return freed memory to the system.
 
     Only for a process that runs one command: it changes the garbage collector and Arrow.
@@ -36,12 +36,13 @@ def load_beam(*, lean: bool) -> None:
       lean: whether to hide the clients of cloud services, for a build on local files in this
         process. Importing then takes 0.55 s instead of 1.0 s, and 40 MB less memory. Beam then has
         no BigQuery; a gs:// URI imports its client later.
+      resumes: see `terminal.interrupted`.
     """
     # Beam's modules are never freed. Not collecting them saves 5 % of a build of 10,000 images.
     gc.disable()
     try:
         optional = hidden(_OPTIONAL_CLIENTS if lean else ())
-        with without_logs(), optional, _left_by_interrupt():
+        with without_logs(), optional, _left_by_interrupt(resumes=resumes):
             import imageshards.pipeline.run  # noqa: F401
         from imageshards.transforms.references.batch import use_system_allocator
 
@@ -52,14 +53,14 @@ def load_beam(*, lean: bool) -> None:
 
 
 @contextmanager
-def _left_by_interrupt() -> Iterator[None]:
+def _left_by_interrupt(*, resumes: bool = True) -> Iterator[None]:
     """Ends this process when it is interrupted, while nothing has been written.
 
     Modules that are being imported may catch a KeyboardInterrupt, and the build would go on.
     """
 
     def leave(*_: object) -> None:
-        os._exit(complain(INTERRUPTED, 130))
+        os._exit(interrupted(resumes=resumes))
 
     before = signal.signal(signal.SIGINT, leave)
     try:

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any, TextIO
 
-INTERRUPTED = "interrupted; run the same command again to resume"
-
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), 127)}
 
 
@@ -21,6 +19,15 @@ def complain(message: str, code: int) -> int:
     prefix = _colored("imageshards:", _RED, sys.stderr)
     print(f"{prefix} {message.translate(_CONTROL)}", file=sys.stderr)
     return code
+
+
+def interrupted(*, resumes: bool) -> int:
+    """Prints that the command was interrupted, and returns the exit code.
+
+    Args:
+      resumes: whether the same command resumes it.
+    """
+    return complain(f"interrupted{'; run the same command again to resume' * resumes}", 130)
 
 
 def warn(message: str) -> None:

@@ -88,6 +88,7 @@ class Verdict:
         not within the image.
       bad_boxes: how many of them have boxes that are not within the image.
       level: how images were decoded: "full", or "lenient" if the build had `--check header`.
+      resharded_from: the data set from which `reshard` copied this one; empty if a build wrote it.
     """
 
     output: str
@@ -104,6 +105,7 @@ class Verdict:
     unsuitable: int = 0
     bad_boxes: int = 0
     level: validate.Level = "full"
+    resharded_from: str = ""
 
     def to_json(self) -> str:
         """Returns one line of JSON."""
@@ -111,7 +113,12 @@ class Verdict:
 
     def _advice(self) -> Iterator[str]:
         again = "run the build command again to rewrite them"
-        if self.damaged:
+        if self.resharded_from and (self.damaged or self.missing):
+            yield (
+                "delete dataset_info.json and the damaged files, and run the reshard command "
+                f"again to copy them from {self.resharded_from}"
+            )
+        elif self.damaged:
             yield f"delete the damaged files and {again}"
         elif self.missing:
             yield again
@@ -329,6 +336,7 @@ def verdict_of(dataset: Dataset, checks: Checks, findings: Findings, seconds: fl
         dataset.layout.root, len(dataset.shards), findings.records, findings.bytes,
         seconds, findings.lines, dataset.counts["rejects"], dataset.layout.report, checks.sample,
         findings.damaged, findings.missing, findings.unsuitable, findings.bad_boxes, checks.level,
+        dataset.build.get("resharded", {}).get("from", ""),
     )  # fmt: skip
 
 

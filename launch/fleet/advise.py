@@ -11,6 +11,7 @@ from imageshards.transforms.elements import UsageError, counted
 
 _SMALL_BYTES = 10_000_000
 _LARGE_BYTES = 1_000_000_000
+_MOST = 10**18
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "PB": 1e15}
 
 
@@ -103,7 +104,8 @@ def advise_fleet(fleet: Fleet) -> FleetAdvice:
     """Returns the estimate for a build on a fleet.
 
     Raises:
-      UsageError: a number is below 1, or there are more images than bytes.
+      UsageError: a number is out of range, or there are more images than bytes, or more shards
+        than images.
     """
     for option, value in (
         ("--images", fleet.images), ("--bytes", fleet.bytes), ("--workers", fleet.workers),
@@ -111,6 +113,13 @@ def advise_fleet(fleet: Fleet) -> FleetAdvice:
     ):  # fmt: skip
         if value < 1:
             raise UsageError(f"invalid {option} {value}: must be at least 1")
+        if value > _MOST:
+            raise UsageError(f"invalid {option}: must be at most {_MOST:,}")
+    if fleet.shards > fleet.images:
+        raise UsageError(
+            f"invalid --num_shards {fleet.shards}: there are {counted(fleet.images, 'image')}, and "
+            "a shard has at least one"
+        )
     if fleet.bytes < fleet.images:
         raise UsageError(
             f"invalid --bytes {fleet.bytes}: the size of all {fleet.images:,} images together, "

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.shards.cores import cores
 
 Part = TypeVar("Part")
@@ -131,7 +131,7 @@ def run_on_beam(
       announce: called with the id and the web page of the job if a service runs it.
 
     Raises:
-      UsageError: Beam refuses the options.
+      UsageError: Beam refuses the options, or the folder cannot be written.
       JobError: the job failed.
     """
     from imageshards.pipeline.job.execution import CachedOptions, new_pipeline, wait_for
@@ -143,6 +143,7 @@ def run_on_beam(
     pipeline = new_pipeline(options, storage.billing_project())
     folder = options.get_all_options().get("temp_location") or tempfile.gettempdir()
     outcome = storage.join(storage.folder_uri(folder), f"imageshards-{uuid.uuid4().hex}.json")
+    _check_writable(outcome, folder)
     link = ""
     try:
         add_operation(pipeline, operation, outcome)
@@ -166,6 +167,19 @@ def run_on_beam(
         ) from error
     storage.delete([outcome])
     return found
+
+
+def _check_writable(outcome: str, folder: str) -> None:
+    """Writes and deletes the file of the outcome: the job writes it only after hours of work."""
+    try:
+        write_outcome(outcome, {})
+        storage.delete([outcome])
+    except (BuildError, OSError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"--temp_location {folder} cannot be used: {reason}; specify a folder that this "
+            "machine and all workers can write to"
+        ) from error
 
 
 def write_outcome(uri: str, outcome: dict[str, Any]) -> None:

@@ -28,6 +28,8 @@ DOCUMENTED = (
     "--template_location", "--experiments", "--dataflow_service_options",
 )  # fmt: skip
 """The options of Beam that help, completion and suggestions name. It has some 170."""
+_SERVICES = ("--job_endpoint", "--flink_master")
+_THIS_MACHINE = re.compile(r"(\w+://)?(localhost|127\.0\.0\.1)(:|$)|\[(local|auto)\]")
 # Beam's option --labels has values such as airflow-version=v3-3-2, which Airflow adds. Flex
 # Templates write them as {"key": "value"}.
 _BEAM_LABEL = re.compile(r"[a-z][a-z0-9_-]*=|\{")
@@ -75,6 +77,16 @@ def ignored_options(arguments: Sequence[str]) -> str:
 def is_local_runner(arguments: Sequence[str]) -> bool:
     """Returns whether the runner uses this machine only, in this process or in others."""
     return runner_of(arguments) in _LOCAL
+
+
+def uses_other_machines(arguments: Sequence[str]) -> bool:
+    """Returns whether workers may be on other machines, without access to this one's files."""
+    words = _words(arguments)
+    services = [value for word, value in pairwise(words) if word in _SERVICES]
+    if is_local_runner(arguments):
+        return False
+    known = runner_of(arguments) in (*_FLINK, "PrismRunner")
+    return not known or not all(map(_THIS_MACHINE.match, services))
 
 
 def is_dataflow(arguments: Sequence[str]) -> bool:

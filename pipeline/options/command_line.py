@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from imageshards.pipeline.options.beam_arguments import (
@@ -88,6 +89,8 @@ def check_beam_arguments(
     Raises:
       UsageError: neither imageshards nor Beam has such an option, or Beam has no such runner.
     """
+    if "--runner=" in arguments or ("--runner", "") in pairwise(arguments):
+        refuse("--runner is empty: name one, such as DataflowRunner, or omit the option")
     from apache_beam.options.pipeline_options import PipelineOptions
 
     beam = Parser(prog="imageshards build", add_help=False, allow_abbrev=False)

@@ -13,6 +13,7 @@ from conftest import Command
 from helpers import every_file, image_bytes, imageshards, told, write_images
 
 from imageshards.launch.cli import main
+from imageshards.transforms import storage
 
 
 def test_stdout_has_only_the_result(command: Command, photos: Path, tmp_path: Path):
@@ -324,3 +325,26 @@ def test_the_command_runs_where_the_streams_are_those_of_a_notebook(
     monkeypatch.setattr(sys, "stdout", out)
     assert main(["features"]) == 0
     assert "slim" in out.getvalue()
+
+
+def test_the_demo_refuses_uris(command: Command):
+    code, out, err = command("demo", "gs://bucket/demo")
+    assert (code, out) == (2, "")
+    assert err == (
+        "imageshards: gs://bucket/demo: the demo writes to a folder of this machine; name a local "
+        "folder\n"
+    )
+
+
+def test_only_commands_that_resume_promise_it(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(storage, "bill", interrupt)
+    ends = [command("verify", tmp_path)[2], command("reshard", tmp_path, "n", "--num_shards=1")[2]]
+    assert ends == [
+        "imageshards: interrupted\n",
+        "imageshards: interrupted; run the same command again to resume\n",
+    ]

@@ -19,6 +19,7 @@ LINES = {
     "imageshards build --multi": {"--multi_frame"},
     "imageshards build --input x --exif ": {"bake", "keep"},
     "imageshards build --runner Fl": {"FlinkRunner"},
+    "imageshards verify --runner Fl": {"FlinkRunner"},
     "imageshards verify --decoder t": {"tensorflow"},
     "imageshards build --help-": {"--help-all"},
     "imageshards build --input pho": {"photos"},

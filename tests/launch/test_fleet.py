@@ -149,6 +149,12 @@ def test_advice_for_a_fleet(command: Command, arguments: list[str], expected: st
         (["somewhere", "--images=5", "--bytes=5MB", "--workers=2"], "advise requires either"),
         (["--images=5", "--bytes=5 apples", "--workers=2"], "expected a size such as 10.8TB"),
         (["--images=5", "--bytes=5MB", "--workers=0"], "invalid --workers 0: must be at least 1"),
+        (["--images=5", "--bytes=1e400TB", "--workers=2"], "expected a size such as 10.8TB"),
+        (["--images=5", "--bytes=1e200TB", "--workers=2"], "invalid --bytes: must be at most"),
+        (
+            ["--images=5", "--bytes=5MB", "--workers=2", "--num_shards=6"],
+            "invalid --num_shards 6: there are 5 images",
+        ),
         (["--images=5", "--bytes=3", "--workers=1"], "the size of all 5 images together"),
     ],
 )

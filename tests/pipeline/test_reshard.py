@@ -171,6 +171,20 @@ def test_an_interrupted_reshard_is_completed_by_the_same_command(
     assert not verify(str(new)).problems
 
 
+def test_verify_names_the_command_that_repairs_a_resharded_data_set(
+    dataset: Path, tmp_path: Path, command: Command
+):
+    new = tmp_path / "new"
+    assert command("reshard", dataset, new, "--num_shards", 3)[0] == 0
+    shards(new)[0].unlink()
+    code, out, _ = command("verify", new)
+    assert code == 1
+    assert f"run the reshard command again to copy them from {dataset}" in out
+    (new / "dataset_info.json").unlink()
+    assert command("reshard", dataset, new, "--num_shards", 3)[0] == 0
+    assert command("verify", new)[0] == 0
+
+
 def test_a_damaged_shard_is_not_copied(dataset: Path, tmp_path: Path, command: Command):
     path = shards(dataset, "train")[1]
     data = bytearray(path.read_bytes())

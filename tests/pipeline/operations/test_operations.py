@@ -16,11 +16,13 @@ from helpers import every_file, image_bytes, shards
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imageshards.launch.operations import job_name
 from imageshards.pipeline.operations.crc32c import combine
 from imageshards.pipeline.operations.fingerprint import Fingerprinting
 from imageshards.pipeline.operations.operation import run_here
 from imageshards.pipeline.operations.reshard import reshard
 from imageshards.pipeline.operations.verify import verify
+from imageshards.pipeline.options.beam_arguments import uses_other_machines
 from imageshards.reader.verify import Findings, Missing, Problem, Unsuitable
 from imageshards.reader.verify import verify as verify_in_turn
 from imageshards.transforms import storage
@@ -185,6 +187,13 @@ def test_a_fingerprint_is_the_same_on_a_runner(
     [
         (["--smaple", "3"], "unknown option --smaple, did you mean --sample?"),
         (["--num_worker=3"], "unknown option --num_worker=3, did you mean --num_workers?"),
+        (["--region=r"], "--region requires --runner"),
+        (["--runner="], "--runner is empty"),
+        (["--runner=FlinkRunner", "--flink_master=host:8081"], "--temp_location is missing"),
+        (
+            ["--runner=FnApiRunner", "--temp_location=/dev/null/x"],
+            "--temp_location /dev/null/x cannot be used",
+        ),
         (["other"], "unexpected argument 'other': specify one data set at a time"),
         (["--runner=Flnk"], "unknown runner --runner=Flnk: did you mean FlinkRunner?"),
         (
@@ -205,6 +214,29 @@ def test_wrong_arguments_are_one_line(
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert message in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "uses_others"),
+    [
+        (["--runner=DirectRunner"], False),
+        (["--runner=prism"], False),
+        (["--runner=FlinkRunner"], False),
+        (["--runner=FlinkRunner", "--job_endpoint=localhost:8099"], False),
+        (["--runner", "FlinkRunner", "--flink_master", "http://127.0.0.1:8081"], False),
+        (["--runner=PortableRunner", "--job_endpoint=cluster:8099"], True),
+        (["--runner=SparkRunner"], True),
+    ],
+)
+def test_runners_of_other_machines_are_known(arguments: list[str], uses_others: bool):
+    assert uses_other_machines(arguments) == uses_others
+
+
+def test_jobs_of_equal_folder_names_have_different_names():
+    names = {job_name("verify", [f"gs://bucket/{year}/birds"]) for year in (2024, 2025)}
+    assert len(names) == 2
+    assert job_name("reshard", ["gs://b/new"]) == job_name("reshard", ["gs://b/new/"])
+    assert len(job_name("verify", [f"gs://bucket/{'x' * 100}"])) < 50
 
 
 @pytest.fixture

@@ -127,6 +127,8 @@ def test_every_option_has_the_meaning_of_the_command_line(tmp_path: Path):
         ("seed: {a: 1}\n", ":1: seed takes a value such as a text or a number"),
         ("overwrite: yes\n", ":1: invalid overwrite 'yes': expected true or false"),
         ("seed: 1\nseed: 2\n", ":2: seed is in line 1 already"),
+        ("license: MIT\nlicence: MIT\n", ":2: licence is another name of an option"),
+        ("[" * 3000, "nested too deeply"),
         ("- a\n", ":1: expected lines like `num_shards: 16`"),
         ("? [a]\n: b\n", ":1: expected the name of an option"),
         ("config: x\n", ":1: a file of options names no other one"),
