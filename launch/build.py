@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from imageshards.launch import logs
-from imageshards.launch.load import WORKER_SETTINGS, hidden, load_beam
+from imageshards.launch.load import WORKER_SETTINGS, hidden, load_beam, without_logs
 from imageshards.launch.process import advice
 from imageshards.launch.terminal import complain, show, warn
 from imageshards.pipeline.assembly import BuildSpec
@@ -48,7 +48,8 @@ def run(args: Namespace, begin: float) -> int:
     if args.beam_arguments and not (args.input and args.output):
         check_stray(args.beam_arguments, args.arguments)
         # The missing option may be a misspelled one.
-        check_beam_arguments(args.beam_arguments, args.arguments)
+        with without_logs():
+            check_beam_arguments(args.beam_arguments, args.arguments)
     options: BuildOptions = options_from(args)
     command = command_options_from(args)
     spec = BuildSpec(options)  # reports wrong combinations before Beam is loaded

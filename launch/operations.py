@@ -9,7 +9,7 @@ from functools import partial
 from hashlib import blake2b
 
 from imageshards.launch import logs
-from imageshards.launch.load import WORKER_SETTINGS, hidden, load_beam
+from imageshards.launch.load import WORKER_SETTINGS, hidden, load_beam, without_logs
 from imageshards.launch.terminal import complain, warn
 from imageshards.pipeline.operations.operation import Run, run_here, run_on_beam
 from imageshards.pipeline.options.beam_arguments import (
@@ -41,7 +41,8 @@ def runs(args: Namespace, uris: Sequence[tuple[str, str]]) -> Iterator[Run]:
     from imageshards.pipeline.options.command_line import check_beam_arguments
 
     if not given_runner(arguments):
-        check_beam_arguments(arguments, args.arguments, args.parser)
+        with without_logs():
+            check_beam_arguments(arguments, args.arguments, args.parser)
         refuse(f"{arguments[0].partition('=')[0]} requires --runner")
     with ExitStack() as stack:
         if args.own_process:

@@ -6,7 +6,7 @@ a failure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -15,13 +15,12 @@ from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.marks import read_mark
 from imageshards.pipeline.options.build_options import FORMAT_VERSION
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, ShardId
-from imageshards.transforms.failure import OutputTaken
+from imageshards.transforms.elements import BuildError, OutputTaken, ShardId
 from imageshards.transforms.inputs.unpack import PREFIX as UNPACKED_PREFIX
 from imageshards.transforms.records.containers import is_shard_like, parse_shard_name
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.references.stored import PREFIX as STORED_PREFIX
-from imageshards.transforms.shards.layout import Layout, read_json, to_json
+from imageshards.transforms.shards.layout import Layout, is_joined, read_json, to_json
 
 _WHAT_TO_DO = "(--overwrite replaces it; another --output keeps it)"
 
@@ -54,7 +53,7 @@ def _claim(plan: Plan, spec: BuildSpec) -> Plan:
         if read_mark(layout).get("deleting"):  # by a publish that was interrupted
             storage.delete([layout.uri("published")])
         storage.sweep(layout.state)
-        sweep_temporary(layout, keep=plan)
+        sweep_temporary(layout, plan)
         if spec.options.execution.writer == "beam":
             storage.delete([layout.dataset_info])
             for split in plan.splits:
@@ -166,17 +165,25 @@ def dataset_files_in(layout: Layout) -> list[str]:
     ]
 
 
-def sweep_temporary(layout: Layout, keep: Plan | None = None) -> None:
-    """Deletes unpacked tar files and stored references, except those of a plan."""
-    unpacked = keep.unpacked if keep else ()
-    mine = f"{STORED_PREFIX}{keep.digest}-" if keep else ""
+def sweep_temporary(
+    layout: Layout, plan: Plan | None = None, keep: Collection[str] = frozenset()
+) -> None:
+    """Deletes unpacked tar files, stored references and joined rejects, whichever run wrote them.
+
+    Args:
+      layout: paths of the data set.
+      plan: the unpacked tar files and stored references of this plan are kept.
+      keep: URIs of further files to keep.
+    """
+    mine = f"{STORED_PREFIX}{plan.digest}-" if plan else ""
+    kept = {*keep, *(plan.unpacked if plan else ())}
     found = [
         storage.join(layout.state, name)
         for name in storage.names_in(layout.state)
-        if name.startswith((UNPACKED_PREFIX, STORED_PREFIX))
+        if (name.startswith((UNPACKED_PREFIX, STORED_PREFIX)) or is_joined(name))
         and not (mine and name.startswith(mine))
     ]
-    storage.delete([uri for uri in found if uri not in unpacked])
+    storage.delete([uri for uri in found if uri not in kept])
 
 
 def clear(layout: Layout) -> None:

@@ -19,7 +19,7 @@ from imageshards.pipeline.options.config_file import build_yaml
 from imageshards.pipeline.report import command_of, write_report
 from imageshards.pipeline.verdict import check_counts, check_files, check_rejects
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms.elements import BuildError, OutputTaken
 from imageshards.transforms.records.containers import container_of
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.facts import Merged, RejectParts
@@ -57,9 +57,20 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
             leaks = leaks.merged(fact)
         else:
             parts.append(fact)
-    rejects = [name for part in sorted(parts) for name in part.names]
+    parts.sort()
+    rejects = [name for part in parts for name in part.names]
+    joined = [name for part in parts if part.temporary for name in part.names]
+    temporary = list(map(layout.rejects_part, joined))
     check_counts(plan, totals)
-    concatenate(layout, rejects, layout.rejects)
+    try:
+        concatenate(layout, rejects, layout.rejects)
+    except OutputTaken:
+        check_ownership(plan, spec)
+        if not (temporary and storage.exists(layout.dataset_info)):
+            raise
+        # An earlier attempt at this step, or another run of this build, has completed the data set.
+        check_rejects(plan, totals, spec)
+        return
     try:
         check_rejects(plan, totals, spec)
     except BuildError as error:
@@ -78,13 +89,12 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
     layout.write_derived(facts_of_all)
     write_report(layout, facts_of_all, statistics, command_of(options, type(spec.options)))
     storage.sweep(layout.state)
-    temporary = [name for part in parts if part.temporary for name in part.names]
-    storage.delete(list(map(layout.rejects_part, temporary)))
     check_ownership(plan, spec)
     check_files(layout, plan, totals)
-    sweep_temporary(layout)
+    sweep_temporary(layout, keep=temporary)
     info = metadata.dataset_info_json(plan, totals, spec)
     layout.write_pieces(layout.dataset_info, json_pieces(info))
+    storage.delete(temporary)  # not earlier: another attempt at this step would read them
 
 
 def _build_yaml(spec: BuildSpec) -> bytes:

@@ -77,7 +77,7 @@ class WriteDataset(beam.PTransform):  # type: ignore[misc]
         else:
             facts = write_with_beam(groups, plan, spec)
         # facts: (key, value), what the shards hold
-        merged = facts | "Facts" >> MergeFacts(spec.layout)  # totals, rejects, leaks
+        merged = facts | "Facts" >> MergeFacts(spec.layout, spec.failures)  # totals, rejects, leaks
         return (
             groups.pipeline
             | "Once" >> beam.Impulse()

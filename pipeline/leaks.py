@@ -13,9 +13,10 @@ from itertools import groupby
 from operator import itemgetter
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import ShardId
-from imageshards.transforms.records.container import parse_index
+from imageshards.transforms.elements import BuildError, ShardId
+from imageshards.transforms.records.container import CorruptRecord, parse_index
 from imageshards.transforms.records.containers import container_of, shard_name
+from imageshards.transforms.records.example import CorruptExample
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards import read_back
@@ -70,11 +71,16 @@ def _names(layout: Layout, positions: set[Position], schema: Schema) -> dict[Pos
     names = {}
     for shard, rows in groupby(sorted(positions), key=itemgetter(0)):
         numbers = [row for _, row in rows]
-        for row, record in zip(numbers, _records(layout, shard, numbers), strict=True):
-            name = record.first(key, b"")
-            if schema.holds == "text":
-                name += b": " + record.first(schema.key_of("text"), b"")[:_TEXT_SHOWN]
-            names[shard, row] = name.decode("utf-8", "replace")
+        try:
+            for row, record in zip(numbers, _records(layout, shard, numbers), strict=True):
+                name = record.first(key, b"")
+                if schema.holds == "text":
+                    name += b": " + record.first(schema.key_of("text"), b"")[:_TEXT_SHOWN]
+                names[shard, row] = name.decode("utf-8", "replace")
+        except (CorruptRecord, CorruptExample) as error:  # of a shard that an earlier run wrote
+            raise BuildError(
+                f"{layout.shard(shard)}: {error}: delete this file, and run the same command again"
+            ) from error
     return names
 
 

@@ -175,14 +175,14 @@ def statistics_json(plan: Plan, totals: Totals) -> dict[str, Any]:
 
 def _split_statistics(profile: Profile, records: Sequence[int]) -> dict[str, Any]:
     """Returns the profile of a split, which has shards of these numbers of records."""
-    found = profile.to_json()
+    found = profile.statistics()
     first = list(accumulate(records, initial=0))
     # Numbers of records in the split stay valid when the data set is resharded.
     found["outliers"] = {
         name: [[value, first[shard] + row] for value, shard, row in outliers]
         for name, outliers in found["outliers"].items()
     }
-    return {"channels": profile.channels(), **found}
+    return found
 
 
 def _versions(plan: Plan) -> dict[str, str]:

@@ -192,7 +192,8 @@ def state_of(folder: str, fingerprint: str, name: str) -> tuple[str, str]:
     base, _, version = layout.root.rpartition("/")
     mark = _published(layout)
     if mark is not None:
-        return "done" if mark["fingerprint"] == fingerprint else "changed", version
+        # A version that was published without a fingerprint cannot be compared.
+        return "done" if mark["fingerprint"] in (fingerprint, "") else "changed", version
     for before in reversed([v for v in versions(base) if _sort_key(v) < _sort_key(version)]):
         mark = _published(Layout(storage.join(base, before)))
         if mark is not None and _family(mark.get("name", ""), before) == _family(name, version):

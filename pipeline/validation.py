@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
+from imageshards.transforms.records.columns import annotation_problem
 from imageshards.transforms.records.containers import CONTAINERS
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def _columns(spec: BuildSpec) -> Iterator[str]:
     columns = spec.options.records.features_from
     if AUTO in columns and len(columns) > 1:
         yield "invalid --features_from: auto cannot be combined with columns"
+    yield from filter(None, map(annotation_problem, spec.annotator.features))
 
 
 def _container(spec: BuildSpec) -> Iterator[str]:

@@ -108,7 +108,7 @@ def open_dataset(folder: str) -> Dataset:
     if not storage.exists(layout.dataset_info):
         if storage.exists(layout.plan):
             hint = "run its build command again"
-            if storage.exists(layout.rejects):
+            if storage.size(layout.rejects) > 0:
                 hint = f"its build failed; see {layout.rejects}"
             raise BuildError(f"{layout.root}: the data set is not complete: {hint}")
         raise BuildError(f"{layout.root}: not a data set (no dataset_info.json)")

@@ -71,7 +71,7 @@ def _dataset_lines(dataset: Dataset, records: int) -> Iterator[str]:
     yield ""
     yield "  features"
     for feature in dataset.schema.features:
-        yield f"    {feature.key:<24}{feature.kind:<8}{feature.tfds}{_array_text(feature)}"
+        yield f"    {feature.key:<23} {feature.kind:<8}{feature.tfds}{_array_text(feature)}"
     if dataset.classes:
         yield ""
         yield from _class_lines(dataset)
@@ -124,7 +124,7 @@ def _record_lines(uri: str, records: int) -> Iterator[str]:
     for number, record in enumerate(shown):
         yield f"  record {number} at byte {record.offset:,} of {uri.rpartition('/')[2]}"
         for key in sorted(record.values):
-            yield f"    {_short(key):<24}{_value_text(record.values[key])}"
+            yield f"    {_short(key):<23} {_value_text(record.values[key])}"
 
 
 def _value_text(values: list[Any]) -> str:

@@ -130,8 +130,9 @@ class Sheet:
         """Yields the lines for a terminal of this width: two rows of images per split."""
         each = max(1, (columns - 2) // (_BLOCK_SIDE + 1))
         for name, pictures in self.splits.items():
-            yield f"  {self._title(name)}"
-            for begin in range(0, min(len(pictures), 2 * each), each):
+            shown = min(len(pictures), 2 * each)
+            yield f"  {self._title(name, shown)}"
+            for begin in range(0, shown, each):
                 row = pictures[begin : begin + each]
                 pixels = [
                     np.asarray(_square(picture.image, _BLOCK_SIDE), dtype=np.int64)
@@ -143,8 +144,8 @@ class Sheet:
                     f"{_printable(picture.caption)[:_BLOCK_SIDE]:<{_BLOCK_SIDE}}" for picture in row
                 )
 
-    def _title(self, split: str) -> str:
-        count = len(self.splits[split])
+    def _title(self, split: str, shown: int | None = None) -> str:
+        count = len(self.splits[split]) if shown is None else shown
         return f"{split or 'all'}: {count:,} of {self.records[split]:,}"
 
 

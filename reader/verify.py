@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from array import array
 from collections import deque
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _PROBLEMS_SHOWN = 20
 _IN_FLIGHT = 32
 _SUBMITTED = 1024
+_WAITING_BYTES = 64 << 20
 
 Decoder = Literal["build", "tensorflow"]
 
@@ -201,6 +203,38 @@ class Findings:
         return tuple(lines)
 
 
+class Decoders(ThreadPoolExecutor):
+    """Threads that check records. The records of all parts that wait for them have a bounded size.
+
+    Args:
+      threads: the number of threads.
+      limit: the most bytes of the records that are submitted and not yet checked. A larger record
+        is checked alone.
+    """
+
+    def __init__(self, threads: int, limit: int = _WAITING_BYTES) -> None:
+        super().__init__(threads, "imageshards-decode")
+        self._limit = self._free = limit
+        self._changed = threading.Condition()
+
+    def submit_record(
+        self, check: Callable[[bytes], Problem | None], data: bytes
+    ) -> Future[Problem | None]:
+        """Submits a record to a check, after a wait until its bytes are within the limit."""
+        size = min(len(data), self._limit)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= size)
+            self._free -= size
+        future = self.submit(check, data)
+        future.add_done_callback(lambda _: self._release(size))
+        return future
+
+    def _release(self, size: int) -> None:
+        with self._changed:
+            self._free += size
+            self._changed.notify_all()
+
+
 @dataclass(frozen=True)
 class Part:
     """A part of a data set that one worker checks: a shard, or all files but the shards.
@@ -247,7 +281,7 @@ class Checks:
         classes = tuple(dataset.classes)
         return cls(dataset.layout, dataset.schema, classes, level, decoder, records, sample)
 
-    def check(self, part: Part, executor: ThreadPoolExecutor) -> Findings:
+    def check(self, part: Part, executor: Decoders) -> Findings:
         """Checks a part; `executor` decodes images."""
         findings = Findings()
         if part.shard is None:
@@ -331,7 +365,7 @@ def verify(folder: str, sample: int = 0, decoder: Decoder = "build") -> Verdict:
     dataset = open_dataset(folder)
     checks = Checks.of(dataset, sample, decoder)
     findings = Findings()
-    with ThreadPoolExecutor(cores()) as executor:
+    with Decoders(cores()) as executor:
         for part in parts_of(dataset):
             findings.merge(checks.check(part, executor))
     return verdict_of(dataset, checks, findings, time.perf_counter() - begin)
@@ -389,7 +423,7 @@ def _shard_problems(
     shard: Shard,
     numbers: Sequence[int],
     check: Check,
-    executor: ThreadPoolExecutor,
+    executor: Decoders,
 ) -> Iterator[Problem | None]:
     """Reads a shard; yields None for each sound record among `numbers`, else a problem."""
     chosen = numbers if isinstance(numbers, range) else set(numbers)
@@ -409,7 +443,7 @@ def _shard_problems(
             for number, (offset, size, data) in enumerate(container.read(cast(BinaryIO, file))):
                 found.extend((offset, size))
                 if number in chosen:
-                    waiting.append((number, executor.submit(_check, check, data)))
+                    waiting.append((number, executor.submit_record(partial(_check, check), data)))
                 yield from settle(_IN_FLIGHT)
         except CorruptRecord as error:
             yield from settle(0)
@@ -432,7 +466,7 @@ def _sample_problems(
     shard: Shard,
     numbers: Sequence[int],
     check: Check,
-    executor: ThreadPoolExecutor,
+    executor: Decoders,
 ) -> Iterator[Problem | None]:
     """Does the same as `_shard_problems`, but reads only `numbers`, which the index locates."""
     if (size := storage.size(shard.uri)) < 0:

@@ -10,13 +10,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("transforms", "pipeline", "reader", "launch")
 PTRANSFORMS = {"read", "dedupe", "merge_facts", "shuffle", "write_beam", "write_shards"}
-OF_BEAM = {*PTRANSFORMS, "metrics"}
+OF_BEAM = {*PTRANSFORMS, "metrics", "runner", "tallies"}
 # Top to bottom. A package imports itself and those below it.
 ORDER = (
     "launch",
     "pipeline",
     "reader",
     *(f"transforms.{name}" for name in sorted(PTRANSFORMS)),
+    "transforms.tallies",
+    "transforms.runner",
     "transforms.metrics",
     "transforms.failure",
     "transforms.shards",

@@ -1,7 +1,8 @@
 """PTransform `TakePixelsOnce` (`--dedupe pixels`): keeps one of each set of equal images.
 
 Images are equal if their pixels are. The other images of a set become rejects that name the one
-that is kept. Every image is read and decoded once more for this, before the shuffle.
+that is kept. Every image is read and decoded once more for this, before the shuffle. The references
+of all images with the same pixels are in the memory of one worker.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from imageshards.transforms.references.plan import Tally, bits_of
 from imageshards.transforms.shards.cores import cores
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.workers import REMOTE_READS_IN_FLIGHT
+from imageshards.transforms.tallies import merged
 
 _HELD_BYTES = 1 << 25
-"""References that are divided by their digests at a time: some 200,000."""
+"""References that are divided at a time, by their digests or by their keys: some 200,000."""
 
 
 @dataclass
@@ -52,9 +54,9 @@ class TakePixelsOnce(beam.PTransform):  # type: ignore[misc]
             batches
             | "DistributeReads" >> beam.Reshuffle()
             | "HashPixels"
-            >> beam.ParDo(_HashPixels(self), beam.pvalue.AsIter(tallies)).with_output_types(
-                tuple[int, RefBatch]
-            )  # (group of digests, references)
+            >> beam.ParDo(
+                _HashPixels(self), merged(tallies, "Sizes", only_sizes=True)
+            ).with_output_types(tuple[int, RefBatch])  # (group of digests, references)
             | "GroupByPixels" >> beam.GroupByKey()
             | "MarkSamePixels" >> beam.FlatMap(_mark)  # (bucket, references)
         )
@@ -120,4 +122,18 @@ class _HashPixels(beam.DoFn):  # type: ignore[misc]
 
 
 def _mark(element: tuple[int, Iterable[RefBatch]]) -> Iterator[tuple[int, RefBatch]]:
-    yield from partition(mark_same_pixels(RefBatch.concat(element[1])))
+    """Marks the duplicates of a group: (group of digests, references) -> (bucket, references).
+
+    Most groups give each bucket one batch. An image with millions of copies makes a larger group,
+    of which a part is in memory at a time.
+    """
+    held: list[RefBatch] = []
+    held_bytes = 0
+    for batch in mark_same_pixels(element[1]):
+        held.append(batch)
+        held_bytes += batch.held_bytes
+        if held_bytes >= _HELD_BYTES:
+            yield from partition(RefBatch.concat(held))
+            held, held_bytes = [], 0
+    if held:
+        yield from partition(RefBatch.concat(held))

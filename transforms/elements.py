@@ -15,6 +15,18 @@ class BuildError(Exception):
     """
 
 
+class OutputTaken(BuildError):
+    """The output belongs to another build, in which nothing is recorded."""
+
+    @classmethod
+    def deleted(cls, uri: str) -> OutputTaken:
+        """The error of a file of this build that has disappeared while the build runs."""
+        return cls(
+            f"{uri}: deleted while the build reads it, so another build writes here too: "
+            "run the command again when the other one has ended"
+        )
+
+
 class UsageError(ValueError):
     """An option with a bad value. The message is one line, with valid values."""
 

@@ -13,14 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms.elements import BuildError, OutputTaken
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.layout import Layout, read_json, to_json
 from imageshards.transforms.storage import StoreError
-
-
-class OutputTaken(BuildError):
-    """The output belongs to another build, in which nothing is recorded."""
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import apache_beam as beam
 
+from imageshards.transforms.failure import Failures
 from imageshards.transforms.shards.facts import Fact, Key, Merged, merge
 from imageshards.transforms.shards.layout import Layout
 
@@ -18,9 +19,11 @@ class MergeFacts(beam.PTransform):  # type: ignore[misc]
 
     Attributes:
       layout: paths of the data set.
+      failures: where an error that a retry cannot mend is recorded.
     """
 
     layout: Layout
+    failures: Failures = field(default_factory=Failures)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -30,9 +33,10 @@ class MergeFacts(beam.PTransform):  # type: ignore[misc]
         return (
             facts  # (key, value)
             | "GroupFacts" >> beam.GroupByKey()  # (key, [value, ...])
-            | "Merge" >> beam.Map(_merge, self.layout)
+            | "Merge" >> beam.Map(_merge, self.layout, self.failures)
         )
 
 
-def _merge(element: tuple[Key, Iterable[Any]], layout: Layout) -> Merged:
-    return merge(*element, layout)
+def _merge(element: tuple[Key, Iterable[Any]], layout: Layout, failures: Failures) -> Merged:
+    with failures.recording():
+        return merge(*element, layout)

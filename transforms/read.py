@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import DirectOptions
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.window import GlobalWindows
 
 from imageshards.transforms import metrics
@@ -33,6 +31,7 @@ from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import partition
 from imageshards.transforms.references.plan import Tally
+from imageshards.transforms.runner import has_one_worker
 from imageshards.transforms.storage import StoreError
 from imageshards.transforms.storage.retry import Failure
 
@@ -123,7 +122,7 @@ class ReadReferences(beam.PTransform):  # type: ignore[misc]
             | "Units"
             >> beam.FlatMap(_units, self.inputs, self.options, self.failures)  # unit of work
         )
-        if _has_one_worker(root.pipeline):
+        if has_one_worker(root.pipeline):
             # Between the steps of one worker, a Reshuffle would only take time.
             listed = units | "List" >> _list_with(self)
             return References(listed.batches, listed.tallies)
@@ -173,12 +172,6 @@ def _without_key(group: tuple[int, Iterable[WorkUnit]]) -> Iterable[WorkUnit]:
     return group[1]
 
 
-def _has_one_worker(pipeline: beam.Pipeline) -> bool:
-    """Whether the runner runs one bundle at a time, in this process."""
-    mode = pipeline.options.view_as(DirectOptions).direct_running_mode
-    return isinstance(pipeline.runner, FnApiRunner) and mode == "in_memory"
-
-
 def _count_listed(element: tuple[int, RefBatch]) -> Tally:
     return Tally(listed=len(element[1]), ref_bytes=element[1].value_bytes)
 
@@ -211,6 +204,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
         self._failures = read.failures
         self._held: list[RefBatch] = []
         self._rows_held = self._bytes_held = 0
+        self._rows_of_unit = 0
 
     def start_bundle(self) -> None:
         self._held = []
@@ -222,12 +216,14 @@ class _List(beam.DoFn):  # type: ignore[misc]
             for left in reversed(range(_ATTEMPTS)):
                 flushed = False
                 held = len(self._held)
+                self._rows_of_unit = 0
                 try:
                     for output in self._list(unit):
                         flushed = True
                         yield output
                     break
                 except StoreError as error:
+                    metrics.LISTED.add(-self._rows_of_unit)
                     # What has been emitted cannot be taken back: the runner retries the bundle.
                     if flushed or not left or isinstance(error.__cause__, _TRIED_AGAIN):
                         raise
@@ -267,6 +263,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
             below_base += self._annotator.count_below_base(found.refs)
             self._held.append(self._annotator.annotate(found.refs))
             listed += len(found.refs)
+            self._rows_of_unit += len(found.refs)
             metrics.LISTED.add(len(found.refs))
             value_bytes = self._held[-1].value_bytes
             ref_bytes += value_bytes

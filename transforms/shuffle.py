@@ -27,6 +27,7 @@ from imageshards.transforms.references.keys import BUCKET_BITS, cut
 from imageshards.transforms.references.order import partition, sort_group
 from imageshards.transforms.references.plan import Plan, Planner, Tally, bits_of
 from imageshards.transforms.references.stored import PREFIX, Piece, StoredRefs
+from imageshards.transforms.tallies import merged
 
 # "auto" needs sizes. If the listing did not report any, this many images of each bucket and split
 # are measured, 1,000 or more in all: a random sample, because keys are random.
@@ -160,7 +161,7 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
         sorted_groups = (
             batches  # (bucket, references)
             | "Divide"
-            >> beam.ParDo(_Divide(), beam.pvalue.AsIter(tallies)).with_output_types(
+            >> beam.ParDo(_Divide(), merged(tallies, "Sizes", only_sizes=True)).with_output_types(
                 tuple[int, RefBatch]
             )  # (group, references)
             | "GroupByKeys" >> beam.GroupByKey()  # (group, [references, ...])
@@ -171,9 +172,7 @@ class ShuffleReferences(beam.PTransform):  # type: ignore[misc]
             batches.pipeline
             | "Once" >> beam.Impulse()
             | "Plan"
-            >> beam.Map(
-                _plan, beam.pvalue.AsIter(all_tallies), self.planner, self.failures, self.accept
-            )
+            >> beam.Map(_plan, merged(all_tallies), self.planner, self.failures, self.accept)
         )  # one plan
         return Shuffled(sorted_groups.groups, plan)
 

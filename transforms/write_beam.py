@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
@@ -24,7 +24,7 @@ from imageshards.transforms.elements import (
     ShardId,
 )
 from imageshards.transforms.records.container import CorruptRecord
-from imageshards.transforms.records.containers import container_of, parse_shard_name
+from imageshards.transforms.records.containers import container_of
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
@@ -134,7 +134,7 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
     def expand(self, examples: beam.PCollection[bytes]) -> beam.PCollection[Fact]:
         """Returns the facts of the shards, read back from the files."""
         load_filesystem(self.layout.root)
-        return (
+        written = (
             examples
             | "WriteToTFRecord"
             >> WriteToTFRecord(
@@ -146,6 +146,11 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
                 else CompressionTypes.UNCOMPRESSED,
             )  # file name
             | "Timestamp" >> beam.Map(_from_the_beginning).with_output_types(str)
+        )
+        return (
+            examples.pipeline
+            | "Split" >> beam.Create([self.shard])
+            | "Shards" >> beam.FlatMap(_shards_of_split, beam.pvalue.AsIter(written))
             | "Distribute" >> beam.Reshuffle()
             | "ReadBack"
             >> beam.ParDo(
@@ -155,6 +160,17 @@ class WriteSplit(beam.PTransform):  # type: ignore[misc]
                 self.plan,
             )
         )
+
+
+def _shards_of_split(first: ShardId, written: Iterable[str]) -> list[ShardId]:
+    """Returns all shards of a split, after they have been written.
+
+    Args:
+      first: the split's first shard.
+      written: side input, the files that WriteToTFRecord returns, which delays this until they
+        exist. They may not be all: a retry returns only the files that it renames itself.
+    """
+    return [replace(first, index=index) for index in range(first.num_shards)]
 
 
 def _from_the_beginning(file_name: str) -> TimestampedValue:
@@ -177,14 +193,12 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
 
     def process(
         self,
-        file_name: str,
+        shard: ShardId,
         conversions: Iterable[tuple[tuple[str, tuple[str, ...]], int]],
         annotations: Iterable[tuple[tuple[str, str], int]],
         plan: Plan,
     ) -> Iterator[Fact]:
-        shard = parse_shard_name(file_name.rpartition("/")[2])
-        if shard is None:
-            raise ValueError(f"{file_name}: not a shard name")
+        file_name = self._layout.shard(shard)
         of_split = [
             (kinds, records)
             for (split, kinds), records in conversions

@@ -15,7 +15,6 @@ from apache_beam.runners.runner import PipelineResult
 from imageshards.pipeline.job import access
 from imageshards.transforms.elements import UsageError
 
-_REQUEST_SECONDS = PortableOptions([]).job_server_timeout
 _JOB_SECONDS = 366 * 24 * 3600
 _INVALID = "Pipeline has validations errors: "
 
@@ -59,9 +58,10 @@ def _let_prism_run(options: PipelineOptions) -> None:
     the service knows the job before it runs, as only Prism does (2.77, `JobServiceHandle.run`).
     """
     runner = (options.view_as(StandardOptions).runner or "").lower().removesuffix("runner")
+    if runner not in ("prism", "direct"):  # Beam's DirectRunner may select Prism.
+        return
     portable = options.view_as(PortableOptions)
-    # Beam's DirectRunner may select Prism.
-    if runner in ("prism", "direct") and portable.job_server_timeout == _REQUEST_SECONDS:
+    if portable.job_server_timeout == PortableOptions([]).job_server_timeout:
         portable.job_server_timeout = _JOB_SECONDS
 
 

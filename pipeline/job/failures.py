@@ -15,8 +15,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 
-from imageshards.transforms.elements import BuildError
-from imageshards.transforms.failure import OutputTaken
+from imageshards.transforms.elements import BuildError, OutputTaken
 from imageshards.transforms.records.container import CorruptRecord
 from imageshards.transforms.storage import LostUpload, NoFilesystem, Refused, StoreError
 

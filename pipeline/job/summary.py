@@ -157,7 +157,7 @@ class Summary:
 
     def _work(self) -> str:
         if self.resumed == self.shards:
-            return "nothing to do: all shards were complete"
+            return "all shards were complete; the metadata are written again"
         if self.resumed:
             were = "was" if self.resumed == 1 else "were"
             done, pace = f"{counted(self.resumed, 'shard')} {were} complete; the rest ", ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from imageshards.reader.dataset import open_dataset
 from imageshards.reader.verify import (
     Checks,
     Decoder,
+    Decoders,
     Findings,
     Part,
     Verdict,
@@ -61,7 +61,7 @@ class Verification(Operation[Part, Findings]):
     @contextmanager
     def worker(self) -> Iterator[Callable[[Part], Findings]]:
         """Yields the function that checks a part. All threads share those that decode images."""
-        with ThreadPoolExecutor(cores(), "imageshards-decode") as executor:
+        with Decoders(cores()) as executor:
             yield partial(self.checks.check, executor=executor)
 
     def empty(self) -> Findings:

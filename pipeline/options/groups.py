@@ -327,7 +327,8 @@ class Images(Group):
     )
     exif: str = option(
         "bake",
-        "EXIF orientation: bake applies it to the pixels; keep leaves it to readers",
+        "EXIF orientation: bake applies it to the pixels; keep leaves it to readers, except for "
+        "that of TIFF files, which is always applied",
         choices=("bake", "keep"),
         images_only=True,
     )

@@ -53,7 +53,7 @@ def render(data: Mapping[str, Any]) -> str:
     """
     template = files(__package__).joinpath("page.html").read_text("utf-8")
     # In a script element only "<" could end the text.
-    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     title = escape(f"{data['name']}: imageshards")
     return template.replace("$title", title, 1).replace("$data", text, 1)
 
@@ -122,6 +122,7 @@ def page_data(
         "name": build["name"],
         "noun": schema.noun,
         "served": served,
+        "named": bool(schema.key_of("filename") or schema.key_of("source")),
         "failure": failure,
         "summary": f"A data set of record files, shuffled with seed {build['options']['seed']}, "
         f"built by imageshards {build['imageshards']}.",
@@ -240,13 +241,19 @@ def _range(split: Mapping[str, Any], schema: Schema) -> str:
 
 def _sampling(build: Mapping[str, Any], profiles: Mapping[str, Any]) -> str:
     """Returns a sentence that says which images were measured, and how."""
-    measured = sum(profile["measured"] for profile in profiles.values())
     sampled = sum(profile["sampled"] for profile in profiles.values())
-    records = build["counts"]["records"]
-    if measured == records:
-        which = f"All {counted(measured, 'image')} were measured"
+    records = {name: build["splits"][name]["records"] for name in profiles}
+    partly = [name for name, profile in profiles.items() if profile["measured"] < records[name]]
+    measured = sum(profiles[name]["measured"] for name in partly)
+    total = sum(records[name] for name in partly)
+    sample = f"in a random sample of {measured:,} of {counted(total, 'image')}"
+    if not partly:
+        which = f"All {counted(sum(records.values()), 'image')} were measured"
+    elif len(partly) == len(profiles):
+        which = f"Measured {sample}"
     else:
-        which = f"Measured in a random sample of {measured:,} of {counted(records, 'image')}"
+        whole = ", ".join(name for name in profiles if name not in partly)
+        which = f"Measured in all images of {whole}, and {sample} of the other splits"
     return (
         f"{which}, reduced by a factor of up to 8. The standard deviation of the channels includes "
         "the variance within the reduced pixels, from a random sample of "

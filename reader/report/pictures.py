@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -124,13 +125,18 @@ def _mask(images: Sequence[Image.Image]) -> str:
 
 
 def boxes_of(record: read_back.Record, classes: Sequence[str]) -> list[list[Any]]:
-    """Returns [xmin, ymin, xmax, ymax, class] of each box; coordinates are from 0 to 1."""
+    """Returns [xmin, ymin, xmax, ymax, class] of each box; coordinates are from 0 to 1.
+
+    Boxes with a NaN or an infinity, which JSON cannot represent, are left out.
+    """
     sides = [record.values.get(_BBOX + name, []) for name in ("xmin", "ymin", "xmax", "ymax")]
     labels = record.values.get(f"{_BBOX}label", [])
     boxes = []
     for at, box in enumerate(zip(*sides, strict=False)):
         if at == _BOXES_SHOWN or not all(isinstance(side, int | float) for side in box):
             break
+        if not all(map(math.isfinite, box)):
+            continue
         label = labels[at] if at < len(labels) else ""
         if isinstance(label, int) and 0 <= label < len(classes):
             label = classes[label]

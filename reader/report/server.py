@@ -7,6 +7,8 @@ can read the data set through a name of its own (DNS rebinding). No request name
 from __future__ import annotations
 
 import json
+import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -15,6 +17,7 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import numpy as np
+import numpy.typing as npt
 
 from imageshards.reader.dataset import open_dataset
 from imageshards.reader.files import find
@@ -31,7 +34,15 @@ from imageshards.transforms.storage import StoreError
 
 _PAGE = 48
 _SEARCH_SECONDS = 2.0
-_CHUNK = 64
+_CHUNK_BYTES = 4 << 20
+"""Records are read in chunks of about as many bytes, or one by one if they are larger."""
+_CHUNK_RECORDS = 4096
+_CONCURRENT = 4
+"""Requests that are answered at the same time; others wait, which bounds the memory."""
+
+
+class BadRequest(Exception):
+    """A request with an invalid value. The message is one line."""
 
 
 class NotFound(Exception):
@@ -104,8 +115,8 @@ class Pages:
             at = int(np.searchsorted(ends, begin, side="right"))
             file = self._source.files[self._source.splits[split][at]]
             offset = int(ends[at]) - file.records
-            stop = min(end, begin + _CHUNK, int(ends[at]))
-            first, last = begin - offset, stop - offset
+            first, last = begin - offset, min(end, int(ends[at])) - offset
+            last = _end_of_chunk(file.index[first:last, 1], first)
             chunk = memoryview(file.stored(first, last))
             position = 0
             for size in file.index[first:last, 1].tolist():
@@ -115,7 +126,7 @@ class Pages:
                 except CorruptExample as error:
                     raise CorruptRecord(f"{file.uri}: {error}") from error
                 position += size
-            begin = stop
+            begin = offset + last
 
     def records(
         self, split: str, begin: int, class_text: str = "", name: str = ""
@@ -197,6 +208,17 @@ class Pages:
             raise NotFound(f"record {index} of {split} has no image that decodes") from error
 
 
+def _end_of_chunk(sizes: npt.NDArray[np.int64], first: int) -> int:
+    """Returns one past the last record of a chunk that begins with record `first`.
+
+    Args:
+      sizes: int64 [records], the stored bytes of the records from `first` on, at least one.
+      first: number of the first record in the file.
+    """
+    fitting = int(np.searchsorted(np.cumsum(sizes[:_CHUNK_RECORDS]), _CHUNK_BYTES, side="right"))
+    return first + max(fitting, 1)
+
+
 class ReportServer(ThreadingHTTPServer):
     """An HTTP server on 127.0.0.1.
 
@@ -217,11 +239,24 @@ class ReportServer(ThreadingHTTPServer):
             reason = getattr(error, "strerror", None) or error
             raise UsageError(f"--port {port}: {reason}: choose another one") from error
         self.pages = pages
+        self.turns = threading.BoundedSemaphore(_CONCURRENT)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Reports an error, but not that a browser has closed its connection early."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
         """The address of the page."""
         return f"http://127.0.0.1:{self.server_port}/"
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise BadRequest("an index is a number") from None
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -241,13 +276,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_error(403, f"this server answers only to {self.server.url}")
             return
         try:
-            kind, content = self._answer()
+            with self.server.turns:
+                kind, content = self._answer()
         except NotFound as error:
             self._send_error(404, str(error))
-        except ValueError:
-            self._send_error(400, "an index is a number")
+        except BadRequest as error:
+            self._send_error(400, str(error))
         except (BuildError, CorruptRecord, StoreError) as error:
             self._send_error(500, str(error))
+        except Exception as error:  # the server goes on, and the page shows the error
+            reason = " ".join(str(error).split())
+            self._send_error(500, f"unexpected {type(error).__name__}: {reason}")
         else:
             self._send(200, kind, content)
 
@@ -258,12 +297,12 @@ class _Handler(BaseHTTPRequestHandler):
         if address.path == "/":
             return "text/html; charset=utf-8", pages.html
         if address.path == "/records":
-            begin = int(query.get("from", 0))
+            begin = _number(query.get("from", "0"))
             answer = pages.records(split, begin, query.get("class", ""), query.get("name", ""))
-            return "application/json", json.dumps(answer).encode()
+            return "application/json", json.dumps(answer, allow_nan=False).encode()
         if address.path in ("/image", "/thumbnail"):
             read = pages.image if address.path == "/image" else pages.thumbnail
-            return read(split, int(query.get("index", "")))
+            return read(split, _number(query.get("index", "")))
         raise NotFound(f"no such page; there are {', '.join(self._PATHS)}")
 
     def _send_error(self, code: int, message: str) -> None:

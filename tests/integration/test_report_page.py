@@ -61,6 +61,7 @@ show(kind, "sample");
 tiles()[0].click();
 const dialog = document.getElementById("record");
 found.dialog = dialog.open && dialog.textContent;
+found.orientation = getComputedStyle(dialog.querySelector(".shown img")).imageOrientation;
 dialog.close();
 found.objects = document.querySelector("main").textContent.includes("[object");
 found.bars = document.querySelectorAll(".bar").length;
@@ -131,6 +132,7 @@ def test_the_page_draws_and_searches(classes: int, build: Build, photos: Path, t
         assert found["splits"] == ["test"]
         assert found["rejects"] == [f"NotAnImage: {line['name']}"]
         assert "image/filename" in found["dialog"]
+        assert found["orientation"] == "none"  # boxes are those of the stored pixels
         assert not found["objects"]
         assert found["bars"] == 1 + (2 * classes if classes == 10 else 0)  # of rejects, of classes
         assert not found["overflow"]

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,16 @@ import google_crc32c
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import Build, Command
+from conftest import Build
 from helpers import build_json, contents, image_bytes, records, rejects, shards
 from PIL import Image
 
+from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.reader.verify import verify
+from imageshards.transforms.elements import UsageError
 from imageshards.transforms.images import headers
+from imageshards.transforms.records.columns import columns_of
 from imageshards.transforms.records.schemas import BOX_SIDES
 from imageshards.transforms.shards.read_back import Record
 
@@ -181,11 +185,51 @@ def test_images_with_bad_annotations_are_rejects(build: Build, manifest: Path, t
     assert build_json(tmp_path / "out")["annotations"] == {"boxes": 3, "dropped": 6}
 
 
-def test_sides_of_boxes_are_lists_of_fractions(command: Command, manifest: Path, tmp_path: Path):
-    arguments = ("build", "--input", manifest, "--output", tmp_path / "out")
-    code, _, errors = command(*arguments, f"--features_from={BOX_SIDES[0]}=left:int_list")
-    assert code == 2
-    assert f"write {BOX_SIDES[0]}=left:float_list" in errors
+def test_the_image_that_dedupe_keeps_has_annotations_that_can_be_written(
+    build: Build, manifest: Path, tmp_path: Path
+):
+    rows = [row(number) for number in range(COUNT)]
+    for number in range(COUNT):  # four copies of two photos, of which one copy has good boxes
+        rows[number] |= {key: value[1:] for key, value in row(number).items() if key in BOX_SIDES}
+        (manifest.parent / f"{number}.jpg").write_bytes(photo(number % 2))
+    rows[0][BOX_SIDES[0]] = [0.1]  # BadBox; the boxes of most others are cropped
+    rows[2], rows[5] = row(2), row(5)
+    write_manifest(manifest.parent, rows)
+    build(
+        manifest, features_from=COLUMNS[:4], resize="crop:32x32", num_shards="1",
+        without_boxes="reject", dedupe="pixels", max_reject_fraction=0.9,
+    )  # fmt: skip
+    found = records(tmp_path / "out")
+    assert {record.first("image/filename") for record in found} == {b"2.jpg", b"5.jpg"}
+    errors = Counter(line["error"] for line in rejects(tmp_path / "out"))
+    assert errors == {"NoBoxes": 5, "BadBox": 1}
+
+
+@pytest.mark.parametrize(
+    ("column", "right"),
+    [
+        (f"{BOX_SIDES[0]}=left:int_list", f"{BOX_SIDES[0]}=left:float_list"),
+        ("image/object/area:int_list", "image/object/area=image/object/area:float_list"),
+        ("image/object/keypoint/x=kx", "image/object/keypoint/x=kx:float_list"),
+        ("image/object/keypoint/y=ky:float", "image/object/keypoint/y=ky:float_list"),
+        ("image/object/keypoint/visibility=v", "image/object/keypoint/visibility=v:int_list"),
+        ("image/object/keypoint/num=n:bytes_list", "image/object/keypoint/num=n:int_list"),
+    ],
+)
+def test_annotations_that_are_mapped_are_lists_of_numbers(column: str, right: str):
+    options = BuildOptions.of(input=("in",), output="out", features_from=(column,))
+    with pytest.raises(UsageError, match="is a list of numbers") as caught:
+        BuildSpec(options)
+    assert str(caught.value).endswith(f": write {right}")
+    BuildSpec(options.replace(features_from=(right,)))
+
+
+def test_positions_and_areas_of_tfrecords_are_copied_as_floats():
+    row = {f"image/object/{key}": [1] for key in ("bbox/xmin", "area", "keypoint/num")}
+    assert columns_of([row]) == [
+        "image/object/area:float_list", "image/object/bbox/xmin:float_list",
+        "image/object/keypoint/num:int_list",
+    ]  # fmt: skip
 
 
 def test_records_that_all_have_one_box_give_lists(build: Build, tmp_path: Path):

@@ -120,6 +120,14 @@ def test_the_same_bytes_however_it_runs(build: Build, photos: Path, tmp_path: Pa
     assert all(found[way] == found["in_process"] for way in ways)
 
 
+def test_beams_writer_writes_all_shards_after_a_retry(build: Build, photos: Path, tmp_path: Path):
+    twice = ["--runner=FnApiRunner", "--direct_runner_bundle_repeat=2"]
+    summary = build(photos, writer="beam", num_shards="3", splits=SPLITS, beam=twice)
+    assert (summary.records, summary.rejects) == (120, 0)
+    assert len(set(names(tmp_path / "out"))) == 120
+    assert len(shards(tmp_path / "out")) == 9
+
+
 def test_a_copy_elsewhere_gives_the_same_bytes(build: Build, photos: Path, tmp_path: Path):
     shutil.copytree(photos, tmp_path / "copy")
     for name, folder in (("a", photos), ("b", tmp_path / "copy")):

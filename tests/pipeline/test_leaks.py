@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from imageshards.pipeline.job.failures import JobError
 from imageshards.transforms.images.digests import image_digest
 from imageshards.transforms.shards import leaked
 
@@ -65,6 +66,19 @@ def test_a_leak_is_reported(build: Build, twice: Path, tmp_path: Path, writer: s
     assert {line["images"][0]["filename"].rpartition("/")[2] for line in lines} == both
     assert all({i["split"] for i in line["images"]} == {"train", "test"} for line in lines)
     assert f'"leaks":{{"total":{len(both)},' in (out / "metadata/report.html").read_text()
+
+
+def test_a_damaged_shard_of_an_earlier_run_is_named(build: Build, twice: Path, tmp_path: Path):
+    same = {"splits": SPLITS, "num_shards": "1", "base_uri": str(twice)}
+    build(twice, **same)
+    shard = tmp_path / "out/train-00000-of-00001.tfrecord"
+    whole = shard.read_bytes()
+    shard.write_bytes(bytes(len(whole)))
+    with pytest.raises(JobError, match=rf"{shard}: .*: delete this file, and run the same"):
+        build(twice, **same)
+    shard.unlink()
+    build(twice, **same)
+    assert shard.read_bytes() == whole
 
 
 def test_no_leak_is_reported_if_there_is_none(build: Build, photos: Path, tmp_path: Path):

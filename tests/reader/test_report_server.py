@@ -3,23 +3,30 @@
 import http.client
 import io
 import json
+import math
 import re
 import signal
+import socket
+import struct
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import numpy as np
 import pytest
 from helpers import IMAGESHARDS, records
 from PIL import Image
 
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.run import run
-from imageshards.reader.report.server import Pages, ReportServer
+from imageshards.reader.report import pictures
+from imageshards.reader.report.server import Pages, ReportServer, _end_of_chunk
 from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.shards.read_back import Record
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +130,49 @@ def test_other_requests_get_an_error_of_one_line(
     found, _, content = get(server, path)
     assert found == status
     assert text in json.loads(content)["error"]
+
+
+def test_unexpected_errors_are_no_fault_of_the_request(
+    server: ReportServer, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object) -> None:
+        raise ValueError("two\nlines")
+
+    monkeypatch.setattr(server.pages, "records", fail)
+    status, _, content = get(server, "/records", split="test")
+    assert (status, json.loads(content)) == (500, {"error": "unexpected ValueError: two lines"})
+
+
+def test_browsers_may_close_connections_early(
+    server: ReportServer, capfd: pytest.CaptureFixture[str]
+):
+    for _ in range(5):
+        connection = socket.create_connection(("127.0.0.1", server.server_port))
+        host = f"Host: 127.0.0.1:{server.server_port}"
+        connection.sendall(f"GET / HTTP/1.1\r\n{host}\r\n\r\n".encode())
+        # Close with a reset: the answer cannot be sent.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+    assert get(server, "/records", split="test")[0] == 200
+    deadline = time.monotonic() + 30
+    while any("process_request" in thread.name for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert capfd.readouterr().err == ""
+
+
+def test_chunks_of_records_are_bounded_in_bytes():
+    assert _end_of_chunk(np.full(100, 31 << 20), 7) == 8
+    assert _end_of_chunk(np.full(100, 1 << 20), 7) == 11
+    assert _end_of_chunk(np.full(100, 50), 7) == 107
+    assert _end_of_chunk(np.full(100_000, 16), 0) == 4096
+
+
+def test_boxes_that_are_not_finite_are_not_shown():
+    sides = {f"image/object/bbox/{name}": [0.25, value]
+             for name, value in (("xmin", 0.0), ("ymin", 0.0), ("xmax", math.inf),
+                                 ("ymax", math.nan))}  # fmt: skip
+    assert pictures.boxes_of(Record(0, 0, sides), []) == [[0.25, 0.25, 0.25, 0.25, ""]]
 
 
 def test_requests_by_another_host_name_are_refused(server: ReportServer):

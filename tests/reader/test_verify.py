@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from conftest import Command
 from helpers import image_bytes, records, shards, write_images
 from odd_images import odd_images
 
-from imageshards.reader.verify import verify
+from imageshards.reader.verify import Decoders, verify
 
 
 @pytest.fixture
@@ -93,6 +95,35 @@ def test_a_missing_shard_is_noticed_beside_many_other_problems(tmp_path: Path, c
     assert ": 31 problems; " in str(verdict)
     assert "run the build command again to rewrite them" in str(verdict)
     assert "build with --check full to reject them" in str(verdict)
+
+
+def test_records_of_all_parts_that_wait_have_a_bounded_size():
+    gate = threading.Event()
+    submitted: list[int] = []
+
+    def check(data: bytes) -> None:
+        assert gate.wait(30)
+
+    with Decoders(2, limit=35) as decoders:
+
+        def read_part(size: int) -> None:
+            for _ in range(20):
+                decoders.submit_record(check, bytes(size))
+                submitted.append(size)
+
+        parts = [threading.Thread(target=read_part, args=[size]) for size in (10, 10, 50)]
+        for part in parts[:2]:
+            part.start()
+        deadline = time.monotonic() + 30
+        while len(submitted) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        parts[2].start()
+        parts[0].join(0.2)
+        assert submitted == [10] * 3
+        gate.set()
+        for part in parts:
+            part.join(30)
+    assert sorted(submitted) == [10] * 40 + [50] * 20
 
 
 def test_tensorflow_decodes_every_record(tmp_path: Path, command: Command):

@@ -98,16 +98,27 @@ def convert(data: bytes, policy: ImagePolicy) -> Converted:
     return _convert_other(data, policy)
 
 
-def pixel_digest(data: bytes, policy: ImagePolicy) -> bytes:
-    """Returns a digest of the pixels that are written for an image, before resizing: 16 bytes.
+def pixel_digest(data: bytes, policy: ImagePolicy) -> tuple[bytes, Geometry]:
+    """Returns a digest of the pixels that are written for an image, before resizing.
 
     Images with identical pixels have equal digests, even if their formats differ. The digest covers
     all pixel data that is written, including 16-bit samples, alpha, and frames of an animation.
+
+    Returns:
+      The digest, 16 bytes, and where the pixels of the file are in the image that `convert` returns
+      for it, after resizing.
 
     Raises:
       ImageError: the image is rejected.
     """
     written = convert(data, replace(policy, check="header", resize=None))
+    geometry = written.geometry
+    if plan := _plan_resize(policy, geometry.final, UPRIGHT):
+        geometry = replace(geometry, scaled=plan.scaled, final=plan.final)
+    return _written_digest(data, written, policy), geometry
+
+
+def _written_digest(data: bytes, written: Converted, policy: ImagePolicy) -> bytes:
     if policy.convert == "pixels":
         shape = f"{written.info.height} {written.info.width} {written.channels} "
         return digests.bytes_digest(shape.encode() + written.data)
@@ -379,6 +390,7 @@ def _write(
         image = scale(image, oriented(plan.scaled, applied), source.box)
     if applied != UPRIGHT:
         image = image.transpose(_TRANSPOSES[applied])
+    if applied != UPRIGHT or source.turned != UPRIGHT:
         conversions += ("exif-rotated",)
     if plan:
         image = crop_or_pad(image, plan.final)

@@ -2,7 +2,7 @@
 
 Images are measured at a reduced size, at which the check of JPEGs decodes them. All results are
 integers, and intermediate values are integers that float64 holds exactly, so that every machine
-computes the same. One image of 63 x 47 reduced pixels takes 50 us.
+computes the same. One image of 500 x 375 pixels, measured at 32 x 24, takes 30 us.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image
 
+from imageshards.transforms.images.modes import to_grey_or_rgb
+
 Pixels = npt.NDArray[np.uint8]
 """[height, width, channels] with 1 or 3 channels."""
 
@@ -26,10 +28,12 @@ NEARLY_UNIFORM = 4
 """Images whose luma has a smaller standard deviation, in levels, are counted as nearly uniform."""
 
 _REDUCTIONS = ((384, 8), (192, 4), (96, 2))
-_LONGEST = 96
+_LONGEST = 48
 _JPEG = b"\xff\xd8\xff"
+_LUMA_WEIGHTS = np.array([77.0, 150.0, 29.0])
+"""Of red, green and blue."""
 _LUMA_SCALE = 256
-"""The sum of the weights of red, green and blue in luma: 77, 150 and 29."""
+"""The sum of the weights."""
 
 
 class Moments(NamedTuple):
@@ -93,7 +97,7 @@ def reduced_size(height: int, width: int) -> tuple[int, int]:
 
 
 def measure(pixels: Pixels, reduction: int = 1) -> Appearance:
-    """Measures an image; of one that is longer than 96 pixels, every second pixel, or fewer.
+    """Measures an image; of one that is longer than 48 pixels, every second pixel, or fewer.
 
     Args:
       pixels: the image, reduced.
@@ -103,33 +107,23 @@ def measure(pixels: Pixels, reduction: int = 1) -> Appearance:
     step = -(-max(pixels.shape[:2]) // _LONGEST)
     if step > 1:
         pixels = pixels[::step, ::step]
-    height, width, channels = pixels.shape
+    height, width, _ = pixels.shape
     count = height * width
-    planes = pixels.reshape(-1, channels).T.astype(np.float64, order="C")
-    sums = [int(total) for total in planes.sum(axis=1)]
-    squares = [_sum_of_squares(plane) for plane in planes]
-    if channels == 3:
-        red, green, blue = planes
-        luma = 77.0 * red
-        luma += 150.0 * green
-        luma += 29.0 * blue
-    else:
-        sums, squares = sums * 3, squares * 3
-        luma = 256.0 * planes[0]
-    luma_sum = 77 * sums[0] + 150 * sums[1] + 29 * sums[2]
-    variance = count * _sum_of_squares(luma) - luma_sum * luma_sum
+    planes = np.empty((4, height, width))  # red, green, blue, luma
+    planes[:3] = pixels.transpose(2, 0, 1)  # the one channel of a gray image is all three
+    flat, luma = planes.reshape(4, count), planes[3]
+    # Not `@`: BLAS starts threads for it, which compete with those that decode.
+    np.einsum("c,ci->i", _LUMA_WEIGHTS, flat[:3], out=flat[3])
+    sums = [int(total) for total in flat.sum(axis=1)]
+    squares = [int(total) for total in np.einsum("ci,ci->c", flat, flat)]
+    variance = count * squares[3] - sums[3] * sums[3]
     return Appearance(
-        Moments(count, tuple(sums), tuple(squares)),  # type: ignore[arg-type]
+        Moments(count, tuple(sums[:3]), tuple(squares[:3])),  # type: ignore[arg-type]
         reduction * step,
-        luma_sum * LEVEL // (count * _LUMA_SCALE),
+        sums[3] * LEVEL // (count * _LUMA_SCALE),
         isqrt(variance * LEVEL * LEVEL) // (count * _LUMA_SCALE),
-        _sharpness(luma.reshape(height, width)),
+        _sharpness(luma),
     )
-
-
-def _sum_of_squares(values: npt.NDArray[np.float64]) -> int:
-    # Not `values @ values`: BLAS starts threads for it, which compete with those that decode.
-    return int(np.einsum("i,i", values, values))
 
 
 def _sharpness(luma: npt.NDArray[np.float64]) -> int:
@@ -137,21 +131,33 @@ def _sharpness(luma: npt.NDArray[np.float64]) -> int:
     count = len(across) + len(down)
     if not count:
         return 0
-    squares = _sum_of_squares(across) + _sum_of_squares(down)
+    squares = int(np.einsum("i,i", across, across)) + int(np.einsum("i,i", down, down))
     return isqrt(squares * LEVEL * LEVEL // (count * _LUMA_SCALE**2))
 
 
-def measure_image(image: Image.Image) -> Appearance | None:
-    """Measures a decoded image; None for modes other than those of 8 bits per channel.
+def measure_image(image: Image.Image) -> Appearance:
+    """Measures a decoded image of any mode, as TensorFlow decodes it to three channels.
 
-    Alpha is ignored, as by a reader that decodes to three channels.
+    Alpha is ignored.
     """
     if image.mode not in ("L", "RGB", "RGBA", "RGBX"):
-        return None
+        image = _grey_or_rgb(image)
     factor = reduction_of(image.height, image.width)
     small = image.reduce(factor) if factor > 1 else image
     pixels = np.asarray(small)
     return measure(pixels[..., np.newaxis] if pixels.ndim == 2 else pixels[..., :3], factor)
+
+
+def _grey_or_rgb(image: Image.Image) -> Image.Image:
+    """Converts an image to mode L or RGB, and drops its alpha instead of composing on white."""
+    mode = image.mode
+    if mode in ("L", "RGB"):
+        return image
+    if mode in ("1", "LA", "La"):
+        return image.convert("L")
+    if mode in ("P", "PA", "RGBA", "RGBX", "RGBa"):
+        return image.convert("RGB")
+    return to_grey_or_rgb(image)[0]
 
 
 def full_moments(image: Image.Image) -> Moments:
@@ -159,7 +165,7 @@ def full_moments(image: Image.Image) -> Moments:
     levels = np.arange(256, dtype=np.int64)
     counts = np.array(image.histogram(), dtype=np.int64).reshape(-1, 256)
     sums, squares = (counts @ levels).tolist(), (counts @ levels**2).tolist()
-    three = 3 // len(counts)  # a gray image has one channel, which counts as all three
+    three = 3 // len(counts)  # the one channel of a gray image is all three
     return Moments(image.width * image.height, tuple(sums * three), tuple(squares * three))
 
 
@@ -171,7 +177,7 @@ def decode_file(data: bytes) -> Image.Image | None:
                 return Image.fromarray(simplejpeg.decode_jpeg(data, fastdct=True, strict=False))
         with Image.open(io.BytesIO(data)) as image:
             image.load()
-            return image.convert("L" if image.mode in ("1", "L") else "RGB")
+            return _grey_or_rgb(image)
     except Exception:  # The header check accepts damaged images, and decoders raise many types.
         return None
 

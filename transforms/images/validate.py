@@ -25,6 +25,7 @@ from imageshards.transforms.images import gif, headers, jpeg, memory
 from imageshards.transforms.images.filetypes import describe, without_content
 from imageshards.transforms.images.measure import (
     Appearance,
+    decode_file,
     measure,
     measure_image,
     reduced_size,
@@ -238,12 +239,20 @@ def inspect_jpeg(
         if check != "header" or not data.rstrip(_PADDING).endswith(jpeg.END):
             with memory.turn(height, width):
                 pixels = jpeg.check(data, (height, width), not in_color, check != "lenient")
-            # Files that only look truncated are no random sample.
-            if check != "header" and header and pixels.shape[:2] == reduced_size(height, width):
-                appearance = measure(pixels, reduction_of(height, width))
+                # Files that only look truncated are no random sample.
+                if check != "header" and header:
+                    if header.components < 4 and pixels.shape[:2] == reduced_size(height, width):
+                        appearance = measure(pixels, reduction_of(height, width))
+                    else:  # CMYK, or an unusual subsampling
+                        appearance = _measure_file(data)
     except ValueError as error:
         raise jpeg_error(error, data) from error
     return ImageInfo("JPEG", height, width, appearance)
+
+
+def _measure_file(data: bytes) -> Appearance | None:
+    image = decode_file(data)
+    return measure_image(image) if image else None
 
 
 _PILLOW_FILES: dict[str, type[ImageFile]] = {
@@ -300,7 +309,9 @@ def _inspect_with_pillow(
                 _check_gif(data, image.size, check)
             elif image_format == "BMP":
                 _check_bmp(data, height, width)
-            if check != "header" and image_format != "GIF":
+            if check != "header" and image_format == "GIF":
+                appearance = _measure_file(data)  # its first frame
+            elif check != "header":
                 image.load()
                 if image_format == "PNG":
                     check_png_pixels(image, data)

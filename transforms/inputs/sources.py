@@ -52,6 +52,8 @@ def identify(text: str, text_unit: TextUnit | None = None) -> InputKind:
         return Folder(text, uri)
     if is_local and uri.lower().endswith(".json") and not text_unit:
         raise BuildError(f"--input {text}: write it as JSONL, with one object per line (.jsonl)")
+    if is_local and uri.lower().endswith((".xls", ".xlsx", ".ods")) and not text_unit:
+        raise BuildError(f"--input {text} is a spreadsheet: save it as CSV, with a column uri")
     if Pattern.recognizes(uri) and not (is_local and os.path.lexists(uri)):
         return Pattern(text, uri)
     is_text = bool(text_unit) and TextFile.recognizes(uri)

@@ -3,7 +3,8 @@ r"""Parts of tables, which workers list in parallel: byte ranges of text, row gr
 A part of a text file is a table of its own: the bytes of the header, then those of its rows. Rows
 are never cut, because a part begins after a line break that ends a row:
 
-- In JSONL and in lists of URIs, each `\n` ends a row.
+- In JSONL and in lists of URIs, each `\n` ends a row. Lines of white space are no rows there; in
+  CSV and TSV only empty lines are none.
 - In CSV and TSV, a `\n` ends a row unless it is inside quotes. A field is quoted if its first byte
   is a quote; in it, two quotes are one, and a single quote ends the quoted part. So take the quotes
   of the file in order, and call every other one, from the first on, an opening one. If each opening
@@ -34,7 +35,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms.elements import BuildError, to_bytes
 from imageshards.transforms.inputs import ranges
 from imageshards.transforms.inputs.kind import InputKind
 from imageshards.transforms.inputs.members import View
@@ -53,7 +54,7 @@ _PIECE_BYTES = 4 << 20
 _READS_IN_FLIGHT = 16
 _LINE_BYTES = 1 << 16
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
-_BLANK = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*")
+_EMPTY = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*")
 _MARK_BYTES = 3
 
 
@@ -261,9 +262,8 @@ def _row_groups(whole: Span) -> list[Span]:
 def _line_parts(whole: Span, has_header: bool) -> list[Span]:
     head = 0
     if has_header:
-        # The first row is the header.
-        starts = _header_end(whole.read_at(_PIECE_BYTES, 0))
-        head = starts
+        # The first row has the names of the columns: each part needs it.
+        head = _header_end(whole.read_at(_PIECE_BYTES, 0))
     return _parts(whole, head, range(head + _step(whole.size), whole.size, _step(whole.size)))
 
 
@@ -282,14 +282,14 @@ def _parts(whole: Span, head: int, starts: Iterable[int]) -> list[Span]:
 
 
 def _header_end(piece: bytes) -> int:
-    """The offset after the first line that is not empty, of a file that begins with a piece.
+    """The offset after the first line that is not blank, of a JSONL file that begins with a piece.
 
     Raises:
       NotDivisible: it is not found.
     """
-    blank = _BLANK.match(piece)
-    assert blank
-    end = piece.find(b"\n", blank.end()) + 1
+    text = piece.decode("utf-8-sig", "surrogateescape")
+    first = len(piece) - len(to_bytes(text.lstrip()))
+    end = piece.find(b"\n", first) + 1
     if not end:
         raise NotDivisible(f"its first row is not in its first {len(piece):,} bytes")
     if _LONE_RETURN.search(piece, 0, end):
@@ -318,9 +318,9 @@ def row_starts(pieces: Iterable[bytes], delimiter: bytes, step: int) -> list[int
     before_a_quote = np.frombuffer(b'\n\r"' + delimiter, np.uint8)
     for piece in pieces:
         if not offset:
-            blank = _BLANK.match(piece)
-            assert blank
-            target = blank.end()
+            empty = _EMPTY.match(piece)
+            assert empty
+            target = empty.end()
         quotes = np.flatnonzero(np.frombuffer(piece, np.uint8) == ord('"'))
         opening = quotes[quotes_before % 2 :: 2]
         if not offset and piece.startswith(b"\xef\xbb\xbf"):

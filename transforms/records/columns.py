@@ -14,8 +14,10 @@ from typing import Any, Literal, get_args
 from imageshards.transforms.elements import counted, quoted
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.records.schemas import (
+    AREA,
     BOX_SIDES,
     COLUMN,
+    KEYPOINT,
     OBJECT,
     SCHEMAS,
     Feature,
@@ -27,6 +29,8 @@ Type = Literal["int", "float", "bytes", "int_list", "float_list", "bytes_list"]
 _KINDS: dict[str, Kind] = {"int": "int64", "float": "float", "bytes": "bytes"}
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-/]*")
 _SEPARATOR = re.compile(r"[\s,;]+")
+_FLOAT_LISTS = frozenset((*BOX_SIDES, AREA, f"{KEYPOINT}x", f"{KEYPOINT}y"))
+_NUMBER_LISTS = frozenset((f"{KEYPOINT}visibility", f"{KEYPOINT}num"))
 _LARGEST_FLOAT = 3.4028234663852886e38
 
 
@@ -166,17 +170,28 @@ def schema_of(options: Mapping[str, Any]) -> Schema:
     for column in columns:
         if column.key in taken:
             _check_open(taken[column.key], column)
-        if column.key in BOX_SIDES and column.type != "float_list":
-            raise ValueError(
-                f"--features_from: the sides of boxes are lists of fractions: write "
-                f"{column.key}={column.column}:float_list"
-            )
         taken[column.key] = None
     if columns:
         schema = schema.with_features(column.feature for column in columns)
     if schema.fixed:
         schema = schema.with_shape(_shape(options))
     return schema.without_labels() if options["labels"] == "none" else schema
+
+
+def annotation_problem(column: FeatureColumn) -> str:
+    """Returns why a column cannot be an annotation that is mapped; empty if it can, or is none.
+
+    >>> annotation_problem(FeatureColumn.parse("image/object/area=m:int_list"))
+    '--features_from: image/object/area is a list of numbers: write image/object/area=m:float_list'
+    """
+    right = "float_list" if column.key in _FLOAT_LISTS else "int_list"
+    allowed = {right} if column.key in _FLOAT_LISTS else {"int_list", "float_list"}
+    if column.key not in _FLOAT_LISTS | _NUMBER_LISTS or column.type in allowed:
+        return ""
+    return (
+        f"--features_from: {column.key} is a list of numbers: write "
+        f"{column.key}={column.column}:{right}"
+    )
 
 
 def _check_open(existing: Feature | None, column: FeatureColumn) -> None:
@@ -217,7 +232,8 @@ def columns_of(
 
     Args:
       rows: for each record, key -> values. A feature with exactly one value in every record becomes
-        a single value, any other feature a list. Features of objects are always lists.
+        a single value, any other feature a list. Features of objects are always lists, and their
+        positions and areas are of type float.
       lists: keys of features that always become lists.
 
     >>> columns_of([{"size": [3]}, {"size": [4], "tags": [b"owl", b"night"]}])
@@ -234,7 +250,8 @@ def columns_of(
         for key, values in row.items():
             single[key] += len(values) == 1
             if values:
-                types.setdefault(key, type(values[0]).__name__)  # bytes, int or float
+                kind = type(values[0]).__name__  # bytes, int or float
+                types.setdefault(key, "float" if kind == "int" and key in _FLOAT_LISTS else kind)
     return [
         f"{key}:{kind}{'' if single[key] == records and not is_list(key) else '_list'}"
         for key, kind in sorted(types.items())

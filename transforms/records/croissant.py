@@ -204,7 +204,7 @@ def _examples(build: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
         "source": {
             "fileSet": {"@id": _SHARDS},
             "extract": {"fileProperty": "filename"},
-            "transform": {"regex": "^(.+)-[0-9]{5}-of-[0-9]{5}"},
+            "transform": {"regex": "^(.+)-[0-9]{5,}-of-[0-9]{5,}"},
         },
         "references": {"field": {"@id": f"{_SPLITS}/name"}},
     }

@@ -195,6 +195,12 @@ OBJECT = "image/object/"
 BOX_SIDES = tuple(f"{OBJECT}bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax"))
 """Keys of boxes: fractions of the image's width and height."""
 
+AREA = f"{OBJECT}area"
+"""Key of the areas of objects, in pixels."""
+
+KEYPOINT = f"{OBJECT}keypoint/"
+"""Prefix of the keys of keypoints; x and y are fractions of the image's width and height."""
+
 
 def _box_side(key: str) -> Feature:
     return Feature(key, "float", COLUMN + key, "List", repeats=False)

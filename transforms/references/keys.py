@@ -21,8 +21,11 @@ GROUP_REFERENCES = 200_000
 GROUP_BYTES = 25 << 20
 """References and their bytes in a group that one worker sorts, at most, on average over all groups.
 
-Keys are uniform, so that no group holds more than 250,000 references or 32 MiB. The order of the
-data set does not depend on the number of groups, which are in the order of the top bits of keys.
+Keys of distinct names are uniform, so that no group of them holds more than 250,000 references or
+32 MiB. All references with the same name are in one group, and with `--dedupe pixels` so are all
+images with the same pixels: a group with millions of these is as large as they are. The order of
+the data set does not depend on the number of groups, which are in the order of the top bits of
+keys.
 """
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence, Set
+from copy import copy
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -71,33 +72,62 @@ def sort_group(batches: Iterable[RefBatch]) -> tuple[dict[str, RefBatch], int]:
     return batch.with_problems(problems).by_split(rows), len(order) - len(rows)
 
 
-def mark_same_pixels(batch: RefBatch) -> RefBatch:
+class _Kept(NamedTuple):
+    """What a reject's reason needs to know of the reference that is kept."""
+
+    key: int
+    uri: str
+    name: str
+    label: str | None
+
+
+def mark_same_pixels(batches: Iterable[RefBatch]) -> Iterator[RefBatch]:
     """Adds the problem `DuplicatePixels` to all images with equal pixels but the first by key.
 
     `sort_group` handles references with the same URI.
+
+    Args:
+      batches: references with the digests of their pixels. They are read three times and unpacked
+        one at a time: all copies of one image are in one group, which may be large.
+
+    Yields:
+      The references of each batch, without digests.
     """
-    batch, digests = batch.pop_pixels()
-    counts = Counter(digests)
-    repeated = [row for row, digest in enumerate(digests) if digest and counts[digest] > 1]
-    if not repeated:
-        return batch
-    part = batch.take(repeated)
-    uris, names, labels, keys = part.uris, part.names, part.labels, part.keys.tolist()
-    found = [digests[row] for row in repeated]
-    first: dict[bytes | None, int] = {}
-    for at, digest in enumerate(found):
-        kept = first.setdefault(digest, at)
-        if (keys[at], uris[at]) < (keys[kept], uris[kept]):
-            first[digest] = at
-    problems = batch.problems
-    for at, digest in enumerate(found):
-        kept = first[digest]
-        if uris[at] != uris[kept]:
-            reason = f"the same pixels as {names[kept]}"
-            if labels[at] != labels[kept]:
-                reason += f", whose label is {quoted(labels[kept])} and not {quoted(labels[at])}"
-            problems[repeated[at]] = Problem("dedupe", DUPLICATE_PIXELS, reason)
-    return batch.with_problems(problems)
+    # A copy leaves the batch of the caller packed.
+    counts = Counter(digest for batch in batches for digest in copy(batch).pop_pixels()[1])
+    repeated = {digest for digest, count in counts.items() if digest and count > 1}
+    kept: dict[bytes, _Kept] = {}
+    for batch in batches:
+        for _, digest, found in _with_digests(repeated, *copy(batch).pop_pixels()):
+            first = kept.get(digest)
+            if first is None or (found.key, found.uri) < (first.key, first.uri):
+                kept[digest] = found
+    for batch in batches:
+        part, digests = copy(batch).pop_pixels()
+        problems = part.problems
+        before = len(problems)
+        for row, digest, found in _with_digests(repeated, part, digests):
+            first = kept[digest]
+            if found.uri != first.uri:
+                reason = f"the same pixels as {first.name}"
+                if found.label != first.label:
+                    labels = f"{quoted(first.label)} and not {quoted(found.label)}"
+                    reason += f", whose label is {labels}"
+                problems[row] = Problem("dedupe", DUPLICATE_PIXELS, reason)
+        yield part.with_problems(problems) if len(problems) > before else part
+
+
+def _with_digests(
+    wanted: Set[bytes], batch: RefBatch, digests: Sequence[bytes | None]
+) -> Iterator[tuple[int, bytes, _Kept]]:
+    """Yields (row, digest, reference) of the rows of a batch that have wanted digests."""
+    chosen = [(row, digest) for row, digest in enumerate(digests) if digest in wanted]
+    if not chosen:
+        return
+    part = batch.take([row for row, _ in chosen])
+    values = zip(part.keys.tolist(), part.uris, part.names, part.labels, strict=True)
+    for (row, digest), found in zip(chosen, values, strict=True):
+        yield row, cast(bytes, digest), _Kept(*found)
 
 
 class _Row(NamedTuple):

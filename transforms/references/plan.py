@@ -60,6 +60,7 @@ class Tally:
       blank_lines: lines of text files that hold only white space.
       inputs: text of an input that was listed in parts -> what was found.
       ref_bytes: bytes of the values of the listed references (`RefBatch.value_bytes`).
+      split_ref_bytes: split -> bytes of the values of its references.
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -77,6 +78,7 @@ class Tally:
     blank_lines: int = 0
     inputs: Mapping[str, InputCount] = field(default_factory=dict)
     ref_bytes: int = 0
+    split_ref_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -110,6 +112,7 @@ class Tally:
             labels=frozenset[str]().union(*(refs.labels_found() for refs in splits.values())),
             duplicates=duplicates,
             digests={(split, bucket): digest_of(refs) for split, refs in splits.items()},
+            split_ref_bytes={split: refs.value_bytes for split, refs in splits.items()},
         )
 
     @staticmethod
@@ -119,6 +122,7 @@ class Tally:
         acceptable: Counter[str] = Counter()
         num_bytes: Counter[str] = Counter()
         sized: Counter[str] = Counter()
+        split_ref_bytes: Counter[str] = Counter()
         digests: dict[tuple[str, int], bytes] = {}
         texts: dict[str, set[str]] = {"labels": set(), "label_sources": set(), "unpacked": set()}
         inputs: dict[str, InputCount] = {}
@@ -130,6 +134,7 @@ class Tally:
             acceptable.update(tally.acceptable)
             num_bytes.update(tally.num_bytes)
             sized.update(tally.sized)
+            split_ref_bytes.update(tally.split_ref_bytes)
             digests.update(tally.digests)
             for name, found in texts.items():
                 found |= getattr(tally, name)
@@ -138,7 +143,10 @@ class Tally:
             for name in counts:
                 counts[name] += getattr(tally, name)
         rest: dict[str, Any] = {name: frozenset(found) for name, found in texts.items()} | counts
-        return Tally(images, acceptable, num_bytes, sized, digests=digests, inputs=inputs, **rest)
+        return Tally(
+            images, acceptable, num_bytes, sized, digests=digests, inputs=inputs,
+            split_ref_bytes=split_ref_bytes, **rest,
+        )  # fmt: skip
 
 
 def bits_of(tallies: Iterable[Tally]) -> int:
@@ -183,12 +191,14 @@ class SplitPlan:
       num_shards: shards.
       bytes: bytes of the images that may become records; an estimate if sizes are unknown.
       first_ranks: bucket -> rank of its first reference.
+      ref_bytes: bytes of the values of the references.
     """
 
     images: int
     num_shards: int
     bytes: int
     first_ranks: Mapping[int, int]
+    ref_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -207,7 +217,6 @@ class Plan:
       unpacked: URIs of plain tars that were unpacked from compressed ones; the build deletes them.
       compression: compression of the shards: "gzip", or empty.
       file_format: name of the record container of the shards.
-      ref_bytes: bytes of the values of the listed references.
     """
 
     splits: Mapping[str, SplitPlan]
@@ -221,7 +230,6 @@ class Plan:
     unpacked: frozenset[str] = frozenset()
     compression: Literal["", "gzip"] = ""
     file_format: str = "tfrecord"
-    ref_bytes: int = 0
 
     def shard(self, split: str, index: int) -> ShardId:
         """One shard of a split."""
@@ -231,8 +239,7 @@ class Plan:
     def stores_references(self, split: str) -> bool:
         """Whether the references of a shard are too large for an element of the graph."""
         found = self.splits[split]
-        of_shard = self.ref_bytes * found.images // (max(self.listed, 1) * found.num_shards)
-        return of_shard > MOST_SHARD_BYTES
+        return found.ref_bytes // found.num_shards > MOST_SHARD_BYTES
 
     @property
     def num_shards(self) -> int:
@@ -331,7 +338,6 @@ class Planner:
             unpacked=tally.unpacked,
             compression=self.compression,
             file_format=self.file_format,
-            ref_bytes=tally.ref_bytes,
         )
 
     def _check(self, tally: Tally, images: Counter[str]) -> None:
@@ -405,7 +411,7 @@ class Planner:
             if split == name:
                 ranks[bucket] = rank
                 rank += count
-        return SplitPlan(images, num_shards, size, ranks)
+        return SplitPlan(images, num_shards, size, ranks, tally.split_ref_bytes.get(name, 0))
 
 
 def _usual_order(splits: Iterable[str]) -> tuple[str, ...]:

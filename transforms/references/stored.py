@@ -10,10 +10,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TypeAlias
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms.elements import OutputTaken
 from imageshards.transforms.references.batch import RefBatch
 
 PREFIX = "references-"
@@ -33,26 +34,35 @@ class StoredRefs:
 
     @staticmethod
     def store(batch: RefBatch, uri: str, scratch: str) -> StoredRefs:
-        """Writes references to a file; `scratch` is a folder of the same filesystem."""
+        """Writes references to a file.
+
+        Args:
+          batch: the references.
+          uri: beginning of the file's URI. A digest of the content follows: another run of the
+            build, which has the same plan, may find files with other sizes or stamps.
+          scratch: a folder of the same filesystem.
+        """
         schema, packed = batch.packed()
-        with storage.open_sink(uri, scratch) as sink:
-            sink.write([_HEAD.pack(len(schema)), schema, packed])
-        return StoredRefs(uri)
+        parts = [_HEAD.pack(len(schema)), schema, packed]
+        digest = blake2b(digest_size=8)
+        for part in parts:
+            digest.update(part)
+        stored = StoredRefs(f"{uri}-{digest.hexdigest()}")
+        with storage.open_sink(stored.uri, scratch) as sink:
+            sink.write(parts)
+        return stored
 
     def load(self) -> RefBatch:
         """Reads the references.
 
         Raises:
-          BuildError: the file has disappeared.
+          OutputTaken: the file has disappeared.
         """
         try:
             with storage.open_read(self.uri) as file:
                 data = file.read()
         except FileNotFoundError as error:
-            raise BuildError(
-                f"{self.uri}: deleted while the build reads it, so another build writes here too: "
-                "run the command again when the other one has ended"
-            ) from error
+            raise OutputTaken.deleted(self.uri) from error
         (length,) = _HEAD.unpack_from(data)
         begin = _HEAD.size + length
         return RefBatch.unpack(data[_HEAD.size : begin], data[begin:])

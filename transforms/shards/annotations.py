@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
+from itertools import compress, pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -23,22 +23,34 @@ from imageshards.transforms.elements import counted
 from imageshards.transforms.images.geometry import Frame, Geometry
 from imageshards.transforms.images.headers import UPRIGHT
 from imageshards.transforms.records.columns import FeatureColumn
-from imageshards.transforms.records.schemas import BOX_SIDES, COLUMN, OBJECT, Value
+from imageshards.transforms.records.schemas import (
+    AREA,
+    BOX_SIDES,
+    COLUMN,
+    KEYPOINT,
+    OBJECT,
+    Value,
+)
 
 BOXES, CLIPPED, DROPPED, KEYPOINTS_DROPPED = "boxes", "clipped", "dropped", "keypoints_dropped"
 """What is counted: boxes written; those of them that an edge of the image cuts off; boxes that are
 not written because too little of them is in the image; keypoints that are outside of it."""
 
-_AREA = f"{OBJECT}area"
-_KEYPOINT = f"{OBJECT}keypoint/"
-_X, _Y, _VISIBILITY, _NUM = (_KEYPOINT + name for name in ("x", "y", "visibility", "num"))
-_MAPPED = frozenset({*BOX_SIDES, _AREA, _X, _Y})
+_X, _Y, _VISIBILITY, _NUM = (KEYPOINT + name for name in ("x", "y", "visibility", "num"))
+_MAPPED = frozenset({*BOX_SIDES, AREA, _X, _Y})
 _SHAPES = frozenset((
-    "bbox", "bboxes", "bndbox", "boxes", "contour", "contours", "densepose", "keypoint",
-    "keypoints", "landmarks", "mask", "masks", "polygon", "polygons", "rle", "segmentation",
-    "segmentations", "segments",
+    "bbox", "bboxes", "bndbox", "boxes", "contour", "contours", "densepose", "depth", "keypoint",
+    "keypoints", "labelmap", "landmarks", "mask", "masks", "matte", "parsing", "polygon",
+    "polygons", "rle", "segmentation", "segmentations", "segments", "trimap",
 ))  # fmt: skip
+_WORD_END = re.compile(r"[/_.\-]")
 _OTHER_SIDES = re.compile(r"c?[xywh]|center.*|width|height")
+_POSITION = re.compile(
+    r"(?:.*[/_.\-])?c?(?P<axis>[xy])_?(?P<end>min|max|[0-3]?)"
+    r"|(?:.*/)?(?P<side>left|top|right|bottom)"
+)
+"""Keys of positions, in lower case. "left" is part of other names, so it must be a whole one."""
+_SIDES = {"left": "xmin", "top": "ymin", "right": "xmax", "bottom": "ymax"}
 
 _FARTHEST = 1.0
 """A box that exceeds the image by more than the image's size is not given in fractions."""
@@ -94,16 +106,17 @@ class Annotations:
         return self._keys >= {_X, _Y, _VISIBILITY}
 
     @cached_property
-    def _shapes(self) -> tuple[str, ...]:
-        """Keys that are true only while every pixel stays where it is."""
-        areas = set() if self._has_boxes else {_AREA}
-        return tuple(sorted(c.key for c in self.columns if c.key in areas or _is_shape(c)))
+    def _shapes(self) -> dict[str, str]:
+        """Keys that are true only while every pixel stays where it is, and how to map them."""
+        areas = set() if self._has_boxes else {AREA}
+        shapes = (c for c in self.columns if c.key in areas or _is_shape(c))
+        return {column.key: _advice(column) for column in sorted(shapes, key=lambda c: c.key)}
 
     @cached_property
     def _incomplete(self) -> dict[str, str]:
-        """Keys of fractions that cannot be mapped, and the first key that is missing for it."""
+        """Keys of fractions that cannot be mapped, and how to map them."""
         return {
-            key: missing[0]
+            key: f"add {missing[0]}"
             for keys in (BOX_SIDES, (_X, _Y, _VISIBILITY))
             if (missing := [key for key in keys if key not in self._keys])
             for key in keys
@@ -134,13 +147,13 @@ class Annotations:
         """
         row = _Row(values, geometry, self.frame)
         if self._shapes and not geometry.keeps_pixels(self.frame):
-            for key in self._shapes:
+            for key, advice in self._shapes.items():
                 if row.list_of(key):
-                    raise row.unmappable(key)
+                    raise row.unmappable(key, advice)
         if self._incomplete and not geometry.keeps_fractions(self.frame):
-            for key, missing in self._incomplete.items():
+            for key, advice in self._incomplete.items():
                 if row.list_of(key):
-                    raise row.unmappable(key, missing)
+                    raise row.unmappable(key, advice)
         counts = self._follow_boxes(row) if self._has_boxes else {}
         if self._has_keypoints:
             counts[KEYPOINTS_DROPPED] = row.map_keypoints()
@@ -180,7 +193,7 @@ class Annotations:
             values = row.list_of(column.key)
             if not values:
                 continue
-            is_keypoint = column.key.startswith(_KEYPOINT) and len(values) == keypoints
+            is_keypoint = column.key.startswith(KEYPOINT) and len(values) == keypoints
             per_box = keypoints // len(kept) if is_keypoint else 1
             if not column.is_list or len(values) != per_box * len(kept):
                 raise AnnotationError(
@@ -196,14 +209,34 @@ class Annotations:
 def _is_shape(column: FeatureColumn) -> bool:
     """Whether the key of a column names a shape in the image that is not mapped."""
     key = column.key
-    if key in _MAPPED or not (column.is_list or column.type == "bytes"):
+    if key in _MAPPED:
+        return False
+    if not key.startswith(KEYPOINT) and _POSITION.fullmatch(key.lower()):
+        return True
+    if not (column.is_list or column.type == "bytes"):
         return False  # a single number is no shape
     rest = key.removeprefix(f"{OBJECT}bbox/")
     if rest != key:
         return _OTHER_SIDES.fullmatch(rest) is not None
-    if key.startswith(_KEYPOINT):
+    if key.startswith(KEYPOINT):
         return False
-    return not _SHAPES.isdisjoint(re.split(r"[/_]", key.lower()))
+    words = _WORD_END.split(key.lower())
+    if "landmark" in words and column.kind != "bytes":
+        return True  # a text is a landmark's name, such as a building's
+    return not _SHAPES.isdisjoint(words) or ("label", "map") in pairwise(words)
+
+
+def _advice(column: FeatureColumn) -> str:
+    """Returns how to have a position mapped that has another key; empty for other shapes."""
+    found = _POSITION.fullmatch(column.key.lower())
+    if not found or column.key.startswith(OBJECT):
+        return ""
+    axis, end, side = found.groups()
+    if not end and not side:
+        return f"write {KEYPOINT}{axis}={column.column}:float_list"
+    if side or end in ("min", "max"):
+        return f"write {OBJECT}bbox/{_SIDES.get(side) or axis + end}={column.column}:float_list"
+    return f"give it the key of a side, as in {OBJECT}bbox/{axis}min={column.column}:float_list"
 
 
 @dataclass(frozen=True)
@@ -237,12 +270,12 @@ class _Row:
                 )
         return sides
 
-    def unmappable(self, key: str, missing: str = "") -> AnnotationError:
+    def unmappable(self, key: str, mapped: str = "") -> AnnotationError:
         """Returns the error of a feature that cannot follow the pixels.
 
         Args:
           key: of the feature.
-          missing: the key of another feature with which it could; empty if there is none.
+          mapped: what to do to have it mapped; empty if it cannot be.
         """
         causes, remedies = [], []
         if self.geometry.turn(self.frame) != UPRIGHT:
@@ -255,8 +288,8 @@ class _Row:
         if causes[-1:] != ["rotated"]:
             remedies.append("omit --resize")
         advice = ["omit it from --features_from", " and ".join(remedies)]
-        if missing:
-            advice.insert(0, f"add {missing}")
+        if mapped:
+            advice.insert(0, mapped)
         return AnnotationError(
             "Unmappable",
             f"{key} cannot be mapped to the written image, which is {' and '.join(causes)}: "
@@ -271,15 +304,15 @@ class _Row:
           clipped: whether some of them are cut off by an edge of the image. The part of an object's
             area within such a box is unknown.
         """
-        areas = self.list_of(_AREA)
+        areas = self.list_of(AREA)
         if not areas:
             return
         cut = clipped and not self.geometry.keeps_pixels(self.frame)
         if self.geometry.area_scale == 1 and not cut:
             return
-        if cut or len(areas) != boxes or not all(isinstance(area, float) for area in areas):
-            raise self.unmappable(_AREA)
-        self.set(_AREA, np.array(areas) * self.geometry.area_scale)
+        if cut or len(areas) != boxes:
+            raise self.unmappable(AREA)
+        self.set(AREA, np.array(areas) * self.geometry.area_scale)
 
     def map_keypoints(self) -> int:
         """Maps the keypoints of the written boxes.

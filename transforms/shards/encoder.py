@@ -17,6 +17,7 @@ from imageshards.transforms.images.convert import Converted, convert, pixel_dige
 from imageshards.transforms.images.geometry import Geometry
 from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.inputs.fetch import ImageReader
+from imageshards.transforms.inputs.kind import Read
 from imageshards.transforms.records import example
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.records.schemas import COLUMN, SHAPE_STRUCT, Schema, Value
@@ -101,15 +102,45 @@ class ImageEncoder:
     def pixel_digest(self, ref: ImageRef) -> bytes | None:
         """Returns 16 bytes that are equal for images with equal pixels, in any format.
 
-        None if the image cannot be read or decoded; `encode` rejects it.
+        None if `encode` rejects the image, so that its duplicates are kept: it cannot be read or
+        decoded, or its annotations are invalid or cannot follow its pixels.
         """
         if ref.problem:
             return None
         try:
             self.rules.check_file_size(ref.size)
-            return pixel_digest(self.reader.read(ref, self.rules.max_bytes), self.rules)
-        except (storage.ReadError, validate.ImageError):
+            read = self.reader.read_all(ref, self.rules.max_bytes)
+            digest, geometry = pixel_digest(read.image, self.rules)
+            self._annotate({}, ref, read, geometry)
+        except (storage.ReadError, validate.ImageError, Rejected):
             return None
+        return digest
+
+    def _annotate(
+        self, values: dict[str, Value], ref: ImageRef, read: Read, geometry: Geometry | None
+    ) -> Mapping[str, int]:
+        """Adds the values of the columns, with annotations of the written pixels.
+
+        Args:
+          values: source of a feature -> value; changed in place.
+          ref: the image.
+          read: its file, and the values that are stored with it.
+          geometry: where the pixels of the file are in the written image; None for a text.
+
+        Returns:
+          Kind of annotation -> number of them.
+
+        Raises:
+          Rejected: the values are invalid or cannot follow the pixels.
+        """
+        record = read.features
+        values.update(ref.features or {} if record is None else self._features_of(record))
+        if not self.annotations or not geometry:
+            return {}
+        try:
+            return self.annotations.follow(values, geometry)
+        except AnnotationError as error:
+            raise Rejected(Problem("features", error.kind, str(error)), read.stamp) from error
 
     def _features_of(self, record: Mapping[str, list[Any]]) -> dict[str, Value]:
         try:
@@ -145,15 +176,7 @@ class ImageEncoder:
         except validate.ImageError as error:
             raise Rejected(Problem("check", error.kind, str(error)), read.stamp) from error
         values = content.values
-        record = read.features
-        values.update(ref.features or {} if record is None else self._features_of(record))
-        counts: Mapping[str, int] = {}
-        if self.annotations and content.geometry:
-            try:
-                counts = self.annotations.follow(values, content.geometry)
-            except AnnotationError as error:
-                problem = Problem("features", error.kind, str(error))
-                raise Rejected(problem, read.stamp) from error
+        counts = self._annotate(values, ref, read, content.geometry)
         label = None
         if ref.label is not None:
             label, name = classes[ref.label]

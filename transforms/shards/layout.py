@@ -1,8 +1,10 @@
 """The files of a data set: their paths, and how they are made, cleared and verified.
 
-`METADATA_FILES` lists every file that is not a shard. Building, `--overwrite`, resuming, `verify`,
-`reshard` and `publish` use the list: to add a file, add one entry. For a file that can be computed
-from build.json and the schema, an entry with `make` is sufficient.
+`METADATA_FILES` lists every file of a complete data set that is not a shard. Not in it are
+temporary files in metadata/shards, which `claim` and `finish` delete: unpacked tar files
+(`unpacked-*`), and the references of large shards (`references-*`). Building, `--overwrite`,
+resuming, `verify`, `reshard` and `publish` use the list: to add a file, add one entry. For a file
+that can be computed from build.json and the schema, an entry with `make` is sufficient.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ LINES_SHOWN = 20
 
 
 _PIECES = 1 << 14
+_JOINED = ".joined"
 SHARDS_PER_MERGE = 256
 """Shards whose parts of rejects.jsonl are joined by one worker."""
 
@@ -198,8 +201,8 @@ METADATA_FILES: dict[str, MetadataFile] = {
     "shard_state": MetadataFile("metadata/shards/{shard}.json", rewritten=True),
     # Eight bytes per record that identify the image, to find leaks; by the writer of the shard.
     "digests": MetadataFile("metadata/shards/{shard}.digests"),
-    # The rejects of a shard or, with --writer=beam, of a split; by its writer. Joined ones of many
-    # shards exist during `finish` only.
+    # The rejects of a shard or, with --writer=beam, of a split; by its writer. The joined ones of
+    # many shards are temporary: `finish` deletes them after it has written dataset_info.json.
     "rejects_part": MetadataFile("metadata/shards/{part}.rejects.jsonl"),
     # Identifies the build that the folder belongs to; by `claim`, before the first shard.
     "plan": MetadataFile("metadata/shards/plan.json", cleared="last"),
@@ -221,7 +224,12 @@ def rejects_part_of(shard: ShardId) -> str:
 
 def joined_part(split: str, number: int) -> str:
     """Returns the name of a file with the rejects of many shards, which is deleted at the end."""
-    return f"{split}-{number:05d}.joined"
+    return f"{split}-{number:05d}{_JOINED}"
+
+
+def is_joined(name: str) -> bool:
+    """Whether a file name in the folder of the state is that of a joined part."""
+    return name.endswith(f"{_JOINED}.rejects.jsonl")
 
 
 def _reject_parts(shard: ShardId) -> tuple[str, ...]:

@@ -39,7 +39,10 @@ SHARPNESS_CLASSES = 32
 SHOWN = 8
 """Images that a profile names of each kind that stands out."""
 
-_HISTOGRAMS = ("sizes", "aspects", "bytes", "brightness", "contrast", "sharpness")
+_OF_APPEARANCE = ("brightness", "contrast", "sharpness")
+_SAMPLE = "sample_"
+_HISTOGRAMS = ("sizes", "aspects", "bytes", *_OF_APPEARANCE,
+               *(_SAMPLE + name for name in _OF_APPEARANCE))  # fmt: skip
 _MOMENTS = ("reduced", "sample_reduced", "sample_full")
 _OUTLIERS = ("uniform", "dark", "bright", "blurred")
 
@@ -47,14 +50,14 @@ Outlier = tuple[int, int, int]
 """(measured value, number of the shard in its split, number of the record in the shard)."""
 
 
-_FIRST, _EACH, _EACH_UNDECODED = 20, 64, 512
+_FIRST, _EACH, _EACH_UNDECODED = 20, 128, 512
 
 
 def is_sampled(position: int, num_shards: int, check_decodes: bool) -> bool:
     """Returns whether an image is decoded to its full size for the profile.
 
     The order of a shard's images is random, and fixed by the seed: so is this sample. Of each split
-    it has at least 20 images, and one of 64; one of 512 if others are not decoded at all.
+    it has at least 20 images, and one of 128; one of 512 if others are not decoded at all.
 
     Args:
       position: number of the image's reference in its shard.
@@ -69,7 +72,8 @@ class Profile:
     """The profile of a set of images."""
 
     def __init__(self) -> None:
-        self._measured = self._sampled = self._nearly_uniform = 0
+        self._measured = self._sampled = 0
+        self._nearly_uniform = self._sample_nearly_uniform = 0
         self._counts: dict[str, Counter[int]] = {name: Counter() for name in _HISTOGRAMS}
         self._moments = dict.fromkeys(_MOMENTS, Moments())
         self._outliers: dict[str, list[Outlier]] = {name: [] for name in _OUTLIERS}
@@ -99,11 +103,7 @@ class Profile:
         self._measured += 1
         self._nearly_uniform += seen.contrast < NEARLY_UNIFORM * LEVEL
         self._plus("reduced", seen.moments, seen.reduction**2)
-        counts = self._counts
-        counts["brightness"][seen.brightness * LUMA_CLASSES // (256 * LEVEL)] += 1
-        counts["contrast"][seen.contrast * LUMA_CLASSES // (128 * LEVEL)] += 1
-        sharpness = seen.sharpness * SHARPNESS_CLASSES // (64 * LEVEL)
-        counts["sharpness"][min(sharpness, SHARPNESS_CLASSES - 1)] += 1
+        self._count_appearance(seen, "")
         place = (shard, row)
         self._stands_out("uniform", (seen.contrast, *place))
         self._stands_out("dark", (seen.brightness, *place))
@@ -113,8 +113,17 @@ class Profile:
     def add_sample(self, seen: Appearance, full: Moments) -> None:
         """Adds an image of the sample that is decoded to its full size."""
         self._sampled += 1
+        self._sample_nearly_uniform += seen.contrast < NEARLY_UNIFORM * LEVEL
         self._plus("sample_reduced", seen.moments, seen.reduction**2)
         self._plus("sample_full", full)
+        self._count_appearance(seen, _SAMPLE)
+
+    def _count_appearance(self, seen: Appearance, prefix: str) -> None:
+        counts = self._counts
+        counts[f"{prefix}brightness"][seen.brightness * LUMA_CLASSES // (256 * LEVEL)] += 1
+        counts[f"{prefix}contrast"][seen.contrast * LUMA_CLASSES // (128 * LEVEL)] += 1
+        sharpness = seen.sharpness * SHARPNESS_CLASSES // (64 * LEVEL)
+        counts[f"{prefix}sharpness"][min(sharpness, SHARPNESS_CLASSES - 1)] += 1
 
     def _plus(self, name: str, moments: Moments, weight: int = 1) -> None:
         self._moments[name] = self._moments[name].plus(moments, weight)
@@ -131,6 +140,7 @@ class Profile:
         self._measured += other._measured
         self._sampled += other._sampled
         self._nearly_uniform += other._nearly_uniform
+        self._sample_nearly_uniform += other._sample_nearly_uniform
         for name, counts in self._counts.items():
             counts.update(other._counts[name])
         for name in _MOMENTS:
@@ -146,6 +156,7 @@ class Profile:
         self._measured += part["measured"]
         self._sampled += part["sampled"]
         self._nearly_uniform += part["nearly_uniform"]
+        self._sample_nearly_uniform += part["sample_nearly_uniform"]
         for name, counts in self._counts.items():
             counts.update(dict(part["counts"][name]))
         for name in _MOMENTS:
@@ -161,6 +172,7 @@ class Profile:
             "measured": self._measured,
             "sampled": self._sampled,
             "nearly_uniform": self._nearly_uniform,
+            "sample_nearly_uniform": self._sample_nearly_uniform,
             "counts": {
                 name: [list(pair) for pair in sorted(counts.items())]
                 for name, counts in self._counts.items()
@@ -174,14 +186,37 @@ class Profile:
             },
         }
 
+    def statistics(self) -> dict[str, Any]:
+        """Returns the profile for statistics.json, with mean and standard deviation.
+
+        If any image was not measured, all of it but the outliers is that of the sample: the images
+        that were measured are those that the check decodes, which is no random choice.
+        """
+        found = self.to_json()
+        sample = {name: found["counts"].pop(_SAMPLE + name) for name in _OF_APPEARANCE}
+        nearly_uniform = found.pop("sample_nearly_uniform")
+        if not self._all_measured:
+            found["measured"] = found["sampled"]
+            found["nearly_uniform"] = nearly_uniform
+            found["counts"] |= sample
+            found["moments"]["reduced"] = found["moments"]["sample_reduced"]
+        return {"channels": self.channels(), **found}
+
+    @property
+    def _all_measured(self) -> bool:
+        return self._measured == self._counts["sizes"].total()
+
     def channels(self) -> dict[str, list[float]] | None:
         """Returns the mean and the standard deviation of red, green and blue, from 0 to 1.
 
-        The mean is that of all measured images. Their standard deviation at the reduced size lacks
-        what varies within the reduced pixels: the sample's variance at both sizes provides it.
+        The mean is that of all images, or that of the sample if some were not measured. Their
+        standard deviation at the reduced size does not include what varies within the reduced
+        pixels: the sample's variance at both sizes provides it.
         None if no image was measured.
         """
         every, small, full = (self._moments[name] for name in _MOMENTS)
+        if not self._all_measured:
+            every = small
         if not every.pixels:
             return None
         means, deviations = [], []

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import IO
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import Reject, RejectReport
+from imageshards.transforms.elements import OutputTaken, Reject, RejectReport
 from imageshards.transforms.shards.layout import Layout
 
 _CHUNK_BYTES = 1 << 20
@@ -42,6 +42,9 @@ def concatenate(layout: Layout, parts: Sequence[str], uri: str) -> None:
       layout: of the data set.
       parts: names of the parts; 32 of them are opened at a time, because each takes a request.
       uri: the file.
+
+    Raises:
+      OutputTaken: a part has disappeared.
     """
     with storage.open_sink(uri, layout.state) as sink:
         for data in _contents([layout.rejects_part(part) for part in parts]):
@@ -62,8 +65,11 @@ def _contents(uris: Sequence[str]) -> Iterator[bytes]:
 
 
 def _open(uri: str) -> tuple[IO[bytes], bytes]:
-    file = storage.open_read(uri)
-    return file, file.read(_CHUNK_BYTES)
+    try:
+        file = storage.open_read(uri)
+        return file, file.read(_CHUNK_BYTES)
+    except FileNotFoundError as error:
+        raise OutputTaken.deleted(uri) from error
 
 
 def _rest(opened: Future[tuple[IO[bytes], bytes]]) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,7 +15,9 @@ from web_server import status
 from imageshards.pipeline import graph
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.options.build_options import BuildOptions
+from imageshards.transforms import metrics, read
 from imageshards.transforms.elements import BuildError
+from imageshards.transforms.inputs.kind import list_references
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.storage import ReadError, StoreError
 
@@ -105,6 +108,25 @@ def test_failures_of_a_store_are_not_recorded(tmp_path: Path):
             raise error
     failures.check()
     assert not (tmp_path / "out").exists()
+
+
+def test_a_unit_that_is_listed_again_is_counted_once(
+    tmp_path: Path, rows: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "m.jsonl").write_text("\n".join(rows))
+    interrupted = []
+
+    def first_interrupted(*given: object) -> Iterator[object]:
+        yield from list_references(*given)  # type: ignore[arg-type]
+        if len(interrupted) < 2:
+            interrupted.append(given)
+            raise StoreError("connection reset")
+
+    monkeypatch.setattr(read, "list_references", first_interrupted)
+    before = metrics.LISTED.value
+    assert attempt(spec_of(tmp_path, "job1")) == ""
+    assert len(interrupted) == 2
+    assert metrics.LISTED.value - before == len(rows)
 
 
 def all_rejected(tmp_path: Path) -> None:

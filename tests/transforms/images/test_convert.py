@@ -107,6 +107,14 @@ def test_an_exif_orientation_is_applied_or_kept(orientation: int, kind: str, ord
         assert never.conversions == (("exif-kept",) if orientation != 1 else ())
 
 
+def test_the_orientation_of_a_tiff_is_always_applied():
+    data = saved(picture(), "TIFF", tiffinfo={0x0112: 6})
+    for exif in ("bake", "keep"):
+        image = convert(data, ImagePolicy(exif=exif))
+        assert (image.info.width, image.info.height) == (HEIGHT, WIDTH)
+        assert image.conversions == ("tiff-to-png", "exif-rotated")
+
+
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "AVIF", "TIFF"])
 def test_several_frames_are_reduced_kept_or_rejected(kind: str):
     one = saved(picture(), kind)

@@ -250,6 +250,28 @@ def test_an_error_in_a_part_names_the_line_of_the_file(
         in_parts(identify(f"{tmp_path}/{name}"), 0, ListingOptions(columns=LABEL))
 
 
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["", "marked"])
+@pytest.mark.parametrize("blank", [b"\n", b"\r\n\n", b" \n", b"\t\r\n \n", "\u00a0\n".encode()])
+@pytest.mark.parametrize("name", ["m.csv", "m.tsv", "m.jsonl", "m.txt"])
+def test_no_row_is_lost_after_blank_first_lines(
+    tmp_path: Path, small: None, name: str, blank: bytes, mark: bytes
+):
+    row = {"m.jsonl": b'{"uri": "%d.jpg"}\n'}.get(name, b"%d.jpg\n")
+    head = b"uri\n" if name in ("m.csv", "m.tsv") else b""
+    rows = b"".join(row % number for number in range(60))
+    (tmp_path / name).write_bytes(mark + blank + head + rows)
+    source = identify(f"{tmp_path}/{name}")
+    if head and blank.strip(b"\r\n"):  # white space is the name of a column
+        for read in (whole, lambda *given: in_parts(given[0], 0, given[1])):
+            with pytest.raises(BuildError, match="column"):
+                read(source, ListingOptions())
+        return
+    found, steps = in_parts(source, 0, ListingOptions())
+    assert len(found) == 60
+    assert found == whole(source, ListingOptions())
+    assert steps[1] > 3
+
+
 @pytest.mark.parametrize("name", ["m.csv.gz", "m.jsonl.gz", "m.txt.gz"])
 def test_a_row_of_any_length_is_an_error_in_bounded_memory(tmp_path: Path, name: str):
     begin = {"m.csv.gz": b"uri\na\n", "m.jsonl.gz": b'{"uri": "a"}\n"', "m.txt.gz": b"a\n"}[name]

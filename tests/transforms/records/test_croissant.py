@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 from conftest import Build
@@ -28,6 +29,10 @@ def test_checksums_follow_the_choice_and_a_reshard(build: Build, photos: Path, t
     assert len(listed("header")) == 3
     reshard(str(tmp_path / "header"), str(tmp_path / "new"), "1")
     found = json.loads((tmp_path / "new/croissant.json").read_text())["distribution"]
+    split = json.loads((tmp_path / "new/croissant.json").read_text())["recordSet"][-1]["field"][0]
+    pattern = split["source"]["transform"]["regex"]
+    for name in ("train-00000-of-00001.tfrecord", "train-100000-of-1234567.tfrecord"):
+        assert re.findall(pattern, name) == ["train"]
     content = (tmp_path / "new/train-00000-of-00001.tfrecord").read_bytes()
     assert found[1]["sha256"] == hashlib.sha256(content).hexdigest()
     build(photos, num_shards="2", output=tmp_path / "no", sha256="no")

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from references import annotator, batch_of, listing, tally
 
+from imageshards.transforms import dedupe
 from imageshards.transforms.elements import BuildError, Problem
+from imageshards.transforms.references import plan
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import partition, sort_group
 from imageshards.transforms.references.plan import Plan, Planner, Tally
@@ -251,6 +253,15 @@ def test_tallies_add_up_in_any_order():
     assert planner.plan(forward).digest == planner.plan(backward).digest
 
 
+def test_large_references_of_a_small_split_are_stored(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(plan, "MOST_SHARD_BYTES", 10_000)
+    names = [f"/d/{number}.jpg" for number in range(100)]
+    names += [f"/d/{number}{'x' * 5000}.jpg" for number in range(4)]
+    found = planned(batch_of(names, splits=["train"] * 100 + ["test"] * 4))
+    assert found.stores_references("test")
+    assert not found.stores_references("train")
+
+
 def test_which_duplicate_is_taken_does_not_depend_on_arrival():
     uris = ["/d/x.jpg"] * 3
     none = Problem("label", "NoLabel", "no value")
@@ -264,6 +275,30 @@ def test_which_duplicate_is_taken_does_not_depend_on_arrival():
     taken, *rejects = next(iter(found))
     assert taken == ("cat", None)
     assert [problem.error for _, problem in rejects] == ["ConflictingDuplicate", "NoLabel"]
+
+
+def test_copies_of_one_image_are_marked_in_parts(monkeypatch: pytest.MonkeyPatch):
+    batch = batch_of([f"/d/{number}.jpg" for number in range(100)], splits=["train"] * 100)
+    digests = [None if number == 7 else b"%d" % (number < 90) for number in range(100)]
+    batch = batch.with_pixels(digests)
+    parts = [RefBatch.unpack(*batch[at : at + 10].packed()) for at in range(0, 100, 10)]
+    packed_bytes = [part.held_bytes for part in parts]
+
+    def marked(batches: list[RefBatch]) -> dict[str, Problem | None]:
+        found = [refs for _, refs in dedupe._mark((0, batches))]
+        return {ref.uri: ref.problem for part in found for ref in part.refs()}
+
+    whole = marked([batch])
+    monkeypatch.setattr(dedupe, "_HELD_BYTES", 1)
+    assert marked(parts) == marked(parts[::-1]) == whole
+    assert [part.held_bytes for part in parts] == packed_bytes  # a large group is never unpacked
+    keys = dict(zip(batch.uris, batch.keys.tolist(), strict=True))
+    for group in (batch.uris[:7] + batch.uris[8:90], batch.uris[90:]):
+        first = min(group, key=keys.__getitem__)
+        reason = f"the same pixels as {first.rpartition('/')[2]}"
+        problem = Problem("dedupe", "DuplicatePixels", reason)
+        assert [whole[uri] for uri in group] == [None if u == first else problem for u in group]
+    assert whole["/d/7.jpg"] is None
 
 
 def test_a_runner_that_loses_references_is_detected():

@@ -145,6 +145,27 @@ def test_boxes_in_the_form_of_tensorflow_datasets_must_not_move():
     assert "objects/bbox cannot be mapped" in error_of(values, CROPPED)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "advice"),
+    [
+        ("xmin", 0.3, f"write {BOX_SIDES[0]}=xmin:float_list"),
+        ("face/Y_max", [3, 4], f"write {BOX_SIDES[3]}=face/Y_max:float_list"),
+        ("top", b"12", f"write {BOX_SIDES[1]}=top:float_list"),
+        ("nose_x", 40, f"write {OBJECT}keypoint/x=nose_x:float_list"),
+        ("image/landmark/y", [0.1], f"write {OBJECT}keypoint/y=image/landmark/y:float_list"),
+        ("box.x2", 0.3, f"as in {BOX_SIDES[0]}=box.x2:float_list"),
+        ("landmark", [0.1, 0.2], ""),
+        ("depth", b"P5", ""),
+        ("label_map", b"P5", ""),
+    ],
+)
+def test_positions_under_other_keys_must_not_move(key: str, value: Any, advice: str):
+    assert follow({key: value}, SAME) == ({key: value}, {})
+    error = error_of({key: value}, CROPPED)
+    assert error.startswith(f"Unmappable: {key} cannot be mapped to the written image")
+    assert f"{advice}, or omit it" in error if advice else ": omit it" in error
+
+
 def test_an_image_without_a_mask_may_move():
     values = {"segmentation_mask": b""}
     assert follow(values, CROPPED) == (values, {})
@@ -159,7 +180,7 @@ def test_boxes_with_missing_sides_may_only_scale():
 
 @pytest.mark.parametrize("value", [[1, 2], 7])
 def test_values_that_are_not_one_per_box_do_not_allow_drops(value: Any):
-    values = values_of(depth=value)
+    values = values_of(weight=value)
     assert follow(values, TURNED)[1] == {"boxes": 3}
     assert "for 3 boxes, of which 1 cannot be written" in error_of(values, CROPPED)
 
@@ -207,5 +228,7 @@ def test_keypoints_that_cannot_be_mapped_are_rejected():
 
 def test_other_columns_need_no_annotations():
     for key, kind in (("weight", "float"), ("image/object/count", "int"), ("tags", "bytes_list"),
-                      ("mask", "int"), ("image/object/bbox/label", "int_list")):  # fmt: skip
+                      ("mask", "int"), ("image/object/bbox/label", "int_list"), ("width", "int"),
+                      ("landmark_id", "bytes"), ("depth", "float"), ("turn_left", "bytes"),
+                      ("map", "bytes"), ("index", "int"), ("proxy", "int_list")):  # fmt: skip
         assert not Annotations((FeatureColumn(key, key, kind),)).are_needed  # type: ignore[arg-type]

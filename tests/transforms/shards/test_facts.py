@@ -7,10 +7,12 @@ from random import Random
 
 import pytest
 from conftest import Build
-from helpers import write_images
+from helpers import contents, write_images
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imageshards.pipeline import finish
+from imageshards.pipeline.job.failures import JobError
 from imageshards.transforms.elements import RejectReport, ShardId, ShardReport
 from imageshards.transforms.references.plan import Plan, SplitPlan
 from imageshards.transforms.shards import facts, layout
@@ -83,12 +85,56 @@ def test_the_rejects_of_many_shards_are_joined_by_several_workers(
     monkeypatch.setattr(facts, "concatenate", spy)
     for module in (facts, layout):
         monkeypatch.setattr(module, "SHARDS_PER_MERGE", 2)
-    build(tmp_path / "in", output=tmp_path / "many", **options)
+    build(tmp_path / "in", output=tmp_path / "many", name="many", **options)
     rejects = [tmp_path / name / "metadata/rejects.jsonl" for name in ("one", "many")]
     assert rejects[0].read_bytes() == rejects[1].read_bytes()
     assert len(rejects[0].read_text().splitlines()) == 10
     assert len(joined) >= 2
     assert not list((tmp_path / "many").rglob("*joined*"))
+    # A runner may run each step again, also the last one after it has completed the data set.
+    twice = ["--runner=FnApiRunner", "--direct_runner_bundle_repeat=2"]
+    build(tmp_path / "in", output=tmp_path / "twice", name="many", beam=twice, **options)
+    assert contents(tmp_path / "twice") == contents(tmp_path / "many")
+
+
+@pytest.fixture
+def joining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Options of a build whose rejects are joined, and a folder with many of these."""
+    for module in (facts, layout):
+        monkeypatch.setattr(module, "SHARDS_PER_MERGE", 2)
+    write_images(tmp_path / "in", 2, 20)
+    for number in range(20):
+        path = tmp_path / f"in/class01/{number:04d}.jpg"
+        path.rename(path.with_suffix(".good"))
+        path.write_bytes(b"\xff\xd8 cut off")
+    return {"num_shards": "5", "max_reject_fraction": 0.5, "name": "x"}
+
+
+def test_joined_rejects_of_a_failed_build_are_deleted(
+    build: Build, tmp_path: Path, joining: dict[str, object]
+):
+    with pytest.raises(JobError, match="20 of 40 images"):
+        build(tmp_path / "in", **{**joining, "max_reject_fraction": 0.1})
+    assert list((tmp_path / "out").rglob("*joined*"))
+    for path in (tmp_path / "in/class01").glob("*.good"):
+        path.replace(path.with_suffix(".jpg"))
+    for output in ("out", "fresh"):
+        build(tmp_path / "in", output=tmp_path / output, **joining)
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+
+
+def test_another_run_that_deletes_joined_rejects_is_named(
+    build: Build, tmp_path: Path, joining: dict[str, object], monkeypatch: pytest.MonkeyPatch
+):
+    def meanwhile(*_: object) -> None:
+        for path in (tmp_path / "out").rglob("*joined*"):
+            path.unlink()
+
+    monkeypatch.setattr(finish, "check_counts", meanwhile)
+    with pytest.raises(JobError, match=r"joined\.rejects\.jsonl: deleted .* another build"):
+        build(tmp_path / "in", **joining)
+    assert not (tmp_path / "out/dataset_info.json").exists()
+    assert not (tmp_path / "out/metadata/shards/failure.json").exists()
 
 
 def test_json_is_written_in_pieces(monkeypatch: pytest.MonkeyPatch):
