@@ -71,7 +71,7 @@ def test_a_repeated_build_does_nothing_and_another_build_is_refused(bucket: dict
     options = ["--input", "gs://bucket/photos", "--output", "gs://bucket/again"]
     assert imageshards("build", *options, "--num_shards=2", **bucket).returncode == 0
     done = imageshards("build", *options, "--num_shards=2", **bucket)
-    assert "nothing to do" in done.stdout, done.stderr
+    assert "all shards were complete" in done.stdout, done.stderr
     done = imageshards("build", *options, "--num_shards=3", **bucket)
     assert done.returncode == 2
     assert "holds a build with other options: --num_shards was 2, now 3" in done.stderr

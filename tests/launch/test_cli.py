@@ -262,7 +262,7 @@ def test_verify_finds_damage_in_every_file(command: Command, photos: Path, tmp_p
     (out / "dataset_info.json").unlink()
     code, _, err = command("verify", out)
     assert code == 2
-    assert "not complete: its build failed" in err
+    assert "not complete: run its build command again" in err
 
 
 def test_verify_finds_damage_that_a_header_check_accepted(command: Command, tmp_path: Path):

@@ -220,7 +220,7 @@ def test_the_same_command_again_does_nothing(build: Build, photos: Path, tmp_pat
     before = {path: path.stat().st_mtime_ns for path in shards(tmp_path / "out")}
     again = build(photos, num_shards="4")
     assert again.resumed == again.shards == 4
-    assert "nothing to do" in str(again)
+    assert "all shards were complete" in str(again)
     assert {path: path.stat().st_mtime_ns for path in shards(tmp_path / "out")} == before
 
 
