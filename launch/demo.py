@@ -34,7 +34,7 @@ Read a record:
   from imageshards import reader
   print(reader.open({output!r}, "train")[0])
 
-Read it with TensorFlow:
+Read it with TensorFlow (pip install tensorflow tensorflow-datasets):
 
   import tensorflow_datasets as tfds
   data = tfds.builder_from_directory({output!r}).as_dataset(split="train")
