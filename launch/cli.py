@@ -108,6 +108,7 @@ def _dispatch(arguments: list[str], own_process: bool) -> int:
         refuse(problem)
     args.own_process, args.beam_arguments, args.arguments = own_process, rest, arguments
     args.parser, args.resumes = parser, command.resumes
+    args.takes_options_of_build = command.takes_beam_arguments
     if rest and not (command.takes_beam_arguments or command.runs_on_beam):
         _refuse(rest[0], parser, ": specify one data set or file at a time" * command.uses_data)
     if not command.uses_data:

@@ -43,7 +43,10 @@ def runs(args: Namespace, uris: Sequence[tuple[str, str]]) -> Iterator[Run]:
     if not given_runner(arguments):
         with without_logs():
             check_beam_arguments(arguments, args.arguments, args.parser)
-        refuse(f"{arguments[0].partition('=')[0]} requires --runner")
+        if not args.takes_options_of_build:  # those may be of a job that the build submits
+            refuse(f"{arguments[0].partition('=')[0]} requires --runner")
+        yield run_here
+        return
     with ExitStack() as stack:
         if args.own_process:
             load_beam(lean=is_in_process(arguments), resumes=args.resumes)

@@ -182,6 +182,13 @@ def test_a_fingerprint_is_the_same_on_a_runner(
     assert command(*arguments, f"--input={empty}", *BEAM) == (code, out, err)
 
 
+def test_fingerprint_ignores_the_options_of_a_job_that_the_build_submits(
+    photos: Path, tmp_path: Path, command: Command
+):
+    arguments = ["fingerprint", f"--input={photos}", f"--output={tmp_path}/1"]
+    assert command(*arguments, "--region=r", "--project=p") == command(*arguments)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
