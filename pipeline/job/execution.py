@@ -61,8 +61,13 @@ def _let_prism_run(options: PipelineOptions) -> None:
     if runner not in ("prism", "direct"):  # Beam's DirectRunner may select Prism.
         return
     portable = options.view_as(PortableOptions)
-    if portable.job_server_timeout == PortableOptions([]).job_server_timeout:
+    if portable.job_server_timeout == _request_seconds():
         portable.job_server_timeout = _JOB_SECONDS
+
+
+def _request_seconds() -> int:
+    """Returns Beam's default of the option. Making options configures the host's logging."""
+    return int(PortableOptions([]).job_server_timeout)
 
 
 def wait_for(result: PipelineResult) -> None:

@@ -196,7 +196,7 @@ def test_a_job_on_prism_may_take_longer_than_a_request(prism: list[str]):
         import apache_beam as beam
         from imageshards.pipeline.job import execution
 
-        execution._REQUEST_SECONDS = 3
+        execution._request_seconds = lambda: 3
         options = execution.CachedOptions([*sys.argv[1:], "--job_server_timeout=3"])
         pipeline = execution.new_pipeline(options, "")
         _ = pipeline | beam.Create([8.0]) | beam.Map(time.sleep)
@@ -340,7 +340,7 @@ def test_flink_replaces_a_worker_that_is_killed_while_it_writes(
     gate, options, expected = halfway
     out = tmp_path / "out"
     with started(*options, "--output", out, *flink) as build:
-        assert gate.asked.wait(120)
+        assert gate.asked.wait(600)
         workers = below(os.getpid(), "imageshards-worker --id")
         assert workers
         for pid in workers:
@@ -358,7 +358,7 @@ def test_a_killed_worker_of_the_local_runner_fails_the_build_and_the_next_comple
     out = tmp_path / "out"
     running = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
     with started(*options, "--output", out, *running) as build:
-        assert gate.asked.wait(120)
+        assert gate.asked.wait(600)
         workers = below(build.pid, "launch.quiet_worker")
         assert workers
         for pid in workers:
@@ -384,11 +384,11 @@ def test_two_builds_of_the_same_data_set_at_once_write_the_same_bytes(
     chosen = request.getfixturevalue("flink") if runner == "flink" else []
     out = tmp_path / "out"
     with started(*options, "--output", out, *chosen) as first:
-        assert gate.asked.wait(120)
+        assert gate.asked.wait(600)
         # Both builds wait in the middle of the same shard.
         gate.asked.clear()
         with started(*options, "--output", out) as second:
-            assert gate.asked.wait(120)
+            assert gate.asked.wait(600)
             gate.open.set()
             errors = [build.communicate(timeout=200)[1] for build in (first, second)]
     assert first.returncode == second.returncode == 0, errors
