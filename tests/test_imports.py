@@ -158,6 +158,7 @@ def test_the_reader_imports_nothing_heavy():
     assert not {"apache_beam", "google.cloud.storage", *HEAVY} & loaded
 
 
+@pytest.mark.slow
 def test_clients_are_found_when_a_gs_uri_comes_late():
     code = """
 from imageshards.launch.load import load_beam

@@ -120,6 +120,7 @@ def test_the_same_bytes_however_it_runs(build: Build, photos: Path, tmp_path: Pa
     assert all(found[way] == found["in_process"] for way in ways)
 
 
+@pytest.mark.slow
 def test_beams_writer_writes_all_shards_after_a_retry(build: Build, photos: Path, tmp_path: Path):
     twice = ["--runner=FnApiRunner", "--direct_runner_bundle_repeat=2"]
     summary = build(photos, writer="beam", num_shards="3", splits=SPLITS, beam=twice)

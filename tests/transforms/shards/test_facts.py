@@ -36,6 +36,7 @@ def result_of(plan: Plan, split: str, index: int) -> ShardResult:
     return ShardResult(report, rejects)
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False), st.integers(1, 9))
 def test_reports_are_summed_in_any_order(random: Random, bundle: int):
     plan = plan_of(train=600, test=30)
@@ -67,6 +68,7 @@ def test_reports_are_summed_in_any_order(random: Random, bundle: int):
     assert totals.errors.total() == sum(bool(result.rejects) for result in results)
 
 
+@pytest.mark.slow
 def test_the_rejects_of_many_shards_are_joined_by_several_workers(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
