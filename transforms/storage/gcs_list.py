@@ -26,7 +26,8 @@ Page = Callable[[str, str, int], list[Item]]
 PAGE_ITEMS = 1000
 _THREADS = 16
 _PROBES = 10
-_HALVING_PROBES, _FEW_RANGES = 5, 8
+# The first ranges may end far after their last name: each shared character takes about six probes.
+_FIRST_HALVING_PROBES, _HALVING_PROBES, _FEW_RANGES = 64, 5, 8
 FEW_PAGES = 16
 """Pages that `few_pages` lists: with fewer, dividing the names would take longer than listing."""
 _PARTS = 64
@@ -103,7 +104,7 @@ def _divided(page: Page, ranges: list[Names], threads: int) -> list[Names]:
     whole: list[Names] = []
     with ThreadPoolExecutor(threads, "imageshards-list") as executor:
         while ranges and len(whole) + len(ranges) < _PARTS:
-            probes = _PROBES if len(ranges) < _FEW_RANGES else _HALVING_PROBES
+            probes = _FIRST_HALVING_PROBES if len(ranges) < _FEW_RANGES else _HALVING_PROBES
             halves = list(executor.map(partial(_halves, page, probes), ranges))
             # A range that few probes do not divide is not worth more of them.
             whole += [half for pair in halves if len(pair) == 1 for half in pair]
