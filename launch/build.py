@@ -32,6 +32,7 @@ from imageshards.pipeline.options.command_line import (
     worker_processes,
 )
 from imageshards.pipeline.options.groups import CommandOptions
+from imageshards.transforms.references.rules import misspelled_splits
 
 if TYPE_CHECKING:
     from imageshards.pipeline.job.submission import Submission
@@ -53,6 +54,8 @@ def run(args: Namespace, begin: float) -> int:
     options: BuildOptions = options_from(args)
     command = command_options_from(args)
     spec = BuildSpec(options)  # reports wrong combinations before Beam is loaded
+    for name, similar in misspelled_splits(spec.annotator.splits).items():
+        warn(f"--splits has a split {name!r}: if it is misspelled, write {similar!r}")
     beam_arguments = with_runner([*args.beam_arguments, *beam_labels(args.labels)])
     workers = worker_processes(options, command, beam_arguments)
     wait = waits(command, beam_arguments)

@@ -111,7 +111,9 @@ def open_dataset(folder: str) -> Dataset:
             if storage.size(layout.rejects) > 0:
                 hint = f"its build failed; see {layout.rejects}"
             raise BuildError(f"{layout.root}: the data set is not complete: {hint}")
-        raise BuildError(f"{layout.root}: not a data set (no dataset_info.json)")
+        raise BuildError(
+            f"{layout.root}: not a data set (no dataset_info.json): name the output of a build"
+        )
     documents = []
     for uri in (layout.build, layout.dataset_info):
         try:

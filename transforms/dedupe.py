@@ -18,7 +18,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from imageshards.transforms import storage
 from imageshards.transforms.failure import Failures
-from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.batch import Held, RefBatch
 from imageshards.transforms.references.order import divide, mark_same_pixels, partition
 from imageshards.transforms.references.plan import Tally, bits_of
 from imageshards.transforms.shards.cores import cores
@@ -67,7 +67,7 @@ class _HashPixels(beam.DoFn):  # type: ignore[misc]
         self._encoder = take.encoder
         self._failures = take.failures
         self._bits: int | None = None
-        self._clear()
+        self._held = Held(_HELD_BYTES)
         self._decoders: ThreadPoolExecutor
         self._readers: ThreadPoolExecutor
 
@@ -80,12 +80,7 @@ class _HashPixels(beam.DoFn):  # type: ignore[misc]
         self._readers.shutdown()
 
     def start_bundle(self) -> None:
-        self._clear()
-
-    def _clear(self) -> None:
-        self._held: list[RefBatch] = []
-        self._digests: list[bytes | None] = []
-        self._held_bytes = 0
+        self._held = Held(_HELD_BYTES)
 
     def process(
         self, element: tuple[int, RefBatch], tallies: Iterable[Tally]
@@ -96,29 +91,24 @@ class _HashPixels(beam.DoFn):  # type: ignore[misc]
         local = all(map(storage.is_local, batch.files()))
         threads = self._decoders if local else self._readers
         with self._failures.recording():
-            self._digests += threads.map(self._encoder.pixel_digest, batch.refs())
+            digests = list(threads.map(self._encoder.pixel_digest, batch.refs()))
         # Digests scatter the references of a small batch over as many groups.
-        self._held.append(batch)
-        self._held_bytes += batch.held_bytes
-        if self._held_bytes >= _HELD_BYTES:
+        if self._held.add(batch.with_pixels(digests)):
             yield from self._flush()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         yield from map(GlobalWindows.windowed_value, self._flush())
 
     def _flush(self) -> Iterator[tuple[int, RefBatch]]:
-        if self._held and self._bits is not None:
-            batch = RefBatch.concat(self._held)
+        batch = self._held.take()
+        if batch and self._bits is not None:
+            _, digests = batch.pop_pixels()
             # What cannot be decoded has no duplicates, and may be in any group.
-            digests = np.array(
-                [
-                    int.from_bytes(digest[:8]) if digest else key
-                    for digest, key in zip(self._digests, batch.keys.tolist(), strict=True)
-                ],
-                np.uint64,
-            )
-            yield from divide(batch.with_pixels(self._digests), digests, self._bits)
-        self._clear()
+            values = [
+                int.from_bytes(digest[:8]) if digest else key
+                for digest, key in zip(digests, batch.keys.tolist(), strict=True)
+            ]
+            yield from divide(batch, np.array(values, np.uint64), self._bits)
 
 
 def _mark(element: tuple[int, Iterable[RefBatch]]) -> Iterator[tuple[int, RefBatch]]:
@@ -127,13 +117,9 @@ def _mark(element: tuple[int, Iterable[RefBatch]]) -> Iterator[tuple[int, RefBat
     Most groups give each bucket one batch. An image with millions of copies makes a larger group,
     of which a part is in memory at a time.
     """
-    held: list[RefBatch] = []
-    held_bytes = 0
+    held = Held(_HELD_BYTES)
     for batch in mark_same_pixels(element[1]):
-        held.append(batch)
-        held_bytes += batch.held_bytes
-        if held_bytes >= _HELD_BYTES:
-            yield from partition(RefBatch.concat(held))
-            held, held_bytes = [], 0
-    if held:
-        yield from partition(RefBatch.concat(held))
+        if held.add(batch) and (together := held.take()):
+            yield from partition(together)
+    if rest := held.take():
+        yield from partition(rest)

@@ -22,7 +22,7 @@ from imageshards.transforms import metrics, storage
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.records.containers import shard_name
-from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.batch import Held, RefBatch
 from imageshards.transforms.references.keys import BUCKET_BITS, cut
 from imageshards.transforms.references.order import partition, sort_group
 from imageshards.transforms.references.plan import Plan, Planner, Tally, bits_of
@@ -77,14 +77,10 @@ class _Divide(beam.DoFn):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self._bits: int | None = None
-        self._clear()
-
-    def _clear(self) -> None:
-        self._held: list[RefBatch] = []
-        self._held_bytes = 0
+        self._held = Held(_HELD_BYTES)
 
     def start_bundle(self) -> None:
-        self._clear()
+        self._held = Held(_HELD_BYTES)
 
     def process(
         self, element: tuple[int, RefBatch], tallies: Iterable[Tally]
@@ -96,18 +92,16 @@ class _Divide(beam.DoFn):  # type: ignore[misc]
             yield bucket >> (BUCKET_BITS - self._bits), batch
             return
         # Many small groups make small elements, unless they are cut from large batches.
-        self._held.append(batch)
-        self._held_bytes += batch.held_bytes
-        if self._held_bytes >= _HELD_BYTES:
+        if self._held.add(batch):
             yield from self._flush()
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         yield from map(GlobalWindows.windowed_value, self._flush())
 
     def _flush(self) -> Iterator[tuple[int, RefBatch]]:
-        if self._held and self._bits is not None:
-            yield from partition(RefBatch.concat(self._held), self._bits)
-        self._clear()
+        batch = self._held.take()
+        if batch and self._bits is not None:
+            yield from partition(batch, self._bits)
 
 
 class _SortGroup(beam.DoFn):  # type: ignore[misc]

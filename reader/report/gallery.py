@@ -43,8 +43,13 @@ def make_gallery(
       rejected: the first lines of rejects.jsonl.
     """
     with ThreadPoolExecutor(os.cpu_count()) as executor:
-        chosen = _chosen(layout, facts.build, statistics)
-        entries = list(executor.map(partial(_entry, facts=facts), chosen))
+        chosen = list(_chosen(layout, facts.build, statistics))
+        # A record may be chosen for several reasons; it is drawn once.
+        records = {(known["split"], known["index"]): record for known, record in chosen}
+        drawn = dict(
+            zip(records, executor.map(partial(_entry, facts=facts), records.values()), strict=True)
+        )
+        entries = [{**known, **drawn[known["split"], known["index"]]} for known, _ in chosen]
         return entries + list(executor.map(_reject_entry, rejected))
 
 
@@ -107,10 +112,9 @@ def _records_at(files: Iterable[RecordFile], wanted: set[int]) -> dict[int, read
     return found
 
 
-def _entry(chosen: _Chosen, facts: DatasetFacts) -> dict[str, Any]:
-    known, record = chosen
+def _entry(record: read_back.Record, facts: DatasetFacts) -> dict[str, Any]:
     entry = pictures.entry_of(record, facts.schema, facts.build["classes"])
-    return pictures.with_picture({**known, **entry}, record, facts.schema)
+    return pictures.with_picture(entry, record, facts.schema)
 
 
 def _reject_entry(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,10 +25,13 @@ from imageshards.launch.commands import COMMANDS
 from imageshards.launch.training.command import JAX, KERAS, Training, parse
 from imageshards.pipeline.options.command_line import check_beam_arguments, options_from
 
-SLOW = {"README.md", "docs/getting_started.md", "docs/guide/training.md", "docs/guide/reading.md",
-        "docs/guide/output.md", "docs/migration/notebook_loop.md",
-        "docs/migration/tensorflow_datasets.md"}  # fmt: skip
-"""Documents whose blocks import TensorFlow or JAX."""
+SLOW = {
+    "README.md", "docs/getting_started.md", "docs/guide/training.md", "docs/guide/reading.md",
+    "docs/guide/output.md", "docs/guide/labels_and_splits.md", "docs/production/schedules.md",
+    "docs/migration/notebook_loop.md", "docs/migration/tensorflow_datasets.md",
+    "docs/design/reproducibility.md", "docs/reference/command_line.md",
+}  # fmt: skip
+"""Documents whose blocks import TensorFlow or JAX, or run many commands."""
 _NUMBERS = re.compile(r"[\d.,]+")
 
 

@@ -348,3 +348,12 @@ def test_only_commands_that_resume_promise_it(
         "imageshards: interrupted\n",
         "imageshards: interrupted; run the same command again to resume\n",
     ]
+
+
+def test_a_split_that_may_be_misspelled_is_a_warning(
+    photos: Path, tmp_path: Path, command: Command
+):
+    build = ["build", f"--input={photos}", f"--output={tmp_path}/out", "--dry_run"]
+    warning = "imageshards: warning: --splits has a split 'tset': if it is misspelled, write 'test'"
+    assert warning in command(*build, "--splits=train=0.8,tset=0.2")[2].splitlines()
+    assert "warning" not in command(*build, "--splits=train=0.8,test_clean=0.1,query=0.1")[2]

@@ -126,6 +126,7 @@ def test_boxes_of_rotated_and_cropped_images(build: Build, manifest: Path, tmp_p
     assert contents(tmp_path / "out") == before
 
 
+@pytest.mark.slow
 def test_the_beam_writer_writes_and_counts_the_same_boxes(
     build: Build, manifest: Path, tmp_path: Path
 ):

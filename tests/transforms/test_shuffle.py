@@ -74,7 +74,7 @@ def quality(out: Path) -> tuple[float, float]:
     return z_of_runs([label for labels in by_shard for label in labels]), z_of_counts(by_shard)
 
 
-@pytest.mark.parametrize("writer", ["shard", "beam"])
+@pytest.mark.parametrize("writer", ["shard", pytest.param("beam", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_order_looks_like_a_random_permutation(
     build: Build, sorted_photos: Path, tmp_path: Path, writer: str, seed: int

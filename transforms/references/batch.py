@@ -457,3 +457,30 @@ def _schema(data: bytes) -> pa.Schema:
 
 def _unpack(schema: bytes, packed: bytes) -> RefBatch:
     return RefBatch.unpack(schema, packed)
+
+
+class Held:
+    """Batches that are collected, to process many small ones as a large one.
+
+    >>> held = Held(most_bytes=1 << 20)
+    >>> held.add(RefBatch.listed(["/photos/1.jpg"], [8]))
+    False
+    >>> len(held.take()), held.take()
+    (1, None)
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._batches: list[RefBatch] = []
+        self._bytes = 0
+
+    def add(self, batch: RefBatch) -> bool:
+        """Adds a batch; returns whether the batches have at least `most_bytes` now."""
+        self._batches.append(batch)
+        self._bytes += batch.held_bytes
+        return self._bytes >= self._most_bytes
+
+    def take(self) -> RefBatch | None:
+        """Returns all batches as one, and forgets them; None if there is no batch."""
+        batches, self._batches, self._bytes = self._batches, [], 0
+        return RefBatch.concat(batches) if batches else None

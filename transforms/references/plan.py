@@ -363,7 +363,7 @@ class Planner:
         for name in names:
             if not images[name]:
                 raise BuildError(
-                    f"split {name!r} gets none of the {images.total():,} {self.noun}s: give it a "
+                    f"split {name!r} gets none of {counted(images.total(), self.noun)}: give it a "
                     "larger ratio, use smaller groups, or remove it"
                 )
         for name in self.num_shards.named:

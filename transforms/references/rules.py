@@ -20,6 +20,7 @@ ARCHIVE_SUFFIXES = (
 _WEB = re.compile("https?://", re.IGNORECASE)
 _QUERY = re.compile("[?#]")
 _ROOT = re.compile("/|[a-zA-Z][a-zA-Z0-9+.-]*://")
+_WORDS = re.compile("[a-z]+")
 _SPLIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 KNOWN_SPLITS = (
     "train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval",
@@ -126,6 +127,22 @@ class SplitRule:
         if not math.isclose(sum(ratios), 1, abs_tol=1e-6):
             raise ValueError(f"--splits {text!r}: the ratios add up to {sum(ratios):g}, not to 1")
         return cls("ratio", tuple(pairs), ratios)
+
+
+def misspelled_splits(rule: SplitRule) -> dict[str, str]:
+    """Returns names of splits by ratio that may be misspelled -> usual names that are similar.
+
+    >>> misspelled_splits(SplitRule.parse("train=0.7,tset=0.2,test_clean=0.1"))
+    {'tset': 'test'}
+    """
+    from difflib import get_close_matches
+
+    found = {}
+    for name in rule.names if rule.kind == "ratio" else ():
+        if not set(KNOWN_SPLITS) & set(_WORDS.findall(name.lower())):
+            for similar in get_close_matches(name.lower(), KNOWN_SPLITS, 1, cutoff=0.75):
+                found[name] = similar
+    return found
 
 
 def _parse_ratio(name: str, value: str) -> float:

@@ -339,6 +339,7 @@ def test_a_divided_input_without_an_image_is_an_error(build: Build, server: GcsS
             build("gs://bucket/notes", beam=runner)
 
 
+@pytest.mark.slow
 def test_a_text_table_in_a_bucket_takes_few_requests(
     server: GcsServer, monkeypatch: pytest.MonkeyPatch
 ):

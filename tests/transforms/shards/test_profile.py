@@ -40,6 +40,7 @@ def files() -> list[bytes]:
     return [*made, out.getvalue()]
 
 
+@pytest.mark.slow
 def test_the_channels_are_those_of_all_pixels(files: list[bytes]):
     channels = profile_of(files).channels()
     pixels = [np.asarray(Image.open(io.BytesIO(data))).reshape(-1, 3) for data in files]
