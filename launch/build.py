@@ -71,7 +71,7 @@ def run(args: Namespace, begin: float) -> int:
             load_beam(lean=is_in_process(complete))
             logs.set_up(verbose=command.verbose)
         check_beam_arguments(complete, args.arguments)
-        _warn(options, complete)
+        _warn(spec, complete)
         if not is_in_process(complete):
             complete = [*complete, WORKER_SETTINGS]
         # Beam would import IPython to find out whether this is a notebook.
@@ -112,7 +112,15 @@ def _completed(beam_arguments: list[str], spec: BuildSpec) -> Iterator[list[str]
         yield complete
 
 
-def _warn(options: BuildOptions, beam_arguments: list[str]) -> None:
+def _warn(spec: BuildSpec, beam_arguments: list[str]) -> None:
+    from imageshards.pipeline.claim import other_files_in
+
+    output, options = spec.options.output, spec.options
+    if others := [] if output.overwrite else other_files_in(spec.layout):
+        more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
+        warn(
+            f"--output {output.output} is not empty: {others[0]}{more} will stay beside the data set"
+        )
     if options.execution.writer == "beam" and is_local_runner(beam_arguments):
         warn(
             "--writer beam on the local runner needs about 6.5 times the size of the data set in "

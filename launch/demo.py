@@ -17,10 +17,8 @@ from imageshards.pipeline.options.parser import refuse
 _FOLDER = "imageshards-demo"
 _DIGITS = Path(__file__).parent / "digits.npz"
 _MARK = "README.txt"
-_README = """\
-`imageshards demo` wrote this folder. Run again, it replaces the folders images and digits.
-
-"""
+_WRITTEN = "`imageshards demo` wrote this folder."
+_README = f"{_WRITTEN} Run again, it restores the folders images and digits.\n\n"
 _SPLITS = "train=0.8,validation=0.1,test=0.1"
 _SHARDS = "train=4,validation=1,test=1"
 _EPILOGUE = """
@@ -64,13 +62,14 @@ def run(args: Namespace) -> int:
         refuse(f"{args.folder}: the demo writes to a folder of this machine; name a local folder")
     folder = Path(args.folder)
     images, output = folder / "images", folder / "digits"
-    _prepare(folder, images, output)
+    _prepare(folder)
     count = write_digits(images)
     say(f"{count:,} images of handwritten digits in {images}")
     program = _program()
     verbose = ["--verbose"] if args.verbose else []
     build = [
         f"--input={images}", f"--output={output}", f"--splits={_SPLITS}", f"--num_shards={_SHARDS}",
+        *(["--overwrite"] if output.exists() else []),
     ]  # fmt: skip
     for command in (["build", *build, *verbose], ["verify", str(output), *verbose]):
         say(f"\n$ {program} {shlex.join(command)}")
@@ -94,9 +93,13 @@ def _program() -> str:
 def write_digits(folder: Path) -> int:
     """Writes the digits as grayscale PNG files of 8 x 8 pixels: FOLDER/CLASS/NUMBER.png.
 
+    Files that an earlier demo wrote are kept, so that their data set is found to be complete.
+
     Returns:
       The number of files.
     """
+    import io
+
     import numpy as np
     from PIL import Image
 
@@ -105,13 +108,16 @@ def write_digits(folder: Path) -> int:
     for label in range(10):
         (folder / str(label)).mkdir(parents=True, exist_ok=True)
     for number, (pixels, label) in enumerate(zip(images, labels, strict=True)):
-        gray = (pixels * (255 / 16)).astype("uint8")
-        Image.fromarray(gray).save(folder / str(label) / f"{number:04d}.png")
+        encoded = io.BytesIO()
+        Image.fromarray((pixels * (255 / 16)).astype("uint8")).save(encoded, "png")
+        path = folder / str(label) / f"{number:04d}.png"
+        if not path.is_file() or path.read_bytes() != encoded.getvalue():
+            path.write_bytes(encoded.getvalue())
     return len(images)
 
 
-def _prepare(folder: Path, images: Path, output: Path) -> None:
-    """Creates the folder, or deletes what an earlier demo wrote to it.
+def _prepare(folder: Path) -> None:
+    """Creates the folder, or checks that an earlier demo wrote it.
 
     Raises:
       UsageError: the folder has other files, or cannot be written.
@@ -121,11 +127,9 @@ def _prepare(folder: Path, images: Path, output: Path) -> None:
     mark = folder / _MARK
     try:
         if folder.is_dir() and any(folder.iterdir()):
-            if not mark.is_file() or not mark.read_bytes().startswith(_README.encode()):
+            if not mark.is_file() or not mark.read_bytes().startswith(_WRITTEN.encode()):
                 reason = "not empty, and not of an earlier demo; name a new folder"
                 raise UsageError(f"{folder}: {reason}")
-            for old in (images, output):
-                shutil.rmtree(old, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         mark.write_text(_README + _DIGITS.with_suffix(".txt").read_text())
     except OSError as error:

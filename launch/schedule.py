@@ -73,6 +73,7 @@ def fingerprint(args: Namespace) -> int:
     from imageshards.pipeline.operations.fingerprint import fingerprint
     from imageshards.pipeline.options.command_line import options_from
     from imageshards.pipeline.publish import state_of
+    from imageshards.transforms import storage
     from imageshards.transforms.elements import counted
 
     spec = BuildSpec(options_from(args))
@@ -95,6 +96,8 @@ def fingerprint(args: Namespace) -> int:
     elif not args.quiet:
         files = counted(found.files, "file")
         text = _DESCRIPTIONS[state].format(version=version, noun=spec.schema.noun)
+        if state == "new" and storage.exists(spec.layout.dataset_info):
+            text = f"version {version} is built, but not published: imageshards publish {output}"
         say(f"{found.digest}  {files}, {found.bytes / 1e6:,.1f} MB: {state}: {text}")
     return 0
 

@@ -165,6 +165,18 @@ def dataset_files_in(layout: Layout) -> list[str]:
     ]
 
 
+def other_files_in(layout: Layout) -> list[str]:
+    """Returns the names in a local folder that no build has written; empty if one has written it.
+
+    A build keeps such files.
+    """
+    if not storage.is_local(layout.root) or storage.exists(layout.plan):
+        return []
+    if dataset_files_in(layout):
+        return []  # `other_build_in` refuses them
+    return [name for name in storage.names_in(layout.root) if not name.startswith(".")]
+
+
 def sweep_temporary(
     layout: Layout, plan: Plan | None = None, keep: Collection[str] = frozenset()
 ) -> None:

@@ -81,10 +81,13 @@ class Published:
         return json.dumps(asdict(self))
 
     def __str__(self) -> str:
-        moved = self.latest == self.version
-        lines = [
-            f"{self.pointer} -> {self.latest}" + ("" if moved else ", which is a later version")
-        ]
+        if self.latest == self.version:
+            lines = [f"{self.pointer} -> {self.latest}"]
+        else:
+            lines = [
+                f"{self.pointer} still names {self.latest}, a later version than {self.version} "
+                "(--rollback replaces it)"
+            ]
         records, rejects = counted(self.records, "record"), counted(self.rejects, "reject")
         lines.append(f"  {self.uri}: {records}, {rejects}")
         if self.deleted:

@@ -91,7 +91,10 @@ def run(
         build,
         output=spec.layout.root,
         noun=spec.schema.noun,
-        resumed=len(finished.items() & _finished_shards(spec.layout).items()),
+        resumed={
+            name.removesuffix(".json")
+            for name, _ in finished.items() & _finished_shards(spec.layout).items()
+        },
         seconds=time.perf_counter() - begin,
         startup_seconds=started - begin if is_local_runner(beam_arguments) else None,
     )

@@ -16,7 +16,7 @@ import numpy as np
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from imageshards.transforms import storage
+from imageshards.transforms import metrics, storage
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.references.batch import Held, RefBatch
 from imageshards.transforms.references.order import divide, mark_same_pixels, partition
@@ -91,7 +91,10 @@ class _HashPixels(beam.DoFn):  # type: ignore[misc]
         local = all(map(storage.is_local, batch.files()))
         threads = self._decoders if local else self._readers
         with self._failures.recording():
-            digests = list(threads.map(self._encoder.pixel_digest, batch.refs()))
+            digests = []
+            for digest in threads.map(self._encoder.pixel_digest, batch.refs()):
+                digests.append(digest)
+                metrics.COMPARED.add(1)
         # Digests scatter the references of a small batch over as many groups.
         if self._held.add(batch.with_pixels(digests)):
             yield from self._flush()

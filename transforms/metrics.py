@@ -81,3 +81,6 @@ class Count:
 LISTED = Count()
 """References that this process has listed since it started, for the progress of a build: runners
 report metrics at the end of a job only. A worker process has a count of its own."""
+
+COMPARED = Count()
+"""Images of which this process has compared the pixels (`--dedupe pixels`), likewise."""

@@ -50,7 +50,7 @@ def versions() -> Iterator[Finding]:
     yield from _checksums()
     for name in _OPTIONAL:
         try:
-            yield Finding(name, "note", metadata.version(name))
+            yield Finding(name, "ok", metadata.version(name))
         except metadata.PackageNotFoundError:
             continue
 

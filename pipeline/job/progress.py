@@ -18,7 +18,7 @@ from typing import Any
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ShardId, counted
-from imageshards.transforms.metrics import LISTED
+from imageshards.transforms.metrics import COMPARED, LISTED
 from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.references.keys import first_rank
 from imageshards.transforms.shards.layout import Layout, read_json
@@ -159,7 +159,7 @@ class Progress:
         self._thread: threading.Thread | None = None
         before = storage.stat(layout.plan)[1] if storage.is_local(layout.root) else 0
         self._observer = Observer(layout, before)
-        self._listed_before = LISTED.value
+        self._listed_before, self._compared_before = LISTED.value, COMPARED.value
         self._first: tuple[float, State] | None = None
 
     def __enter__(self) -> Progress:
@@ -190,6 +190,16 @@ class Progress:
         return state
 
     @property
+    def _compared(self) -> int:
+        """Images of which `--dedupe pixels` has compared the pixels."""
+        return COMPARED.value - self._compared_before
+
+    def _step(self, state: State | None) -> str:
+        if state is None:
+            return "comparing pixels" if self._compared else "listing"
+        return "finishing" if _is_written(state) else "writing"
+
+    @property
     def _elapsed(self) -> float:
         return time.perf_counter() - self._begin
 
@@ -199,13 +209,16 @@ class Progress:
             if self._stop.is_set():
                 return
             facts = ", ".join([*self._facts(state, with_shards=True), duration(self._elapsed)])
-            print(f"imageshards: {_step(state)}: {facts}", file=sys.stderr, flush=True)
+            print(f"imageshards: {self._step(state)}: {facts}", file=sys.stderr, flush=True)
 
     def _facts(self, state: State | None, *, with_shards: bool) -> Iterator[str]:
         """Yields what is known: counts, rates, and the time left."""
         if state is None:
-            if listed := LISTED.value - self._listed_before:
-                yield f"{counted(listed, self._noun)} found"
+            listed = counted(LISTED.value - self._listed_before, self._noun)
+            if self._compared:
+                yield f"pixels of {self._compared:,} of {listed} compared"
+            elif LISTED.value > self._listed_before:
+                yield f"{listed} found"
             return
         if not self._grows:
             yield counted(state.all_images, self._noun)
@@ -257,18 +270,12 @@ class Progress:
                     task,
                     total=seen.all_images if seen else None,
                     completed=seen.images if seen else 0,
-                    description=_step(state),
+                    description=self._step(state),
                     share=f"{100 * seen.images // max(seen.all_images, 1)}%" if seen else "",
                     elapsed=duration(self._elapsed),
                 )
                 wide = console.width >= _WIDE_COLUMNS
                 facts.plain = "  " + ", ".join(self._facts(state, with_shards=wide))
-
-
-def _step(state: State | None) -> str:
-    if state is None:
-        return "listing"
-    return "finishing" if _is_written(state) else "writing"
 
 
 def _is_written(state: State) -> bool:

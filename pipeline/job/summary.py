@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ class Summary:
       bytes: size of all shards.
       shards: number of shards.
       resumed: number of shards that an earlier run had finished.
+      written: records of the other shards, which this run wrote.
       rejects: rejected images; each is a line of rejects.jsonl.
       errors: type of error -> rejects.
       duplicates: references that repeat the URI of another one.
@@ -48,6 +49,7 @@ class Summary:
     bytes: int
     shards: int
     resumed: int
+    written: int
     rejects: int
     errors: dict[str, int]
     duplicates: int
@@ -65,7 +67,13 @@ class Summary:
 
     @classmethod
     def of(
-        cls, build: Mapping[str, Any], *, output: str, noun: str, resumed: int, **times: Any
+        cls,
+        build: Mapping[str, Any],
+        *,
+        output: str,
+        noun: str,
+        resumed: Collection[str],
+        **times: Any,
     ) -> Summary:
         """Returns the summary of a data set from its build.json and further attributes.
 
@@ -73,7 +81,7 @@ class Summary:
           build: the content of build.json.
           output: the folder of the data set.
           noun: what a record is.
-          resumed: number of shards that an earlier run had finished.
+          resumed: names of shards that an earlier run had finished.
           **times: `seconds` and `startup_seconds`.
         """
         counts = build["counts"]
@@ -82,7 +90,10 @@ class Summary:
             **{name: counts[name] for name in names},
             output=output,
             shards=len(build["shards"]),
-            resumed=resumed,
+            resumed=len(resumed),
+            written=sum(
+                shard["records"] for shard in build["shards"] if shard["name"] not in resumed
+            ),
             errors=build["rejects"],
             classes_not_in_train=classes_not_in_train(build["splits"], build["classes"]),
             conversions=build["conversions"],
@@ -160,16 +171,16 @@ class Summary:
             return "all shards were complete; the metadata are written again"
         if self.resumed:
             were = "was" if self.resumed == 1 else "were"
-            done, pace = f"{counted(self.resumed, 'shard')} {were} complete; the rest ", ""
+            done = f"{counted(self.resumed, 'shard')} {were} complete; the rest "
         else:
-            speed = rate(self.records / max(self.seconds - (self.startup_seconds or 0), 1e-9))
-            done, pace = "", f"; {speed} {self.noun}s/s"
+            done = ""
+        speed = rate(self.written / max(self.seconds - (self.startup_seconds or 0), 1e-9))
         started = (
             " with the start of the workers"
             if self.startup_seconds is None
             else f" ({self.startup_seconds:.1f} s to start)"
         )
-        return f"{done}in {_time(self.seconds)}{started}{pace}; see metadata/report.html"
+        return f"{done}in {_time(self.seconds)}{started}; {speed} {self.noun}s/s; see metadata/report.html"
 
 
 def _time(seconds: float) -> str:

@@ -357,3 +357,19 @@ def test_a_split_that_may_be_misspelled_is_a_warning(
     warning = "imageshards: warning: --splits has a split 'tset': if it is misspelled, write 'test'"
     assert warning in command(*build, "--splits=train=0.8,tset=0.2")[2].splitlines()
     assert "warning" not in command(*build, "--splits=train=0.8,test_clean=0.1,query=0.1")[2]
+
+
+def test_files_beside_the_data_set_are_kept_with_a_warning(
+    photos: Path, tmp_path: Path, command: Command
+):
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "notes.txt").write_text("mine")
+    build = ("build", "--input", photos, "--output", output)
+    warning = (
+        f"imageshards: warning: --output {output} is not empty: notes.txt will stay beside the data "
+        "set"
+    )
+    assert warning in command(*build)[2].splitlines()
+    assert (output / "notes.txt").read_text() == "mine"
+    assert "not empty" not in command(*build)[2]

@@ -237,6 +237,10 @@ def test_missing_files_are_written_again_with_the_same_bytes(
     (tmp_path / "out/metadata/shards/x.tfrecord.0123456789ab.tmp").touch()
     again = build(photos, num_shards="4")
     assert again.resumed == 1
+    kept = json.loads((tmp_path / "out/metadata/build.json").read_text())["shards"][0]["records"]
+    assert again.written == 120 - kept
+    assert "1 shard was complete; the rest in " in str(again)
+    assert " images/s; see" in str(again)
     assert contents(tmp_path / "out") == before
 
 

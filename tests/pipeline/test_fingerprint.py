@@ -147,6 +147,11 @@ def test_the_command_prints_state_and_digest(images: Path, tmp_path: Path, comma
     code, out, _ = command("fingerprint", *options, "--skip_missing")
     assert out.startswith(f"{found['digest']}  6 files, ")
     assert out.endswith(" MB: new: version 1 is to be built\n")
+    assert command("build", "--input", images, "--output", tmp_path / "out/1")[0] == 0
+    out = command("fingerprint", *options, "--skip_missing")[1]
+    assert out.endswith(
+        f" new: version 1 is built, but not published: imageshards publish {tmp_path / 'out/1'}\n"
+    )
     code, _, err = command("fingerprint", *options, "--direct_num_wrokers=2")
     assert (code, err.count("\n")) == (2, 1)
     assert "--direct_num_wrokers" in err

@@ -109,7 +109,7 @@ def test_an_earlier_version_does_not_move_the_pointer_back(base: Path):
     publish(str(base / "2026-11-03"))
     done = publish(str(base / "2026-11-02"))
     assert done.latest == "2026-11-03"
-    assert "which is a later version" in str(done)
+    assert "a later version than 2026-11-02 (--rollback replaces it)" in str(done)
     assert versions(str(base)) == ["2026-11-02", "2026-11-03"]
     assert publish(str(base / "2026-11-02"), rollback=True).latest == "2026-11-02"
 

@@ -63,6 +63,15 @@ def test_references_are_counted_while_they_are_listed(build: Build, photos: Path
     assert list(progress._facts(None, with_shards=True)) == ["120 images found"]
 
 
+def test_images_are_counted_while_their_pixels_are_compared(
+    build: Build, photos: Path, tmp_path: Path
+):
+    progress = Progress(Layout(str(tmp_path / "out")))
+    build(photos, dedupe="pixels")
+    assert list(progress._facts(None, with_shards=True)) == ["pixels of 120 of 120 images compared"]
+    assert progress._step(None) == "comparing pixels"
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.4, "0 s"), (59.6, "1 min"), (75, "1 min 15 s"), (3599.6, "1 h"), (7260, "2 h 1 min")],
