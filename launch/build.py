@@ -118,9 +118,8 @@ def _warn(spec: BuildSpec, beam_arguments: list[str]) -> None:
     output, options = spec.options.output, spec.options
     if others := [] if output.overwrite else other_files_in(spec.layout):
         more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
-        warn(
-            f"--output {output.output} is not empty: {others[0]}{more} will stay beside the data set"
-        )
+        what = f"{others[0]}{more} will stay beside the data set"
+        warn(f"--output {output.output} is not empty: {what}")
     if options.execution.writer == "beam" and is_local_runner(beam_arguments):
         warn(
             "--writer beam on the local runner needs about 6.5 times the size of the data set in "

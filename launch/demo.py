@@ -126,10 +126,10 @@ def _prepare(folder: Path) -> None:
 
     mark = folder / _MARK
     try:
-        if folder.is_dir() and any(folder.iterdir()):
-            if not mark.is_file() or not mark.read_bytes().startswith(_WRITTEN.encode()):
-                reason = "not empty, and not of an earlier demo; name a new folder"
-                raise UsageError(f"{folder}: {reason}")
+        is_mine = mark.is_file() and mark.read_bytes().startswith(_WRITTEN.encode())
+        if folder.is_dir() and any(folder.iterdir()) and not is_mine:
+            reason = "not empty, and not of an earlier demo; name a new folder"
+            raise UsageError(f"{folder}: {reason}")
         folder.mkdir(parents=True, exist_ok=True)
         mark.write_text(_README + _DIGITS.with_suffix(".txt").read_text())
     except OSError as error:

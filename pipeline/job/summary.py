@@ -180,7 +180,8 @@ class Summary:
             if self.startup_seconds is None
             else f" ({self.startup_seconds:.1f} s to start)"
         )
-        return f"{done}in {_time(self.seconds)}{started}; {speed} {self.noun}s/s; see metadata/report.html"
+        pace = f"{speed} {self.noun}s/s"
+        return f"{done}in {_time(self.seconds)}{started}; {pace}; see metadata/report.html"
 
 
 def _time(seconds: float) -> str:

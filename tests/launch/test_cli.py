@@ -367,8 +367,8 @@ def test_files_beside_the_data_set_are_kept_with_a_warning(
     (output / "notes.txt").write_text("mine")
     build = ("build", "--input", photos, "--output", output)
     warning = (
-        f"imageshards: warning: --output {output} is not empty: notes.txt will stay beside the data "
-        "set"
+        f"imageshards: warning: --output {output} is not empty: "
+        "notes.txt will stay beside the data set"
     )
     assert warning in command(*build)[2].splitlines()
     assert (output / "notes.txt").read_text() == "mine"
