@@ -18,7 +18,7 @@ from imageshards.transforms.failure import Failures
 from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.inputs.fetch import ImageReader
-from imageshards.transforms.inputs.kind import ListingOptions, RecordKeys, TextUnit
+from imageshards.transforms.inputs.kind import ListingOptions, RecordKeys, TextUnit, real_folder
 from imageshards.transforms.records.columns import FeatureColumn, channels_of, schema_of
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.annotate import Annotator
@@ -237,6 +237,7 @@ class BuildSpec:
             scratch=self.layout.state,
             record_keys=RecordKeys(inputs.image_key, inputs.label_key, inputs.name_key),
             text_unit=self.text_unit,
+            output=real_folder(self.layout.root),
         )
 
     @cached_property

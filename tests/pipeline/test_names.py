@@ -288,6 +288,20 @@ def test_an_output_inside_an_input_is_refused(
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("target", ["other/out", "other"])
+def test_a_link_in_an_input_that_leads_to_the_output_is_refused(
+    command: Command, photos: Path, tmp_path: Path, target: str
+):
+    folder = shutil.copytree(photos, tmp_path / "photos")
+    (tmp_path / "other/out").mkdir(parents=True)
+    (folder / "class00/link").symlink_to(tmp_path / target)
+    output = tmp_path / "other/out"
+    code, _, error = command("build", "--input", folder, "--output", output)
+    assert (code, error.count("\n")) == (1, 1)
+    assert f"{folder}/class00/link: this link leads to {tmp_path / target}/" in error
+    assert not contents(tmp_path / "other")
+
+
 def test_an_output_inside_a_remote_input_is_refused(command: Command):
     for text in ("gs://b/photos", "gs://b/photos/", "gs://b/**/*", "gs://b/p*/*/*.tfrecord"):
         code, _, error = command("build", "--input", text, "--output", "gs://b/photos/out")

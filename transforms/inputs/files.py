@@ -16,6 +16,7 @@ import re
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -57,12 +58,15 @@ class Files(InputKind):
         return True
 
     @abstractmethod
-    def files(self, part: tuple[Any, ...], divide: bool) -> Iterator[_File | WorkUnit]:
+    def files(self, part: tuple[Any, ...], options: ListingOptions) -> Iterator[_File | WorkUnit]:
         """Yields the files of a part, whatever their names, and units with the others.
 
         Args:
           part: the part of a unit; empty: all files.
-          divide: whether to yield units at all.
+          options: `divide` says whether to yield units at all.
+
+        Raises:
+          BuildError: a folder cannot be listed, or a link leads to the output.
         """
 
     def kind_of_file(self, uri: str) -> type[FileKind] | None:
@@ -91,7 +95,7 @@ class Files(InputKind):
         """Lists images; files that hold references are units."""
         rows = ListedRows()
         has_required = bool(options.columns.all_required)
-        for file in self.files(unit.part, options.divide):
+        for file in self.files(unit.part, options):
             if isinstance(file, WorkUnit):
                 yield file
                 continue
@@ -115,7 +119,7 @@ class Files(InputKind):
         self, unit: WorkUnit, options: ListingOptions
     ) -> Iterator[FileState | WorkUnit]:
         """Yields the files that `list_unit` lists. Files that hold references are not opened."""
-        for file in self.files(unit.part, options.divide):
+        for file in self.files(unit.part, options):
             if isinstance(file, WorkUnit):
                 yield file
             elif self._kind_of(file, options):
@@ -157,14 +161,14 @@ class Folder(Files):
         """Parts of a folder may have parts; each text file is a unit."""
         return 3 if options.text_unit else 2
 
-    def files(self, part: tuple[Any, ...], divide: bool) -> Iterator[_File | WorkUnit]:
+    def files(self, part: tuple[Any, ...], options: ListingOptions) -> Iterator[_File | WorkUnit]:
         """Yields the files below the folder; links are followed."""
         if not storage.is_local(self.uri):
-            yield from self._remote_files(storage.join(self.root, "**"), part, divide)
+            yield from self._remote_files(storage.join(self.root, "**"), part, options.divide)
             return
         folders: tuple[_Folder, ...] = part or ((self.uri, False),)
         above = {path: _identities(self.uri, path) for path, _ in folders}
-        for found in _walk(folders, len(self.root), above, divide):
+        for found in _walk(folders, len(self.root), above, options):
             if isinstance(found, list):
                 parts = min(_PARTS, len(found))
                 yield from (WorkUnit(self, tuple(found[n::parts])) for n in range(parts))
@@ -239,17 +243,18 @@ class Pattern(Files):
         kind = kind_of_name(uri)
         return kind.noun if kind else ""
 
-    def files(self, part: tuple[Any, ...], divide: bool) -> Iterator[_File | WorkUnit]:
+    def files(self, part: tuple[Any, ...], options: ListingOptions) -> Iterator[_File | WorkUnit]:
         """Yields the files that match, and those below folders that match."""
         if not storage.is_local(self.uri):
-            yield from self._remote_files(self.uri, part, divide)
+            yield from self._remote_files(self.uri, part, options.divide)
             return
         root_length = len(self.root)
+        whole = replace(options, divide=False)
         for path in glob.iglob(self.uri, recursive=True, include_hidden=True):
             if not os.path.isdir(path):
                 yield path, root_length, *storage.stat(path), _in_hidden(path, root_length)
             elif "**" not in self.uri:  # `**` matches the files below a folder itself
-                for file in _walk([(path, False)], root_length, {}, divide=False):
+                for file in _walk([(path, False)], root_length, {}, whole):
                     assert not isinstance(file, list)
                     yield file
 
@@ -268,7 +273,7 @@ class Pattern(Files):
         if not storage.is_local(self.uri):
             yield from (uri for uri, *_ in storage.match_first(self.uri))
             return
-        for file in self.files((), divide=False):
+        for file in self.files((), ListingOptions()):
             assert not isinstance(file, WorkUnit)
             yield file[0]
 
@@ -312,11 +317,25 @@ def _identities(root: str, path: str) -> frozenset[tuple[int, int]]:
         raise BuildError(f"{path}: cannot be listed: {error.strerror}") from error
 
 
+def _check_link(path: str, output: str) -> None:
+    """Checks that the files of the output are not listed as its inputs.
+
+    Raises:
+      BuildError: a link to a folder leads to the output, or above it, or into it.
+    """
+    target = real_folder(path)
+    if output and (output.startswith(target) or target.startswith(output)):
+        raise BuildError(
+            f"{path}: this link leads to {target}, and --output is {output}: remove the link, or "
+            "specify another output folder"
+        )
+
+
 def _walk(
     folders: Iterable[_Folder],
     root_length: int,
     above: Mapping[str, frozenset[tuple[int, int]]],
-    divide: bool,
+    options: ListingOptions,
 ) -> Iterator[_File | list[_Folder]]:
     """Yields the files below folders; at the end, the list of the folders that were not listed.
 
@@ -324,20 +343,23 @@ def _walk(
       folders: the folders.
       root_length: characters of the paths before the names.
       above: path of a folder -> its `_identities`; none without an entry.
-      divide: whether some folders are not listed.
+      options: `divide` says whether some folders are not listed.
+
+    Raises:
+      BuildError: a folder cannot be listed, or a link leads to the output.
     """
     # Links to folders are followed, since data sets are often trees of links, but not to a folder
     # that contains the link.
     waiting = deque((path, hidden, above.get(path, frozenset())) for path, hidden in folders)
     entries_seen = 0
     while waiting:
-        if divide and entries_seen >= (
+        if options.divide and entries_seen >= (
             _FEW_ENTRIES if len(waiting) >= _FEWEST_FOLDERS else _MOST_ENTRIES
         ):
             yield [(path, hidden) for path, hidden, _ in waiting]
             return
         # Breadth first, many folders are waiting soon; depth first, few are.
-        here, is_hidden, ancestors = waiting.popleft() if divide else waiting.pop()
+        here, is_hidden, ancestors = waiting.popleft() if options.divide else waiting.pop()
         try:
             status = os.stat(here)
             entries = os.scandir(here)
@@ -352,6 +374,8 @@ def _walk(
                 entries_seen += 1
                 try:
                     if entry.is_dir():
+                        if entry.is_symlink():
+                            _check_link(entry.path, options.output)
                         waiting.append((entry.path, is_hidden or entry.name[0] == ".", inner))
                         continue
                     status = entry.stat()

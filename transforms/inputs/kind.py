@@ -59,6 +59,7 @@ class ListingOptions:
       text_unit: the part of a text file that becomes one record; None: inputs are images.
       divide: whether a large unit of work yields parts of itself, which other workers list. If not,
         the worker that has the unit lists all of it.
+      output: the `real_folder` of the data set, of which no file may be listed; empty: none.
     """
 
     columns: Columns = field(default_factory=Columns)
@@ -68,6 +69,7 @@ class ListingOptions:
     record_keys: RecordKeys = field(default_factory=RecordKeys)
     text_unit: TextUnit | None = None
     divide: bool = False
+    output: str = ""
 
 
 class Read(NamedTuple):
