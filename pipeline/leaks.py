@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from operator import itemgetter
 
@@ -24,6 +25,8 @@ from imageshards.transforms.shards.layout import Layout
 from imageshards.transforms.shards.leaked import RECORDS_LISTED, Leaks, position_of
 
 _TEXT_SHOWN = 80
+_READS = 16
+"""Shards of which the names of leaks are read at a time."""
 
 Position = tuple[ShardId, int]
 """A shard, and the number of a record in it."""
@@ -68,20 +71,33 @@ def _names(layout: Layout, positions: set[Position], schema: Schema) -> dict[Pos
     key = schema.key_of("filename") or schema.key_of("source")
     if not key:
         return {(shard, row): f"record {row} of {shard_name(shard)}" for shard, row in positions}
-    names = {}
-    for shard, rows in groupby(sorted(positions), key=itemgetter(0)):
-        numbers = [row for _, row in rows]
+    rows_of = {
+        shard: [row for _, row in rows]
+        for shard, rows in groupby(sorted(positions), key=itemgetter(0))
+    }
+
+    def names_in(shard: ShardId) -> list[str]:
+        """Returns the names of the wanted records of a shard."""
+        names = []
         try:
-            for row, record in zip(numbers, _records(layout, shard, numbers), strict=True):
+            for record in _records(layout, shard, rows_of[shard]):
                 name = record.first(key, b"")
                 if schema.holds == "text":
                     name += b": " + record.first(schema.key_of("text"), b"")[:_TEXT_SHOWN]
-                names[shard, row] = name.decode("utf-8", "replace")
+                names.append(name.decode("utf-8", "replace"))
         except (CorruptRecord, CorruptExample) as error:  # of a shard that an earlier run wrote
             raise BuildError(
                 f"{layout.shard(shard)}: {error}: delete this file, and run the same command again"
             ) from error
-    return names
+        return names
+
+    # The records are in as many shards; on an object store each one is two or more requests.
+    with ThreadPoolExecutor(_READS) as threads:
+        return {
+            (shard, row): name
+            for shard, names in zip(rows_of, threads.map(names_in, rows_of), strict=True)
+            for row, name in zip(rows_of[shard], names, strict=True)
+        }
 
 
 def _records(layout: Layout, shard: ShardId, rows: Sequence[int]) -> Iterator[read_back.Record]:
