@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py \
     $(shell find api launch pipeline reader transforms -name __init__.py -printf '%h ')
 
+# Tests start hundreds of processes, which would compile every module of every package again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: env demo test test-python lowest test-torch test-airflow test-airflow-standalone check \
     integration bench docs engines flink flink-stop template dist clean
 
