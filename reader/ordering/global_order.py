@@ -167,7 +167,8 @@ class GlobalOrder:
         run, within = np.divmod(step, self.run)
         size = np.minimum(self.run, steps - run * self.run)
         of_run = derive(derive(key, 2), run * self.global_batch + slot)
-        return slot * steps + run * self.run + permute(within, size, of_run)
+        result: Numbers = slot * steps + run * self.run + permute(within, size, of_run)
+        return result
 
     @cached_property
     def _key(self) -> Keys:
