@@ -20,6 +20,7 @@ _OPTIONAL_CLIENTS = (
     "apache_beam.io.gcp.bigquery",
     "apache_beam.io.gcp.gcsfilesystem",
     "apitools",
+    "azure",
     "google.auth",
     "google.cloud.dataflow",
     "pymongo",
