@@ -93,8 +93,7 @@ class Braces(Pattern):
                     continue
                 for file in found.files((), whole):
                     assert not isinstance(file, WorkUnit)
-                    file_uri, _, *facts = file
-                    yield file_uri, root_length, *facts
+                    yield file[0], root_length, *file[2:]
 
     def _expanded(self, uri: str) -> InputKind:
         if storage.is_local(uri) and os.path.isdir(uri):
