@@ -172,25 +172,28 @@ class Source:
         """
         schema = self.schema
         if label_key is not None and label_key != schema.label_key:
-            schema = schema.without_labels()
+            schema = replace(schema.without_labels(), value_key="")
             if label_key:
-                schema = schema.with_features([self._label(label_key)])
+                schema = self._with_label(schema, label_key)
         if image_key is not None:
-            labels = tuple(f for f in schema.features if f.source == "label")
+            labels = tuple(f for f in schema.features if f.key == schema.label_key)
             image = Feature(image_key, "bytes", "encoded", "Image")
             schema = replace(schema, features=(image, *labels), holds="encoded")
         return schema
 
-    def _label(self, key: str) -> Feature:
-        """Returns the feature that is read as the label: a class index, or a value of any type."""
-        if not self.described:
-            known = {feature.key: feature for feature in self.features}
-            if key not in known:  # in the first record
-                return Feature(key, "int64", "label", "ClassLabel")
-            feature = known[key]
-            types: dict[Kind, Any] = {"int64": "ClassLabel", "float": "Scalar", "bytes": "Text"}
-            return Feature(key, feature.kind, "label", types[feature.kind])
-        return replace(self.named(key, "label_key"), source="label")
+    def _with_label(self, schema: Schema, key: str) -> Schema:
+        """Returns the schema with a class or a value of any type as the label."""
+        index = Feature(key, "int64", "label", "ClassLabel")
+        if self.described:
+            found = self.named(key, "label_key")
+            if found.source == "label":
+                return schema.with_features([found])
+            return replace(schema.with_features([found]), value_key=key)
+        feature = self.feature(key)
+        if feature is None or feature.kind == "int64":  # None: not in the first record
+            return schema.with_features([index])
+        value = replace(feature, tfds="Text" if feature.kind == "bytes" else "Scalar")
+        return replace(schema.with_features([value]), value_key=key)
 
     @cached_property
     def features(self) -> Sequence[Feature]:

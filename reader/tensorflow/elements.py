@@ -77,8 +77,8 @@ class Elements:
         spec = self.options.features
         if spec is None:
             schema = self.schema
-            found = map(schema.feature_of, (schema.holds, "label", "shape"))
-            wanted = {feature.key: feature for feature in found if feature}
+            named = (schema.key_of(schema.holds), schema.label_key, schema.key_of("shape"))
+            wanted = {feature.key: feature for feature in schema.features if feature.key in named}
             # The content has precedence, and is also the value of its key in `keys`.
             wanted = {**(self.keys.parsed if self.keys else {}), **wanted}
             spec = {key: spec_of(feature) for key, feature in wanted.items()}
@@ -99,9 +99,9 @@ class Elements:
         placed: images.Placed | None = None,
     ) -> Any:
         """Returns an element, given its image or text and where the image is in the stored one."""
-        feature = self.schema.feature_of("label")
-        label = parsed[feature.key] if feature else None
-        if feature and feature.tfds == "ClassLabel":
+        schema = self.schema
+        label = parsed[schema.label_key] if schema.label_key else None
+        if label is not None and schema.class_key:
             label = tf.cast(label, tf.int32)
         if self.keys is None:
             return content if label is None else (content, label)
