@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("transforms", "pipeline", "reader", "launch")
-PTRANSFORMS = {"read", "dedupe", "merge_facts", "shuffle", "write_beam", "write_shards"}
+PTRANSFORMS = {"choose", "read", "dedupe", "merge_facts", "shuffle", "write_beam", "write_shards"}
 OF_BEAM = {*PTRANSFORMS, "metrics", "runner", "tallies"}
 # Top to bottom. A package imports itself and those below it.
 ORDER = (
