@@ -117,6 +117,7 @@ def _columns(spec: BuildSpec) -> Iterator[str]:
 def _container(spec: BuildSpec) -> Iterator[str]:
     name = spec.options.records.file_format
     container = CONTAINERS[name]
+    container.check_writable()
     if spec.compression not in [variant.compression for variant in container.variants]:
         yield f"--file_format {name} has no --compression {spec.compression}"
     if spec.options.execution.writer == "beam" and not container.beam_writer:

@@ -300,7 +300,10 @@ class Records(Group):
         parse=_features_from,
     )
     file_format: str = option(
-        "tfrecord", "Format of the files of records", metavar="NAME", choices=_containers
+        "tfrecord",
+        "Format of the shards: tfrecord, or array_record, which Grain reads at random",
+        metavar="NAME",
+        choices=_containers,
     )
 
 
