@@ -19,9 +19,10 @@ from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.inputs.fetch import ImageReader
 from imageshards.transforms.inputs.kind import ListingOptions, RecordKeys, TextUnit, real_folder
-from imageshards.transforms.records.columns import FeatureColumn, channels_of, schema_of
+from imageshards.transforms.records.columns import channels_of, feature_columns, schema_of
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.annotate import Annotator
+from imageshards.transforms.references.choice import Choice
 from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
@@ -68,11 +69,7 @@ class BuildSpec:
             labels=LabelRule.parse(labels.labels),
             splits=SplitRule.parse(splits.splits, splits.split_names),
             groups=GroupRule.parse(splits.group_by),
-            features=tuple(
-                FeatureColumn.parse(text)
-                for text in self.options.records.features_from
-                if text != AUTO
-            ),
+            features=feature_columns(self.options.values()),
             roots=Roots(base=self.base),
         )
 
@@ -120,7 +117,7 @@ class BuildSpec:
             class_names=tuple(name for name, _ in self._class_lines) or None,
             class_texts=self._class_texts,
             label_offset=max(self.options.labels.label_offset, self.schema.label_offset),
-            with_labels=self.annotator.labels.kind != "none",
+            with_labels=self.annotator.labels.has_classes,
             base=self.base,
             compression=self.compression,
             file_format=self.options.records.file_format,
@@ -128,6 +125,12 @@ class BuildSpec:
             record_bytes=self._pixel_bytes,
             max_bytes=self.options.images.max_bytes,
         )
+
+    @cached_property
+    def choice(self) -> Choice:
+        """How many of the references the data set takes."""
+        given = self.options.choice
+        return Choice(given.limit, given.per_class, max_bytes=self.options.images.max_bytes)
 
     @cached_property
     def _class_lines(self) -> tuple[tuple[str, str], ...]:
@@ -234,6 +237,7 @@ class BuildSpec:
             columns=self.annotator.columns,
             uri_column=inputs.uri_column,
             include_all=inputs.include_all,
+            image_suffixes=inputs.image_suffix,
             scratch=self.layout.state,
             record_keys=RecordKeys(inputs.image_key, inputs.label_key, inputs.name_key),
             text_unit=self.text_unit,
