@@ -22,6 +22,7 @@ from imageshards.transforms.inputs.kind import ListingOptions, RecordKeys, TextU
 from imageshards.transforms.records.columns import channels_of, feature_columns, schema_of
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.annotate import Annotator
+from imageshards.transforms.references.choice import Choice
 from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
@@ -124,6 +125,12 @@ class BuildSpec:
             record_bytes=self._pixel_bytes,
             max_bytes=self.options.images.max_bytes,
         )
+
+    @cached_property
+    def choice(self) -> Choice:
+        """How many of the references the data set takes."""
+        given = self.options.choice
+        return Choice(given.limit, given.per_class, max_bytes=self.options.images.max_bytes)
 
     @cached_property
     def _class_lines(self) -> tuple[tuple[str, str], ...]:
@@ -230,6 +237,7 @@ class BuildSpec:
             columns=self.annotator.columns,
             uri_column=inputs.uri_column,
             include_all=inputs.include_all,
+            image_suffixes=inputs.image_suffix,
             scratch=self.layout.state,
             record_keys=RecordKeys(inputs.image_key, inputs.label_key, inputs.name_key),
             text_unit=self.text_unit,

@@ -23,7 +23,8 @@ def check_combinations(spec: BuildSpec) -> None:
       UsageError: two options exclude each other, or one requires another.
     """
     checks = (
-        _schema, _pixels, _texts, _images, _labels_and_splits, _columns, _container, _output,
+        _schema, _pixels, _texts, _images, _labels_and_splits, _choice, _columns, _container,
+        _output,
     )  # fmt: skip
     for check in checks:
         for problem in check(spec):
@@ -105,6 +106,11 @@ def _labels_and_splits(spec: BuildSpec) -> Iterator[str]:
                 )
     if spec.options.inputs.label_key and kind not in ("auto", "column"):
         yield f"--label_key cannot be combined with --labels {labels.labels}"
+
+
+def _choice(spec: BuildSpec) -> Iterator[str]:
+    if spec.choice.by_class and spec.annotator.labels.kind == "none":
+        yield "--per_class requires labels: omit --labels none"
 
 
 def _columns(spec: BuildSpec) -> Iterator[str]:

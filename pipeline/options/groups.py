@@ -16,6 +16,7 @@ AUTO = "auto"
 _MAX_SIDE = 65_500
 _MAX_PIXELS = 178_956_970
 _MAX_BYTES = 1 << 28
+_MOST_IMAGES = 10**10
 _SPLIT = "[A-Za-z][A-Za-z0-9_]*"
 _RULE_WITH_GROUP = r"regex:[^\n\r]*\([^\n\r]+\)[^\n\r]*"
 
@@ -44,6 +45,10 @@ def _features_from(texts: Sequence[str]) -> tuple[str, ...]:
     return () if columns == ("none",) else columns
 
 
+def _suffixes(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(suffix.lstrip(".").lower() for suffix in texts[-1].split(","))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inputs(Group):
     """Where references to images come from, and how they are read."""
@@ -63,6 +68,15 @@ class Inputs(Group):
     )
     include_all: bool = option(
         False, "Read every file, not only files whose name has the suffix of an image"
+    )
+    image_suffix: tuple[str, ...] = option(
+        (),
+        "Images of WebDataset tars, by what follows the first dot of their names, such as jpg or "
+        "left.jpg",
+        metavar="A,B",
+        default_text="any suffix of an image, if samples have one image",
+        images_only=True,
+        parse=_suffixes,
     )
     uri_column: str = option(
         "uri", "Column of manifests that has the URIs", metavar="NAME", images_only=True
@@ -134,6 +148,27 @@ class Inputs(Group):
         "Read images also from web servers whose addresses are not public, such as 127.0.0.1 or "
         "10.0.0.1",
         affects_shards=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Group):
+    """Which of the listed images the data set takes."""
+
+    title = "choice"
+
+    limit: int = option(
+        0,
+        "Take at most so many images, drawn at random with --seed; together with --per_class, the "
+        "same fraction of each class",
+        default_text="all",
+        limits=(0, _MOST_IMAGES),
+    )
+    per_class: int = option(
+        0,
+        "Take at most so many images of each class, drawn at random with --seed",
+        default_text="all",
+        limits=(0, _MOST_IMAGES),
     )
 
 

@@ -61,6 +61,7 @@ class Tally:
       inputs: text of an input that was listed in parts -> what was found.
       ref_bytes: bytes of the values of the listed references (`RefBatch.value_bytes`).
       split_ref_bytes: split -> bytes of the values of its references.
+      left_out: option that leaves out references -> number of them.
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -79,6 +80,7 @@ class Tally:
     inputs: Mapping[str, InputCount] = field(default_factory=dict)
     ref_bytes: int = 0
     split_ref_bytes: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -123,6 +125,7 @@ class Tally:
         num_bytes: Counter[str] = Counter()
         sized: Counter[str] = Counter()
         split_ref_bytes: Counter[str] = Counter()
+        left_out: Counter[str] = Counter()
         digests: dict[tuple[str, int], bytes] = {}
         texts: dict[str, set[str]] = {"labels": set(), "label_sources": set(), "unpacked": set()}
         inputs: dict[str, InputCount] = {}
@@ -135,6 +138,7 @@ class Tally:
             num_bytes.update(tally.num_bytes)
             sized.update(tally.sized)
             split_ref_bytes.update(tally.split_ref_bytes)
+            left_out.update(tally.left_out)
             digests.update(tally.digests)
             for name, found in texts.items():
                 found |= getattr(tally, name)
@@ -145,7 +149,7 @@ class Tally:
         rest: dict[str, Any] = {name: frozenset(found) for name, found in texts.items()} | counts
         return Tally(
             images, acceptable, num_bytes, sized, digests=digests, inputs=inputs,
-            split_ref_bytes=split_ref_bytes, **rest,
+            split_ref_bytes=split_ref_bytes, left_out=left_out, **rest,
         )  # fmt: skip
 
 
@@ -217,6 +221,7 @@ class Plan:
       unpacked: URIs of plain tars that were unpacked from compressed ones; the build deletes them.
       compression: compression of the shards: "gzip", or empty.
       file_format: name of the record container of the shards.
+      left_out: option that leaves out references -> number of them.
     """
 
     splits: Mapping[str, SplitPlan]
@@ -230,6 +235,7 @@ class Plan:
     unpacked: frozenset[str] = frozenset()
     compression: Literal["", "gzip"] = ""
     file_format: str = "tfrecord"
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def shard(self, split: str, index: int) -> ShardId:
         """One shard of a split."""
@@ -338,6 +344,7 @@ class Planner:
             unpacked=tally.unpacked,
             compression=self.compression,
             file_format=self.file_format,
+            left_out={name: count for name, count in sorted(tally.left_out.items()) if count},
         )
 
     def _check(self, tally: Tally, images: Counter[str]) -> None:
@@ -345,10 +352,12 @@ class Planner:
             count.check(text, is_text=self.noun == "text")
         if not images:
             raise BuildError(f"no {self.noun} in any --input")
-        if tally.listed != images.total() + tally.duplicates:
+        left_out = sum(tally.left_out.values())
+        if tally.listed != images.total() + tally.duplicates + left_out:
             raise BuildError(
                 f"{tally.listed:,} references were listed, but {images.total():,} and "
-                f"{tally.duplicates:,} duplicates came out of the shuffle: the runner lost some"
+                f"{tally.duplicates:,} duplicates came out of the shuffle, and {left_out:,} were "
+                "left out: the runner lost some"
             )
         if self.base and not tally.below_base:
             raise BuildError(f"--base_uri {self.base}: none of the {self.noun}s is below it")
