@@ -247,6 +247,7 @@ class BuildSpec:
             columns=self.annotator.columns,
             uri_column=inputs.uri_column,
             include_all=inputs.include_all,
+            image_suffixes=inputs.image_suffix,
             scratch=self.layout.state,
             record_keys=RecordKeys(inputs.image_key, inputs.label_key, inputs.name_key),
             text_unit=self.text_unit,

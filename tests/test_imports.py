@@ -73,6 +73,7 @@ HEAVY = {"tensorflow", "torch", "grain", "jax"}
 OF_THE_TRAINING_SIDE = {
     "reader/tensorflow/dataset.py",
     "reader/tensorflow/elements.py",
+    "reader/tensorflow/features.py",
     "reader/tensorflow/images.py",
     "reader/tensorflow/recipe.py",
     "reader/torch.py",

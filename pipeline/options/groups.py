@@ -45,6 +45,10 @@ def _features_from(texts: Sequence[str]) -> tuple[str, ...]:
     return () if columns == ("none",) else columns
 
 
+def _suffixes(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(suffix.lstrip(".").lower() for suffix in texts[-1].split(","))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inputs(Group):
     """Where references to images come from, and how they are read."""
@@ -64,6 +68,15 @@ class Inputs(Group):
     )
     include_all: bool = option(
         False, "Read every file, not only files whose name has the suffix of an image"
+    )
+    image_suffix: tuple[str, ...] = option(
+        (),
+        "Images of WebDataset tars, by what follows the first dot of their names, such as jpg or "
+        "left.jpg",
+        metavar="A,B",
+        default_text="any suffix of an image, if samples have one image",
+        images_only=True,
+        parse=_suffixes,
     )
     uri_column: str = option(
         "uri", "Column of manifests that has the URIs", metavar="NAME", images_only=True
