@@ -59,7 +59,7 @@ class Inputs(Group):
         (),
         "A folder, a glob pattern, an image, an archive (.tar .tar.gz .zip ...), TFRecord files, a "
         "text file, or a manifest (.csv .tsv .jsonl .parquet with a uri column, .txt with one URI "
-        "per line); local, gs:// or, in manifests, http(s)://. Repeat it for several inputs",
+        "per line); local, gs://, s3:// or, in manifests, http(s)://. Repeat it for several inputs",
         brief="Folder, 'pattern', archive or manifest; repeatable",
         metavar="URI",
         required="a folder, a pattern or a manifest",
@@ -196,7 +196,7 @@ class Output(Group):
     output: str = option(
         "",
         "Folder of the data set, local or remote",
-        brief="Folder of the data set, local or gs://",
+        brief="Folder of the data set, local, gs:// or s3://",
         metavar="DIR",
         required="a folder for the data set",
         is_uri=True,
@@ -283,11 +283,17 @@ class Splits(Group):
 
     splits: str = option(
         AUTO,
-        "Split of an image: train=0.8,test=0.2 by a seeded hash; column or column:NAME; folder, "
-        "the top folder; auto uses the split column of a manifest if there is one, else train",
+        "Split of an image: train=0.8,test=0.2 by a seeded hash; train=500,test=100, exactly so "
+        "many drawn with --seed; column or column:NAME; folder, the top folder; auto uses the "
+        "split column of a manifest if there is one, else train",
         brief="train=0.8,test=0.2; column:NAME; folder (default: auto)",
         metavar="RULE",
         form_pattern=rf"auto|folder|column|column:.+|{_SPLIT}=[0-9.]+(?:,{_SPLIT}=[0-9.]+)*",
+    )
+    stratify: bool = option(
+        False,
+        "Divide each class among the splits of --splits exactly, within one image, instead of on "
+        "average; images may move to another split when the data set grows",
     )
     split_names: tuple[str, ...] = option(
         (),
@@ -350,7 +356,10 @@ class Records(Group):
         parse=_features_from,
     )
     file_format: str = option(
-        "tfrecord", "Format of the files of records", metavar="NAME", choices=_containers
+        "tfrecord",
+        "Format of the shards: tfrecord, or array_record, which Grain reads at random",
+        metavar="NAME",
+        choices=_containers,
     )
 
 
