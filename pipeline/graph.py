@@ -15,6 +15,7 @@ from imageshards.pipeline.finish import finish
 from imageshards.transforms.dedupe import TakePixelsOnce
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.inputs.kind import InputKind
+from imageshards.transforms.join_annotations import JoinAnnotations
 from imageshards.transforms.merge_facts import MergeFacts
 from imageshards.transforms.read import ReadReferences, References
 from imageshards.transforms.references.batch import RefBatch
@@ -43,6 +44,12 @@ def build(
     references = root | "Read" >> ReadReferences(
         inputs, spec.annotator, spec.listing, spec.failures
     )
+    if spec.annotation_sources:
+        references = References(
+            *references
+            | "Annotations"
+            >> JoinAnnotations(spec.annotation_sources, spec.annotation_columns, spec.failures)
+        )
     _ = references | "Dataset" >> WriteDataset(spec, workers)
 
 

@@ -23,7 +23,8 @@ def check_combinations(spec: BuildSpec) -> None:
       UsageError: two options exclude each other, or one requires another.
     """
     checks = (
-        _schema, _pixels, _texts, _images, _labels_and_splits, _columns, _container, _output,
+        _schema, _pixels, _texts, _images, _labels_and_splits, _columns, _annotations, _container,
+        _output,
     )  # fmt: skip
     for check in checks:
         for problem in check(spec):
@@ -112,6 +113,12 @@ def _columns(spec: BuildSpec) -> Iterator[str]:
     if AUTO in columns and len(columns) > 1:
         yield "invalid --features_from: auto cannot be combined with columns"
     yield from filter(None, map(annotation_problem, spec.annotator.features))
+
+
+def _annotations(spec: BuildSpec) -> Iterator[str]:
+    given = spec.options.annotations
+    if given.annotation_format != AUTO and not given.annotations:
+        yield f"--annotation_format {given.annotation_format} requires --annotations"
 
 
 def _container(spec: BuildSpec) -> Iterator[str]:

@@ -78,7 +78,7 @@ def parse_spec(schema: str | Schema) -> dict[str, Any]:
 
     return {
         feature.key: tf.io.RaggedFeature(tf.dtypes.as_dtype(_DTYPES[feature.kind]))
-        if feature.tfds == "List"
+        if feature.is_list
         else tf.io.FixedLenFeature([], tf.dtypes.as_dtype(_DTYPES[feature.kind]))
         for feature in schema_of(schema).features
     }
@@ -155,7 +155,7 @@ def decode_record(found: Mapping[str, list[Any]], schema: str | Schema) -> dict[
     values: dict[str, Any] = {}
     for feature in schema.features:
         items = found.get(feature.key)
-        if feature.tfds == "List":
+        if feature.is_list:
             values[feature.key] = items or []
         elif not items:
             raise example.CorruptExample(f"the record has no feature {feature.key!r}")

@@ -9,7 +9,15 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("transforms", "pipeline", "reader", "launch")
-PTRANSFORMS = {"read", "dedupe", "merge_facts", "shuffle", "write_beam", "write_shards"}
+PTRANSFORMS = {
+    "read",
+    "join_annotations",
+    "dedupe",
+    "merge_facts",
+    "shuffle",
+    "write_beam",
+    "write_shards",
+}
 OF_BEAM = {*PTRANSFORMS, "metrics", "runner", "tallies"}
 # Top to bottom. A package imports itself and those below it.
 ORDER = (
@@ -23,6 +31,7 @@ ORDER = (
     "transforms.failure",
     "transforms.shards",
     "transforms.inputs",
+    "transforms.annotations",
     "transforms.references",
     "transforms.records",
     "transforms.storage",
