@@ -15,9 +15,12 @@ from imageshards.launch.terminal import interrupted
 # Beam imports these if they are installed. Some are modules of Beam itself, whose failed import
 # would otherwise skip later imports in the same `try` block.
 _OPTIONAL_CLIENTS = (
+    "apache_beam.io.aws.s3filesystem",
+    "apache_beam.io.azure.blobstoragefilesystem",
     "apache_beam.io.gcp.bigquery",
     "apache_beam.io.gcp.gcsfilesystem",
     "apitools",
+    "azure",
     "google.auth",
     "google.cloud.dataflow",
     "pymongo",

@@ -25,6 +25,7 @@ from imageshards.transforms.records.columns import (
     FeatureColumn,
     annotation_columns,
     channels_of,
+    feature_columns,
     schema_of,
 )
 from imageshards.transforms.records.schemas import Schema
@@ -75,11 +76,7 @@ class BuildSpec:
             labels=LabelRule.parse(labels.labels),
             splits=SplitRule.parse(splits.splits, splits.split_names),
             groups=GroupRule.parse(splits.group_by),
-            features=tuple(
-                FeatureColumn.parse(text)
-                for text in self.options.records.features_from
-                if text != AUTO
-            ),
+            features=feature_columns(self.options.values()),
             roots=Roots(base=self.base),
         )
 
@@ -127,7 +124,7 @@ class BuildSpec:
             class_names=tuple(name for name, _ in self._class_lines) or None,
             class_texts=self._class_texts,
             label_offset=max(self.options.labels.label_offset, self.schema.label_offset),
-            with_labels=self.annotator.labels.kind != "none",
+            with_labels=self.annotator.labels.has_classes,
             base=self.base,
             compression=self.compression,
             file_format=self.options.records.file_format,

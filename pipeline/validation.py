@@ -93,8 +93,8 @@ def _images(spec: BuildSpec) -> Iterator[str]:
 def _labels_and_splits(spec: BuildSpec) -> Iterator[str]:
     labels, splits = spec.options.labels, spec.annotator.splits
     kind = spec.annotator.labels.kind
-    if kind == "none" and (labels.class_names or labels.label_offset):
-        yield "--class_names and --label_offset cannot be combined with --labels none"
+    if not spec.annotator.labels.has_classes and (labels.class_names or labels.label_offset):
+        yield f"--class_names and --label_offset cannot be combined with --labels {labels.labels}"
     if spec.annotator.groups.kind != "uri" and splits.kind != "ratio":
         yield "--group_by requires splits by ratio, such as --splits train=0.8,test=0.2"
     if splits.kind == "ratio":

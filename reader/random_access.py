@@ -101,8 +101,8 @@ class Records(Sequence[Any]):
         self._decode = decode
         self._channels = channels
         self._check = check
-        wanted = (schema.holds, "label", "shape")
-        kept = tuple(f for f in schema.features if f.source in wanted)
+        wanted = (schema.key_of(schema.holds), schema.label_key, schema.key_of("shape"))
+        kept = tuple(f for f in schema.features if f.key in wanted)
         self._read = replace(schema, features=kept)
         self._content_key = schema.key_of(schema.holds) or ""
         self._label_key = schema.label_key

@@ -24,7 +24,8 @@ from imageshards.transforms.annotations.source import (
 from imageshards.transforms.elements import Problem, to_bytes
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.records.columns import FeatureColumn
-from imageshards.transforms.records.objects import SIZE
+from imageshards.transforms.records.objects import FACTS
+from imageshards.transforms.records.schemas import COLUMN
 from imageshards.transforms.references.annotated import AnnotationCount, Unmatched
 from imageshards.transforms.references.batch import Held, RefBatch
 from imageshards.transforms.references.keys import group_bits, hash_keys
@@ -36,7 +37,8 @@ _HELD_BYTES = 1 << 25
 """References that are divided at a time."""
 _HELD_OBJECTS = 1 << 16
 """Annotated objects that are divided at a time."""
-_SIZE = FeatureColumn("@size", "@size", "int_list")
+_NAME = FACTS.removeprefix(COLUMN)
+_FACTS = FeatureColumn(_NAME, _NAME, "int_list")
 Listed: TypeAlias = tuple[beam.PCollection[tuple[int, RefBatch]], beam.PCollection[Tally]]
 _Part = tuple[AnnotationSource, tuple[str, ...]]
 
@@ -228,20 +230,20 @@ def _with_annotations(
       found: URI -> the parts of its annotations, each with its source.
       columns: the columns.
     """
-    values: dict[FeatureColumn, list[Sequence[Any]]] = {key: [] for key in (*columns, _SIZE)}
+    values: dict[FeatureColumn, list[Sequence[Any]]] = {key: [] for key in (*columns, _FACTS)}
     problems = refs.problems
     for row, uri in enumerate(uris):
         parts = [part for _, part in sorted(found.get(uri, ()), key=_place)]
         for column in columns:
             values[column].append([v for part in parts for v in part.values.get(column.key, ())])
-        sizes = {part.size for part in parts if part.objects}
-        values[_SIZE].append(next(iter(sizes)) or () if len(sizes) == 1 else ())
+        sizes = list(dict.fromkeys(part.size for part in parts if part.objects))
+        objects = sum(part.objects for part in parts)
+        values[_FACTS].append([objects, *(sizes[0] or ())] if objects else [])
         reason = next((part.problem for part in parts if part.problem), "")
         if len(sizes) > 1:
-            reason = f"its annotations have different sizes of the image: {sorted(map(str, sizes))}"
+            reason = f"its annotations have different sizes of the image: {sizes[0]}, {sizes[1]}"
         if reason and row not in problems:
             problems[row] = Problem("annotations", "BadAnnotation", reason)
-    assert _SIZE.source == SIZE
     refs = refs.with_features(values)
     return refs.with_problems(problems) if problems else refs
 

@@ -137,6 +137,6 @@ def _check_columns(spec: BuildSpec, samples: Sequence[RecordSample]) -> None:
     for column in spec.annotator.columns.feature_names:
         if found and column not in found:
             raise UsageError(
-                f"--features_from: no feature {column!r} in {samples[0].uri}; its first records "
+                f"no feature {column!r} in {samples[0].uri}; its first records "
                 f"have {enumerated(sorted(found))}"
             )

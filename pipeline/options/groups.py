@@ -207,8 +207,8 @@ class Labels(Group):
     labels: str = option(
         AUTO,
         r"Label of an image: dirname, column, column:NAME, none, or regex:RE such as "
-        r"regex:([a-z]+)\d+\.jpg; auto uses the label column of a manifest if there is one, else "
-        "dirname",
+        r"regex:([a-z]+)\d+\.jpg; column:NAME:float for a number to predict; auto uses the "
+        "label column of a manifest if there is one, else dirname",
         brief="dirname, column:NAME, regex:RE, none (default: auto)",
         metavar="RULE",
         form_pattern=rf"auto|dirname|none|column|column:.+|{_RULE_WITH_GROUP}",

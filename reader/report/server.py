@@ -171,7 +171,7 @@ class Pages:
     def _matches(self, record: Record, class_text: str, name: str) -> bool:
         schema, classes = self._schema, self._dataset.classes
         if class_text:
-            label = record.first(schema.label_key, -1)
+            label = record.first(schema.class_key, -1)
             known = classes[label].lower() if 0 <= label < len(classes) else ""
             if class_text not in known and class_text != str(label):
                 return False

@@ -72,7 +72,7 @@ class Elements:
         spec = self.options.features
         if spec is None:
             schema = self.schema
-            wanted = {schema.key_of(source) for source in (schema.holds, "label", "shape")}
+            wanted = {schema.key_of(schema.holds), schema.label_key, schema.key_of("shape")}
             spec = {key: value for key, value in parse_spec(schema).items() if key in wanted}
         parse = tf.io.parse_example if serialized.shape.rank else tf.io.parse_single_example
         return parse(serialized, dict(spec))  # type: ignore[no-any-return]
@@ -87,7 +87,8 @@ class Elements:
     def _with_label(self, parsed: Mapping[str, tf.Tensor], content: tf.Tensor) -> Any:
         if not self.schema.label_key:
             return content
-        return content, tf.cast(parsed[self.schema.label_key], tf.int32)
+        label = parsed[self.schema.label_key]
+        return content, label if label.dtype == tf.float32 else tf.cast(label, tf.int32)
 
     def _as_dtype(self, image: tf.Tensor, stored: tf.DType) -> tf.Tensor:
         """Converts an image to the dtype of `load`; `stored` is the dtype in the record."""

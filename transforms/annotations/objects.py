@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from imageshards.transforms.records.objects import SIZE, TEXT
+from imageshards.transforms.records.objects import FACTS, TEXT
 from imageshards.transforms.records.schemas import BOX_SIDES, COLUMN, Value
 
 REJECTED = "rejected"
@@ -34,7 +34,8 @@ class AnnotationError(Exception):
 
 def count_objects(values: Mapping[str, Any]) -> int:
     """Returns the number of objects among the annotations of a reference."""
-    return len(values.get(_XMIN) or ()) if SIZE in values else 0
+    facts = values.get(FACTS)
+    return int(facts[0]) if facts else 0
 
 
 def to_fractions(values: dict[str, Value], size: tuple[int, int]) -> None:
@@ -47,10 +48,10 @@ def to_fractions(values: dict[str, Value], size: tuple[int, int]) -> None:
     Raises:
       AnnotationError: the annotation file has another size for the image, of another shape.
     """
-    given: Any = values.get(SIZE)
-    if not given:
+    facts: Any = values.get(FACTS, ())
+    if len(facts) < 3:
         return
-    width, height = given if all(given) else size
+    width, height = facts[1:] if all(facts[1:]) else size
     # An image that was scaled after it was annotated has sides that are rounded.
     if abs(width * size[1] - height * size[0]) > max(width, height, *size):
         remedy = "correct the file"
@@ -73,7 +74,7 @@ def add_computed(values: dict[str, Value], numbers: Mapping[bytes, int]) -> None
       values: source of a feature -> value; changed in place.
       numbers: name of a class of objects -> its number.
     """
-    if SIZE not in values:
+    if FACTS not in values:
         return
     texts: Any = values[_TEXT]
     values["object_labels"] = [numbers[text] for text in texts]

@@ -120,9 +120,9 @@ def license_url(name: str) -> str:
 
 def _files(build: Mapping[str, Any], schema: Schema) -> list[dict[str, Any]]:
     files = []
-    if schema.label_key:
+    if schema.class_key:
         names = "".join(f"{name}\n" for name in build["classes"]).encode()
-        path = f"{schema.label_key.replace('/', '.')}.labels.txt"
+        path = f"{schema.class_key.replace('/', '.')}.labels.txt"
         files.append(_file(_LABELS, path, len(names), "text/plain", sha256(names).hexdigest()))
     shards = build["shards"]
     if len(shards) <= MOST_FILES and all("sha256" in shard for shard in shards):

@@ -19,9 +19,9 @@ TEXT = f"{OBJECT}class/text"
 BOXES = f"{OBJECT}bbox"
 """Key of ymin, xmin, ymax and xmax of every box, in the order of TensorFlow Datasets."""
 CROWD = f"{OBJECT}is_crowd"
-SIZE = f"{COLUMN}@size"
-"""Not a feature: (width, height) of the image that an annotation file's pixels refer to; (0, 0) if
-the file has no sizes, and nothing if the sides of boxes are fractions."""
+FACTS = f"{COLUMN}@objects"
+"""Not a feature, but a column of references: the number of an image's objects; then, if the sides
+of their boxes are in pixels, the width and the height that these refer to: 0, 0 if unknown."""
 
 _SIDES = tuple(f"{key}:float_list" for key in BOX_SIDES)
 

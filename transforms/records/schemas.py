@@ -113,6 +113,7 @@ class Schema:
       has_class_texts: whether a line of `--class_names` may have a description after a tab.
       not_copied: keys of TFRecord inputs that `--features_from auto` does not copy, besides the
         schema's own: they describe the image as it was before conversion.
+      value_key: the key of the number that is the label, if it is no class; empty: it is a class.
     """
 
     name: str
@@ -124,11 +125,20 @@ class Schema:
     image_format: Literal["", "jpeg", "png"] = ""
     has_class_texts: bool = False
     not_copied: frozenset[str] = _DESCRIBES_IMAGE
+    value_key: str = ""
 
     def without_labels(self) -> Schema:
         """Returns the schema without the features that need classes."""
         kept = tuple(f for f in self.features if f.source not in _OF_CLASSES)
         return replace(self, features=kept)
+
+    def with_value(self) -> Schema:
+        """Returns the schema with a number as the label, under the key of the class."""
+        key = self.class_key
+        if key is None:
+            raise ValueError(f"the schema {self.name} has no label")
+        value = Feature(key, "float", COLUMN + key, "Scalar", repeats=False)
+        return replace(self.without_labels().with_features([value]), value_key=key)
 
     def with_features(self, features: Iterable[Feature]) -> Schema:
         """Returns the schema with more features, which replace existing ones of the same key."""
@@ -168,9 +178,14 @@ class Schema:
         return self.feature_of(self.holds)
 
     @property
-    def label_key(self) -> str | None:
-        """The key of the label number, or None."""
+    def class_key(self) -> str | None:
+        """The key of the number of the class, or None."""
         return self.key_of("label")
+
+    @property
+    def label_key(self) -> str | None:
+        """The key of the label, a class or another number; or None."""
+        return self.class_key or self.value_key or None
 
     @property
     def noun(self) -> str:

@@ -132,7 +132,7 @@ class Annotator:
         return named.annotated(keys, labels, splits)
 
     def _labels(self, refs: RefBatch, problems: dict[int, Problem]) -> pa.Array:
-        if self.labels.kind == "none":
+        if not self.labels.has_classes:
             return pa.nulls(len(refs), pa.large_binary())
         column = refs.text_column(self.labels.column)
         if column is not None:

@@ -13,6 +13,8 @@ from difflib import get_close_matches
 from typing import Literal
 from urllib.parse import unquote
 
+from imageshards.transforms.records.columns import value_column
+
 ARCHIVE_SUFFIXES = (
     ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".zip",
 )  # fmt: skip
@@ -56,32 +58,41 @@ class LabelRule:
     """Where the class of an image comes from.
 
     Attributes:
-      kind: "auto" takes the column `label` of a manifest that has one, else the folder.
+      kind: "auto" takes the column `label` of a manifest that has one, else the folder; "value" is
+        a number that is no class: a feature, as all columns that become features.
       argument: name of the column, or the regular expression.
     """
 
-    kind: Literal["auto", "dirname", "column", "regex", "none"]
+    kind: Literal["auto", "dirname", "column", "value", "regex", "none"]
     argument: str = ""
 
     @classmethod
     def parse(cls, text: str) -> LabelRule:
-        """From `auto`, `dirname`, `column[:NAME]`, `regex:RE` or `none`."""
+        """From `auto`, `dirname`, `column[:NAME]`, `column:NAME:float`, `regex:RE` or `none`."""
         kind, _, argument = text.partition(":")
         if kind in ("auto", "dirname", "none") and not argument:
             return cls(kind)  # type: ignore[arg-type]
+        if value := value_column(text):
+            return cls("value", value)
         if text == "column" or (kind == "column" and argument):
             return cls("column", argument or "label")
         if kind == "regex":
             _check_pattern("--labels", argument)
             return cls("regex", argument)
         raise ValueError(
-            f"--labels {text!r}: write auto, dirname, column, column:NAME, regex:RE or none"
+            f"--labels {text!r}: write auto, dirname, column, column:NAME, column:NAME:float, "
+            "regex:RE or none"
             f"{_suggestion(text, ('auto', 'dirname', 'column', 'regex:RE', 'none'))}"
         )
 
     @property
+    def has_classes(self) -> bool:
+        """Whether labels are classes."""
+        return self.kind not in ("value", "none")
+
+    @property
     def column(self) -> str | None:
-        """The column of manifests that is needed, or None."""
+        """The column of manifests that classes come from, or None."""
         return {"auto": "label", "column": self.argument}.get(self.kind)
 
 

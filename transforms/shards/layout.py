@@ -321,7 +321,7 @@ class Layout:
 
     def uris_cleared(self, when: Cleared, shards: Sequence[ShardId] = ()) -> list[str]:
         """Returns the paths that `--overwrite` deletes at one of its steps, existing or not."""
-        keys = [key for schema in SCHEMAS.values() if (key := schema.label_key)]
+        keys = [key for schema in SCHEMAS.values() if (key := schema.class_key)]
         return [
             uri
             for name, file in METADATA_FILES.items()
@@ -396,7 +396,7 @@ class Layout:
 
     def files_of(self, facts: DatasetFacts) -> list[tuple[MetadataFile, str]]:
         """Returns (file, path) of each metadata file that belongs to the whole data set."""
-        key = facts.schema.label_key
+        key = facts.schema.class_key
         with_objects = "object_classes" in facts.build
         return [
             (file, uri)
