@@ -30,6 +30,7 @@ from imageshards.transforms.records.columns import (
 )
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.annotate import Annotator
+from imageshards.transforms.references.choice import Choice
 from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
@@ -99,7 +100,7 @@ class BuildSpec:
           UsageError: they are not known.
         """
         splits = self.annotator.splits
-        if splits.kind == "ratio" or self.options.splits.split_names:
+        if splits.names_all or self.options.splits.split_names:
             return splits.names
         if splits.kind == "auto":
             return ("train",)
@@ -116,7 +117,7 @@ class BuildSpec:
           BuildError: the file of class names cannot be read, or is malformed.
         """
         splits, is_beam = self.annotator.splits, self.options.execution.writer == "beam"
-        is_fixed = splits.kind == "ratio" or bool(self.options.splits.split_names) or is_beam
+        is_fixed = splits.names_all or bool(self.options.splits.split_names) or is_beam
         names = self.beam_splits if is_beam else splits.names
         return Planner(
             num_shards=self.shard_counts,
@@ -130,6 +131,22 @@ class BuildSpec:
             file_format=self.options.records.file_format,
             noun=self.schema.noun,
             record_bytes=self._pixel_bytes,
+            max_bytes=self.options.images.max_bytes,
+        )
+
+    @cached_property
+    def choice(self) -> Choice:
+        """How many of the references the data set takes."""
+        given, splits = self.options.choice, self.annotator.splits
+        stratify = self.options.splits.stratify
+        is_exact = splits.kind == "count" or (splits.kind == "ratio" and stratify)
+        return Choice(
+            given.limit,
+            given.per_class,
+            splits=splits.names if is_exact else (),
+            ratios=splits.ratios if stratify else (),
+            counts=splits.counts,
+            stratify=stratify,
             max_bytes=self.options.images.max_bytes,
         )
 
@@ -259,6 +276,7 @@ class BuildSpec:
             columns=self.annotator.columns,
             uri_column=inputs.uri_column,
             include_all=inputs.include_all,
+            image_suffixes=inputs.image_suffix,
             scratch=self.layout.state,
             record_keys=RecordKeys(inputs.image_key, inputs.label_key, inputs.name_key),
             text_unit=self.text_unit,

@@ -86,6 +86,7 @@ def build_json(plan: Plan, totals: Totals, leaks: int, spec: BuildSpec) -> dict[
             "bytes": total.bytes,
         },
         "rejects": dict(sorted(totals.errors.items())),
+        **({"left_out": dict(plan.left_out)} if plan.left_out else {}),
         "conversions": values["conversions"],
         **({"annotations": values["annotations"]} if values["annotations"] else {}),
         "notes": list(plan.notes),

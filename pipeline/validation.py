@@ -23,7 +23,8 @@ def check_combinations(spec: BuildSpec) -> None:
       UsageError: two options exclude each other, or one requires another.
     """
     checks = (
-        _schema, _pixels, _texts, _images, _labels_and_splits, _columns, _annotations, _container,
+        _schema, _pixels, _texts, _images, _labels_and_splits, _choice, _columns, _annotations,
+        _container,
         _output,
     )  # fmt: skip
     for check in checks:
@@ -97,7 +98,7 @@ def _labels_and_splits(spec: BuildSpec) -> Iterator[str]:
         yield f"--class_names and --label_offset cannot be combined with --labels {labels.labels}"
     if spec.annotator.groups.kind != "uri" and splits.kind != "ratio":
         yield "--group_by requires splits by ratio, such as --splits train=0.8,test=0.2"
-    if splits.kind == "ratio":
+    if splits.names_all:
         for split in spec.shard_counts.named:
             if split not in splits.names:
                 yield (
@@ -106,6 +107,31 @@ def _labels_and_splits(spec: BuildSpec) -> Iterator[str]:
                 )
     if spec.options.inputs.label_key and kind not in ("auto", "column"):
         yield f"--label_key cannot be combined with --labels {labels.labels}"
+
+
+def _choice(spec: BuildSpec) -> Iterator[str]:
+    given, splits = spec.options.choice, spec.annotator.splits
+    stratify = spec.options.splits.stratify
+    if spec.annotator.labels.kind == "none":
+        for name, is_set in (("per_class", given.per_class), ("stratify", stratify)):
+            if is_set:
+                yield f"--{name} requires labels: omit --labels none"
+    if stratify and not splits.names_all:
+        yield "--stratify requires splits by ratio or by count, such as --splits train=0.8,test=0.2"
+    if stratify and spec.annotator.groups.kind != "uri":
+        yield "--stratify cannot be combined with --group_by, whose groups have several classes"
+    if splits.kind == "count":
+        text, total = spec.options.splits.splits, sum(splits.counts)
+        if given.per_class and not stratify:
+            yield f"--per_class with --splits {text} requires --stratify"
+        if total == 100 and given.limit != 100:
+            ratios = ",".join(
+                f"{name}={count / 100:g}"
+                for name, count in zip(splits.names, splits.counts, strict=True)
+            )
+            yield f"--splits {text}: write {ratios}, or add --limit 100 if you mean 100 images"
+        if 0 < given.limit < total:
+            yield f"--limit {given.limit} is less than the {total:,} images of --splits {text}"
 
 
 def _columns(spec: BuildSpec) -> Iterator[str]:

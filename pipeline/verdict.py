@@ -42,11 +42,10 @@ def check_counts(plan: Plan, totals: Totals) -> None:
         )
     annotations = totals.all_splits.values()["annotations"]
     written = sum(annotations.get(kind, 0) for kind in (BOXES, DROPPED, REJECTED))
-    matched = sum(count.objects for count in plan.annotated.values())
-    if written < matched:  # a reference that another input repeats counts its objects again
+    if plan.annotated and written != plan.objects:
         raise BuildError(
-            f"{matched:,} annotated objects were matched with images, but only {written:,} were "
-            "written, dropped or rejected: run the command again"
+            f"the images have {plan.objects:,} annotated objects, but {written:,} were written, "
+            "dropped or rejected: run the command again"
         )
     rejects = totals.errors.total()
     if totals.records + rejects != plan.images:

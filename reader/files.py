@@ -6,6 +6,7 @@ The index file that every build writes, or one that is next to the record file (
 
 from __future__ import annotations
 
+import difflib
 import glob
 import io
 import os
@@ -24,9 +25,10 @@ from imageshards.reader.splits import Span, spans_of
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ByteRange, UsageError, counted
 from imageshards.transforms.inputs import ranges
+from imageshards.transforms.records import example
 from imageshards.transforms.records.container import Container, CorruptRecord, parse_index
 from imageshards.transforms.records.containers import container_of_file, is_record_file
-from imageshards.transforms.records.schemas import SLIM, Feature, Schema
+from imageshards.transforms.records.schemas import COLUMN, SLIM, Feature, Kind, Schema
 
 _REQUESTS = 16
 _TAIL_BYTES = 8
@@ -169,15 +171,70 @@ class Source:
         An empty `label_key` means that there is no label.
         """
         schema = self.schema
-        if label_key is not None:
-            schema = schema.without_labels()
+        if label_key is not None and label_key != schema.label_key:
+            schema = replace(schema.without_labels(), value_key="")
             if label_key:
-                schema = schema.with_features([Feature(label_key, "int64", "label", "ClassLabel")])
+                schema = self._with_label(schema, label_key)
         if image_key is not None:
-            labels = tuple(f for f in schema.features if f.source == "label")
+            labels = tuple(f for f in schema.features if f.key == schema.label_key)
             image = Feature(image_key, "bytes", "encoded", "Image")
             schema = replace(schema, features=(image, *labels), holds="encoded")
         return schema
+
+    def _with_label(self, schema: Schema, key: str) -> Schema:
+        """Returns the schema with a class or a value of any type as the label."""
+        index = Feature(key, "int64", "label", "ClassLabel")
+        if self.described:
+            found = self.named(key, "label_key")
+            if found.source == "label":
+                return schema.with_features([found])
+            return replace(schema.with_features([found]), value_key=key)
+        feature = self.feature(key)
+        if feature is None or feature.kind == "int64":  # None: not in the first record
+            return schema.with_features([index])
+        value = replace(feature, tfds="Text" if feature.kind == "bytes" else "Scalar")
+        return replace(schema.with_features([value]), value_key=key)
+
+    @cached_property
+    def features(self) -> Sequence[Feature]:
+        """The features of a record. Those of files without metadata are lists, found in a record.
+
+        Raises:
+          CorruptRecord: the first record is damaged or not a tf.train.Example.
+        """
+        if self.described:
+            return self.schema.features
+        file = next((file for file in self.files if file.records), None)
+        if file is None:
+            return ()
+        try:
+            values = example.decode(file.container.data_of(memoryview(file.stored(0, 1))))
+        except (CorruptRecord, example.CorruptExample) as error:
+            raise CorruptRecord(f"{file.uri}: record at byte {file.index[0, 0]}: {error}") from None
+        kinds: dict[type, Kind] = {bytes: "bytes", int: "int64", float: "float"}
+        return tuple(
+            Feature(key, kinds[type(value[0])], COLUMN + key, "List", repeats=False)
+            for key, value in sorted(values.items())
+            if value
+        )
+
+    def feature(self, key: str) -> Feature | None:
+        """Returns the feature of a record with a key, or None."""
+        return next((feature for feature in self.features if feature.key == key), None)
+
+    def named(self, key: str, option: str) -> Feature:
+        """Returns the feature that an option names.
+
+        Raises:
+          UsageError: there is no such feature.
+        """
+        feature = self.feature(key)
+        if feature is not None:
+            return feature
+        known = sorted(feature.key for feature in self.features)
+        close = difflib.get_close_matches(key, known, 1)
+        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
+        raise UsageError(f"{option} {key!r}: {self.place} has no such feature: {hint}")
 
     def spans(self, split: str | None) -> list[Span]:
         """Returns the records of a split; of the only split if `split` is None.

@@ -398,8 +398,11 @@ def _layout_problems(dataset: Dataset) -> Iterator[Problem]:
     if dataset.lengths != lengths:
         yield Problem(f"{layout.dataset_info}: its shardLengths do not match {layout.build}")
     counts = dataset.counts
-    if counts["records"] + counts["rejects"] + counts["duplicates"] != counts["inputs"]:
-        yield Problem(f"{layout.build}: records + rejects + duplicates are not the inputs")
+    left_out = sum(dataset.build.get("left_out", {}).values())
+    if counts["records"] + counts["rejects"] + counts["duplicates"] + left_out != counts["inputs"]:
+        yield Problem(
+            f"{layout.build}: records + rejects + duplicates + what is left out are not the inputs"
+        )
     if counts["records"] != sum(shard.records for shard in dataset.shards):
         yield Problem(f"{layout.build}: its records are not the sum of its shards' records")
     facts = DatasetFacts(dataset.build, dataset.schema)

@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("transforms", "pipeline", "reader", "launch")
 PTRANSFORMS = {
+    "choose",
     "read",
     "join_annotations",
     "dedupe",
@@ -82,6 +83,7 @@ HEAVY = {"tensorflow", "torch", "grain", "jax"}
 OF_THE_TRAINING_SIDE = {
     "reader/tensorflow/dataset.py",
     "reader/tensorflow/elements.py",
+    "reader/tensorflow/features.py",
     "reader/tensorflow/images.py",
     "reader/tensorflow/recipe.py",
     "reader/torch.py",

@@ -185,6 +185,7 @@ def _claim(dataset: Dataset, layout: Layout, counts: Mapping[str, int]) -> bool:
     ):  # fmt: skip
         _check_ownership(layout, mine)
     storage.sweep(layout.state)
+    storage.abort_uploads(layout.root)
     return False
 
 

@@ -16,6 +16,7 @@ AUTO = "auto"
 _MAX_SIDE = 65_500
 _MAX_PIXELS = 178_956_970
 _MAX_BYTES = 1 << 28
+_MOST_IMAGES = 10**10
 _SPLIT = "[A-Za-z][A-Za-z0-9_]*"
 _RULE_WITH_GROUP = r"regex:[^\n\r]*\([^\n\r]+\)[^\n\r]*"
 
@@ -50,6 +51,10 @@ def _features_from(texts: Sequence[str]) -> tuple[str, ...]:
     return () if columns == ("none",) else columns
 
 
+def _suffixes(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(suffix.lstrip(".").lower() for suffix in texts[-1].split(","))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inputs(Group):
     """Where references to images come from, and how they are read."""
@@ -60,7 +65,7 @@ class Inputs(Group):
         (),
         "A folder, a glob pattern, an image, an archive (.tar .tar.gz .zip ...), TFRecord files, a "
         "text file, or a manifest (.csv .tsv .jsonl .parquet with a uri column, .txt with one URI "
-        "per line); local, gs:// or, in manifests, http(s)://. Repeat it for several inputs",
+        "per line); local, gs://, s3:// or, in manifests, http(s)://. Repeat it for several inputs",
         brief="Folder, 'pattern', archive or manifest; repeatable",
         metavar="URI",
         required="a folder, a pattern or a manifest",
@@ -69,6 +74,15 @@ class Inputs(Group):
     )
     include_all: bool = option(
         False, "Read every file, not only files whose name has the suffix of an image"
+    )
+    image_suffix: tuple[str, ...] = option(
+        (),
+        "Images of WebDataset tars, by what follows the first dot of their names, such as jpg or "
+        "left.jpg",
+        metavar="A,B",
+        default_text="any suffix of an image, if samples have one image",
+        images_only=True,
+        parse=_suffixes,
     )
     uri_column: str = option(
         "uri", "Column of manifests that has the URIs", metavar="NAME", images_only=True
@@ -144,6 +158,27 @@ class Inputs(Group):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Choice(Group):
+    """Which of the listed images the data set takes."""
+
+    title = "choice"
+
+    limit: int = option(
+        0,
+        "Take at most so many images, drawn at random with --seed; together with --per_class, the "
+        "same fraction of each class",
+        default_text="all",
+        limits=(0, _MOST_IMAGES),
+    )
+    per_class: int = option(
+        0,
+        "Take at most so many images of each class, drawn at random with --seed",
+        default_text="all",
+        limits=(0, _MOST_IMAGES),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Output(Group):
     """Where the data set is written, and how it is divided into shards."""
 
@@ -152,7 +187,7 @@ class Output(Group):
     output: str = option(
         "",
         "Folder of the data set, local or remote",
-        brief="Folder of the data set, local or gs://",
+        brief="Folder of the data set, local, gs:// or s3://",
         metavar="DIR",
         required="a folder for the data set",
         is_uri=True,
@@ -239,11 +274,17 @@ class Splits(Group):
 
     splits: str = option(
         AUTO,
-        "Split of an image: train=0.8,test=0.2 by a seeded hash; column or column:NAME; folder, "
-        "the top folder; auto uses the split column of a manifest if there is one, else train",
+        "Split of an image: train=0.8,test=0.2 by a seeded hash; train=500,test=100, exactly so "
+        "many drawn with --seed; column or column:NAME; folder, the top folder; auto uses the "
+        "split column of a manifest if there is one, else train",
         brief="train=0.8,test=0.2; column:NAME; folder (default: auto)",
         metavar="RULE",
         form_pattern=rf"auto|folder|column|column:.+|{_SPLIT}=[0-9.]+(?:,{_SPLIT}=[0-9.]+)*",
+    )
+    stratify: bool = option(
+        False,
+        "Divide each class among the splits of --splits exactly, within one image, instead of on "
+        "average; images may move to another split when the data set grows",
     )
     split_names: tuple[str, ...] = option(
         (),

@@ -181,7 +181,18 @@ def _facts(build: Mapping[str, Any]) -> list[list[Any]]:
         noun = "class" if unseen == 1 else "classes"
         facts.append([unseen, f"{noun} not in train", True])
     facts.append(_fact(counts["passed_over"], "skipped file"))
+    if left_out := sum(build.get("left_out", {}).values()):
+        facts.append([left_out, "left out", False])
     return facts
+
+
+def left_out_text(left_out: Mapping[str, int]) -> str:
+    """Returns a clause on the references that options leave out; empty if there are none.
+
+    >>> left_out_text({"--limit": 1200})
+    ', 1,200 left out by --limit'
+    """
+    return "".join(f", {count:,} left out by {name}" for name, count in left_out.items())
 
 
 def _fact(number: int, noun: str, *, bad: bool = False) -> list[Any]:

@@ -163,7 +163,9 @@ class Recipe:
         parse = self.elements.batch if batched_first else self.elements.element
         data = data.map(_untransformed(parse), tf.data.AUTOTUNE, deterministic=deterministic)
         if size and not batched_first:
-            data = data.batch(size, self.drop_remainder)
+            ragged = self.elements.keys is not None and self.elements.keys.are_ragged
+            batch = data.ragged_batch if ragged else data.batch
+            data = batch(size, self.drop_remainder)
         options = tf.data.Options()
         options.deterministic = deterministic
         return without_auto_sharding(data.prefetch(tf.data.AUTOTUNE).with_options(options))

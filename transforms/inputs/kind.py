@@ -54,6 +54,8 @@ class ListingOptions:
       columns: columns of manifests, or features of TFRecord files, to list with each reference.
       uri_column: the column of manifests that holds the URIs.
       include_all: take files whatever their name.
+      image_suffixes: what follows the first dot in the names of the members of tars that are
+        images, in small letters; empty: members are images by the suffix of their name.
       scratch: the folder in which compressed tars are unpacked.
       record_keys: the meaning of the features of TFRecord files.
       text_unit: the part of a text file that becomes one record; None: inputs are images.
@@ -65,6 +67,7 @@ class ListingOptions:
     columns: Columns = field(default_factory=Columns)
     uri_column: str = "uri"
     include_all: bool = False
+    image_suffixes: tuple[str, ...] = ()
     scratch: str = ""
     record_keys: RecordKeys = field(default_factory=RecordKeys)
     text_unit: TextUnit | None = None

@@ -10,11 +10,11 @@ import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Any
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, Problem, enumerated, quoted
+from imageshards.transforms.elements import BuildError, enumerated, quoted
 from imageshards.transforms.inputs import spans, tables
+from imageshards.transforms.inputs.columns import texts_of, with_features
 from imageshards.transforms.inputs.kind import (
     FileKind,
     FileState,
@@ -112,7 +112,7 @@ class Manifest(FileKind):
         features: Sequence[FeatureColumn],
     ) -> RefBatch:
         texts = {
-            name: _texts(rows.columns[name], name, rows.where)
+            name: texts_of(rows.columns[name], name, rows.where)
             for name in dict.fromkeys((uri_column, *names))
         }
         if not all(texts[uri_column]):
@@ -123,13 +123,7 @@ class Manifest(FileKind):
         uris = _absolute(texts[uri_column], self.uri.rpartition("/")[0])  # type: ignore[arg-type]
         roots = array("I", [len(root) if uri.startswith(root) else 0 for uri in uris])
         refs = RefBatch.listed(uris, roots).with_texts({name: texts[name] for name in names})
-        values: dict[FeatureColumn, list[Any]] = {}
-        problems: dict[int, Problem] = {}
-        for feature in features:
-            values[feature], wrong = feature.values(rows.columns[feature.column])
-            for row, reason in wrong.items():
-                problems.setdefault(row, Problem("features", "NoFeature", reason))
-        return (refs.with_problems(problems) if problems else refs).with_features(values)
+        return with_features(refs, rows.columns, features)
 
     def _check_header(self, header: list[str], options: ListingOptions) -> None:
         """Raises a BuildError if a required column is missing, or an optional one is misspelled."""
@@ -192,28 +186,3 @@ def _too_long(uris: list[str], column: str, where: Callable[[int], str]) -> Buil
 
 
 _THIS_FOLDER = re.compile(r"^(\./)+")
-_NOTHING = type(None)
-
-
-def _texts(values: Sequence[Any], column: str, where: Callable[[int], str]) -> list[str | None]:
-    """Converts texts and numbers to texts; None means no value."""
-    if {*map(type, values)} <= {str, _NOTHING}:
-        texts = [value or None for value in values]
-    else:
-        texts = [_text(value, column, where, row) for row, value in enumerate(values)]
-    try:
-        "".join(filter(None, texts)).encode()
-    except UnicodeEncodeError as error:  # half a surrogate pair, escaped in JSON
-        row = next(i for i, text in enumerate(texts) if text and error.object[error.start] in text)
-        raise BuildError(f"{where(row)}: {column} is not Unicode: {quoted(texts[row])}") from error
-    return texts
-
-
-def _text(value: Any, column: str, where: Callable[[int], str], row: int) -> str | None:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if value is None or value == "" or value != value:  # tables write NaN for a missing value
-        return None
-    if isinstance(value, (str, bool, int, float)):
-        return str(value)
-    raise BuildError(f"{where(row)}: {column} must be a text or a number, not {quoted(value)}")

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import pyarrow.compute as pc
+
 from imageshards.transforms.elements import BuildError, counted, quoted
+from imageshards.transforms.records.objects import FACTS
+from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.classes import BACKGROUND
 
 MOST_LISTED = 1000
@@ -46,6 +50,14 @@ class Unmatched(NamedTuple):
     file: str
     name: str
     objects: int
+
+
+def count_objects(refs: RefBatch) -> int:
+    """Returns the number of annotated objects of references."""
+    if FACTS not in refs.feature_columns:
+        return 0
+    numbers = pc.list_flatten(pc.list_slice(refs.rows.column(FACTS), 0, 1))
+    return int(pc.sum(numbers).as_py() or 0)
 
 
 def first_unmatched(found: Iterable[Unmatched]) -> tuple[Unmatched, ...]:

@@ -28,6 +28,7 @@ from imageshards.transforms.references.annotated import (
     AnnotationCount,
     Unmatched,
     check_annotated,
+    count_objects,
     first_unmatched,
     number_objects,
 )
@@ -69,8 +70,10 @@ class Tally:
       ref_bytes: bytes of the values of the listed references (`RefBatch.value_bytes`).
       split_ref_bytes: split -> bytes of the values of its references.
       annotated: annotation file -> counts of its annotations.
+      objects: annotated objects of the references in the buckets.
       object_classes: class of annotated objects -> its number in the files.
       unmatched: images of annotation files that are not among the inputs; the first by name.
+      left_out: option that leaves out references -> number of them.
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -90,8 +93,10 @@ class Tally:
     ref_bytes: int = 0
     split_ref_bytes: Mapping[str, int] = field(default_factory=dict)
     annotated: Mapping[str, AnnotationCount] = field(default_factory=dict)
+    objects: int = 0
     object_classes: Mapping[str, int] = field(default_factory=dict)
     unmatched: tuple[Unmatched, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -126,6 +131,7 @@ class Tally:
             duplicates=duplicates,
             digests={(split, bucket): digest_of(refs) for split, refs in splits.items()},
             split_ref_bytes={split: refs.value_bytes for split, refs in splits.items()},
+            objects=sum(map(count_objects, splits.values())),
         )
 
     @staticmethod
@@ -136,6 +142,7 @@ class Tally:
         num_bytes: Counter[str] = Counter()
         sized: Counter[str] = Counter()
         split_ref_bytes: Counter[str] = Counter()
+        left_out: Counter[str] = Counter()
         digests: dict[tuple[str, int], bytes] = {}
         texts: dict[str, set[str]] = {"labels": set(), "label_sources": set(), "unpacked": set()}
         inputs: dict[str, InputCount] = {}
@@ -143,7 +150,13 @@ class Tally:
         object_classes: dict[str, int] = {}
         unmatched: tuple[Unmatched, ...] = ()
         counts = Counter(
-            listed=0, below_base=0, duplicates=0, passed_over=0, blank_lines=0, ref_bytes=0
+            listed=0,
+            below_base=0,
+            duplicates=0,
+            passed_over=0,
+            blank_lines=0,
+            ref_bytes=0,
+            objects=0,
         )
         for tally in tallies:
             images.update(tally.images)
@@ -151,6 +164,7 @@ class Tally:
             num_bytes.update(tally.num_bytes)
             sized.update(tally.sized)
             split_ref_bytes.update(tally.split_ref_bytes)
+            left_out.update(tally.left_out)
             digests.update(tally.digests)
             for name, found in texts.items():
                 found |= getattr(tally, name)
@@ -168,7 +182,7 @@ class Tally:
         return Tally(
             images, acceptable, num_bytes, sized, digests=digests, inputs=inputs,
             split_ref_bytes=split_ref_bytes, annotated=annotated, object_classes=object_classes,
-            unmatched=unmatched, **rest,
+            unmatched=unmatched, left_out=left_out, **rest,
         )  # fmt: skip
 
 
@@ -242,7 +256,9 @@ class Plan:
       file_format: name of the record container of the shards.
       object_classes: names of the classes of annotated objects, by number; empty without them.
       annotated: annotation file -> counts of its annotations.
+      objects: annotated objects of all references.
       unmatched: images of annotation files that are not among the inputs; the first by name.
+      left_out: option that leaves out references -> number of them.
     """
 
     splits: Mapping[str, SplitPlan]
@@ -258,7 +274,9 @@ class Plan:
     file_format: str = "tfrecord"
     object_classes: tuple[str, ...] = ()
     annotated: Mapping[str, AnnotationCount] = field(default_factory=dict)
+    objects: int = 0
     unmatched: tuple[Unmatched, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def shard(self, split: str, index: int) -> ShardId:
         """One shard of a split."""
@@ -375,7 +393,9 @@ class Planner:
             file_format=self.file_format,
             object_classes=object_classes,
             annotated=tally.annotated,
+            objects=tally.objects,
             unmatched=tally.unmatched,
+            left_out={name: count for name, count in sorted(tally.left_out.items()) if count},
         )
 
     def _check(self, tally: Tally, images: Counter[str]) -> None:
@@ -383,10 +403,12 @@ class Planner:
             count.check(text, is_text=self.noun == "text")
         if not images:
             raise BuildError(f"no {self.noun} in any --input")
-        if tally.listed != images.total() + tally.duplicates:
+        left_out = sum(tally.left_out.values())
+        if tally.listed != images.total() + tally.duplicates + left_out:
             raise BuildError(
                 f"{tally.listed:,} references were listed, but {images.total():,} and "
-                f"{tally.duplicates:,} duplicates came out of the shuffle: the runner lost some"
+                f"{tally.duplicates:,} duplicates came out of the shuffle, and {left_out:,} were "
+                "left out: the runner lost some"
             )
         check_annotated(tally.annotated, tally.unmatched)
         if self.base and not tally.below_base:

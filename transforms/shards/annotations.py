@@ -98,7 +98,7 @@ class Annotations:
     def _shapes(self) -> dict[str, str]:
         """Keys that are true only while every pixel stays where it is, and how to map them."""
         areas = set() if self._has_boxes else {AREA}
-        shapes = (c for c in self.columns if c.key in areas or _is_shape(c))
+        shapes = (c for c in self.columns if c.key in areas or is_shape(c))
         return {column.key: _advice(column) for column in sorted(shapes, key=lambda c: c.key)}
 
     @cached_property
@@ -195,8 +195,8 @@ class Annotations:
             row.values[COLUMN + column.key] = list(compress(values, chosen))
 
 
-def _is_shape(column: FeatureColumn) -> bool:
-    """Whether the key of a column names a shape in the image that is not mapped."""
+def is_shape(column: FeatureColumn) -> bool:
+    """Returns whether the key of a column names a shape in the image that is not mapped."""
     key = column.key
     if key in _MAPPED:
         return False
