@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from imageshards.transforms.elements import UsageError
 
 EXTRAS = {
+    "array_record": ("array_record",),
     "dataflow": ("google.api_core", "google.cloud.dataflow", "google.cloud.storage"),
     "s3": ("botocore",),
     "heic": ("pillow_heif",),

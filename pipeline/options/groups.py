@@ -87,6 +87,15 @@ class Inputs(Group):
     uri_column: str = option(
         "uri", "Column of manifests that has the URIs", metavar="NAME", images_only=True
     )
+    uri_template: str = option(
+        "",
+        "URI of an image, with columns of the manifest in braces, such as train/{id}.jpg",
+        metavar="TEMPLATE",
+        default_text="the column of --uri_column",
+        pattern=r"[^{}]*(\{[^{}]+\}[^{}]*)*",
+        expected="a URI with names of columns in braces, such as train/{id}.jpg",
+        images_only=True,
+    )
     base_uri: str = option(
         "",
         "Name the images below this folder by their path below it; names determine the order and "
@@ -100,6 +109,7 @@ class Inputs(Group):
         metavar="KEY",
         images_only=True,
     )
+
     label_key: str = option(
         "",
         "Feature of TFRecord inputs that has the label",
@@ -155,6 +165,11 @@ class Inputs(Group):
         "10.0.0.1",
         affects_shards=False,
     )
+
+    @property
+    def template_column(self) -> str:
+        """The column that the URIs of a manifest are; empty: they come from a template."""
+        return "" if self.uri_template else self.uri_column
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,7 +362,10 @@ class Records(Group):
         parse=_features_from,
     )
     file_format: str = option(
-        "tfrecord", "Format of the files of records", metavar="NAME", choices=_containers
+        "tfrecord",
+        "Format of the shards: tfrecord, or array_record, which Grain reads at random",
+        metavar="NAME",
+        choices=_containers,
     )
 
 
