@@ -454,9 +454,8 @@ class Annotations(Group):
     )
     annotation_format: str = option(
         AUTO,
-        "Format of --annotations: coco",
+        "Format of --annotations; auto finds it by their content",
         choices=_annotation_formats,
-        default_text="by their content",
         images_only=True,
     )
 
