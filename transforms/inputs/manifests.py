@@ -130,7 +130,9 @@ class Manifest(FileKind):
         for column in (options.uri_column, *options.columns.all_required):
             if column not in header:
                 named = (
-                    " (--uri_column specifies another one)" if column == options.uri_column else ""
+                    " (--uri_column specifies another one)"
+                    if column == options.uri_column
+                    else options.columns.origin(column)
                 )
                 if len(header) == 1 and ";" in header[0]:
                     named = "; it seems to be separated by semicolons: use commas"
