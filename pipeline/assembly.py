@@ -248,6 +248,7 @@ class BuildSpec:
         return ListingOptions(
             columns=self.annotator.columns,
             uri_column=inputs.uri_column,
+            uri_template=inputs.uri_template,
             include_all=inputs.include_all,
             image_suffixes=inputs.image_suffix,
             scratch=self.layout.state,

@@ -140,11 +140,23 @@ def _columns(spec: BuildSpec) -> Iterator[str]:
     if AUTO in columns and len(columns) > 1:
         yield "invalid --features_from: auto cannot be combined with columns"
     yield from filter(None, map(annotation_problem, spec.annotator.features))
+    inputs = spec.options.inputs
+    if inputs.uri_template and not spec.options.is_default("uri_column"):
+        yield (
+            "--uri_template cannot be combined with --uri_column: write "
+            f"{{{inputs.uri_column}}} in the template"
+        )
+    if inputs.uri_template and "{" not in inputs.uri_template:
+        yield (
+            f"--uri_template {inputs.uri_template} names no column: write one in braces, such as "
+            "train/{id}.jpg"
+        )
 
 
 def _container(spec: BuildSpec) -> Iterator[str]:
     name = spec.options.records.file_format
     container = CONTAINERS[name]
+    container.check_writable()
     if spec.compression not in [variant.compression for variant in container.variants]:
         yield f"--file_format {name} has no --compression {spec.compression}"
     if spec.options.execution.writer == "beam" and not container.beam_writer:

@@ -59,7 +59,7 @@ class Inputs(Group):
         (),
         "A folder, a glob pattern, an image, an archive (.tar .tar.gz .zip ...), TFRecord files, a "
         "text file, or a manifest (.csv .tsv .jsonl .parquet with a uri column, .txt with one URI "
-        "per line); local, gs:// or, in manifests, http(s)://. Repeat it for several inputs",
+        "per line); local, gs://, s3:// or, in manifests, http(s)://. Repeat it for several inputs",
         brief="Folder, 'pattern', archive or manifest; repeatable",
         metavar="URI",
         required="a folder, a pattern or a manifest",
@@ -81,6 +81,15 @@ class Inputs(Group):
     uri_column: str = option(
         "uri", "Column of manifests that has the URIs", metavar="NAME", images_only=True
     )
+    uri_template: str = option(
+        "",
+        "URI of an image, with columns of the manifest in braces, such as train/{id}.jpg",
+        metavar="TEMPLATE",
+        default_text="the column of --uri_column",
+        pattern=r"[^{}]*(\{[^{}]+\}[^{}]*)*",
+        expected="a URI with names of columns in braces, such as train/{id}.jpg",
+        images_only=True,
+    )
     base_uri: str = option(
         "",
         "Name the images below this folder by their path below it; names determine the order and "
@@ -94,6 +103,7 @@ class Inputs(Group):
         metavar="KEY",
         images_only=True,
     )
+
     label_key: str = option(
         "",
         "Feature of TFRecord inputs that has the label",
@@ -150,6 +160,11 @@ class Inputs(Group):
         affects_shards=False,
     )
 
+    @property
+    def template_column(self) -> str:
+        """The column that the URIs of a manifest are; empty: they come from a template."""
+        return "" if self.uri_template else self.uri_column
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Group):
@@ -189,7 +204,7 @@ class Output(Group):
     output: str = option(
         "",
         "Folder of the data set, local or remote",
-        brief="Folder of the data set, local or gs://",
+        brief="Folder of the data set, local, gs:// or s3://",
         metavar="DIR",
         required="a folder for the data set",
         is_uri=True,
@@ -349,7 +364,10 @@ class Records(Group):
         parse=_features_from,
     )
     file_format: str = option(
-        "tfrecord", "Format of the files of records", metavar="NAME", choices=_containers
+        "tfrecord",
+        "Format of the shards: tfrecord, or array_record, which Grain reads at random",
+        metavar="NAME",
+        choices=_containers,
     )
 
 

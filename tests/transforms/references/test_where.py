@@ -126,7 +126,7 @@ def test_expressions(text: str, selected: list[int]):
         ("(" * 5000 + "a" + ")" * 5000, "invalid --where"),
         ("a > 1; b", "write it like"),
         ("a > 1) or (b > 2", "write it like"),
-        ("x := 1", "is not a condition"),
+        ("(x := 1)", "is not a condition"),
         ("a\0", "write it like"),
     ],
 )
