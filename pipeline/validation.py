@@ -23,7 +23,8 @@ def check_combinations(spec: BuildSpec) -> None:
       UsageError: two options exclude each other, or one requires another.
     """
     checks = (
-        _schema, _pixels, _texts, _images, _labels_and_splits, _choice, _columns, _container,
+        _schema, _pixels, _texts, _images, _labels_and_splits, _choice, _columns, _annotations,
+        _container,
         _output,
     )  # fmt: skip
     for check in checks:
@@ -151,6 +152,12 @@ def _columns(spec: BuildSpec) -> Iterator[str]:
             f"--uri_template {inputs.uri_template} names no column: write one in braces, such as "
             "train/{id}.jpg"
         )
+
+
+def _annotations(spec: BuildSpec) -> Iterator[str]:
+    given = spec.options.annotations
+    if given.annotation_format != AUTO and not given.annotations:
+        yield f"--annotation_format {given.annotation_format} requires --annotations"
 
 
 def _container(spec: BuildSpec) -> Iterator[str]:
