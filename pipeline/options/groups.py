@@ -34,6 +34,12 @@ def _containers() -> Iterable[str]:
     return CONTAINERS
 
 
+def _annotation_formats() -> Iterable[str]:
+    from imageshards.transforms.records.objects import NO_FORMAT, OBJECT_COLUMNS
+
+    return (NO_FORMAT, *OBJECT_COLUMNS)
+
+
 def _label_rule(texts: Sequence[str]) -> str:
     return [AUTO, *(text for text in texts if not is_beam_label(text))][-1]
 
@@ -81,6 +87,15 @@ class Inputs(Group):
     uri_column: str = option(
         "uri", "Column of manifests that has the URIs", metavar="NAME", images_only=True
     )
+    uri_template: str = option(
+        "",
+        "URI of an image, with columns of the manifest in braces, such as train/{id}.jpg",
+        metavar="TEMPLATE",
+        default_text="the column of --uri_column",
+        pattern=r"[^{}]*(\{[^{}]+\}[^{}]*)*",
+        expected="a URI with names of columns in braces, such as train/{id}.jpg",
+        images_only=True,
+    )
     base_uri: str = option(
         "",
         "Name the images below this folder by their path below it; names determine the order and "
@@ -94,6 +109,7 @@ class Inputs(Group):
         metavar="KEY",
         images_only=True,
     )
+
     label_key: str = option(
         "",
         "Feature of TFRecord inputs that has the label",
@@ -150,6 +166,11 @@ class Inputs(Group):
         affects_shards=False,
     )
 
+    @property
+    def template_column(self) -> str:
+        """The column that the URIs of a manifest are; empty: they come from a template."""
+        return "" if self.uri_template else self.uri_column
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Group):
@@ -157,6 +178,14 @@ class Choice(Group):
 
     title = "choice"
 
+    where: str = option(
+        "",
+        'Take only images whose columns meet a condition, such as "width >= 256 and split != '
+        "'bad'\": comparisons, in, and, or, not and arithmetic; columns in backticks if they are "
+        "no identifiers",
+        metavar="EXPRESSION",
+        default_text="all",
+    )
     limit: int = option(
         0,
         "Take at most so many images, drawn at random with --seed; together with --per_class, the "
@@ -417,9 +446,26 @@ class Images(Group):
 
 @dataclass(frozen=True, kw_only=True)
 class Annotations(Group):
-    """How boxes and keypoints among the features follow the pixels of their images."""
+    """Annotated objects, and how boxes and keypoints follow the pixels of their images."""
 
     title = "annotations"
+
+    annotations: tuple[str, ...] = option(
+        (),
+        "File or folder of annotations, whose images are matched with those of the inputs by name; "
+        "repeat it for several",
+        brief="COCO file of the images' objects; repeatable",
+        metavar="URI",
+        is_uri=True,
+        images_only=True,
+        affects_shards=False,  # their content does
+    )
+    annotation_format: str = option(
+        AUTO,
+        "Format of --annotations; auto finds it by their content",
+        choices=_annotation_formats,
+        images_only=True,
+    )
 
     annotations_on: str = option(
         "stored",
