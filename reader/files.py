@@ -63,6 +63,11 @@ class RecordFile:
         """Its compression as TensorFlow names it: `GZIP`, or empty."""
         return self.container.compression.upper()
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a file of this machine's filesystems."""
+        return storage.is_local(self.uri)
+
     @cached_property
     def index(self) -> Index:
         """Offset and stored size of every record, both after decompression.

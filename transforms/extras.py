@@ -12,6 +12,7 @@ from imageshards.transforms.elements import UsageError
 
 EXTRAS = {
     "dataflow": ("google.api_core", "google.cloud.dataflow", "google.cloud.storage"),
+    "grain": ("grain",),
     "heic": ("pillow_heif",),
     "train": ("tensorflow", "tensorboard"),
     "jax": ("jax", "optax", "tensorflow", "tensorboard"),

@@ -16,6 +16,7 @@ _OPTIONAL = (
 )  # fmt: skip
 _PURPOSES = {
     "dataflow": "--runner=DataflowRunner, and --writer beam to gs://",
+    "grain": "reader.grain",
     "heic": "HEIC images",
     "train": "reader.load, and the training in Keras",
     "jax": "the training in JAX",
