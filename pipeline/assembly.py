@@ -92,7 +92,7 @@ class BuildSpec:
           UsageError: they are not known.
         """
         splits = self.annotator.splits
-        if splits.kind == "ratio" or self.options.splits.split_names:
+        if splits.names_all or self.options.splits.split_names:
             return splits.names
         if splits.kind == "auto":
             return ("train",)
@@ -109,7 +109,7 @@ class BuildSpec:
           BuildError: the file of class names cannot be read, or is malformed.
         """
         splits, is_beam = self.annotator.splits, self.options.execution.writer == "beam"
-        is_fixed = splits.kind == "ratio" or bool(self.options.splits.split_names) or is_beam
+        is_fixed = splits.names_all or bool(self.options.splits.split_names) or is_beam
         names = self.beam_splits if is_beam else splits.names
         return Planner(
             num_shards=self.shard_counts,
@@ -129,8 +129,18 @@ class BuildSpec:
     @cached_property
     def choice(self) -> Choice:
         """How many of the references the data set takes."""
-        given = self.options.choice
-        return Choice(given.limit, given.per_class, max_bytes=self.options.images.max_bytes)
+        given, splits = self.options.choice, self.annotator.splits
+        stratify = self.options.splits.stratify
+        is_exact = splits.kind == "count" or (splits.kind == "ratio" and stratify)
+        return Choice(
+            given.limit,
+            given.per_class,
+            splits=splits.names if is_exact else (),
+            ratios=splits.ratios if stratify else (),
+            counts=splits.counts,
+            stratify=stratify,
+            max_bytes=self.options.images.max_bytes,
+        )
 
     @cached_property
     def _class_lines(self) -> tuple[tuple[str, str], ...]:
@@ -236,7 +246,9 @@ class BuildSpec:
         return ListingOptions(
             columns=self.annotator.columns,
             uri_column=inputs.uri_column,
+            uri_template=inputs.uri_template,
             include_all=inputs.include_all,
+            image_suffixes=inputs.image_suffix,
             scratch=self.layout.state,
             record_keys=RecordKeys(inputs.image_key, inputs.label_key, inputs.name_key),
             text_unit=self.text_unit,

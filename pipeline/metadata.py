@@ -192,6 +192,8 @@ def _versions(plan: Plan) -> dict[str, str]:
     versions |= {name: packages.version(name) for name in _VERSIONED}
     with suppress(packages.PackageNotFoundError):
         versions[_OPTIONAL] = packages.version(_OPTIONAL)
+    if package := container_of(plan.shard(next(iter(plan.splits)), 0)).package:
+        versions[package] = packages.version(package)
     return versions | ({"zlib": zlib.ZLIB_RUNTIME_VERSION} if plan.compression else {})
 
 

@@ -97,7 +97,7 @@ def _labels_and_splits(spec: BuildSpec) -> Iterator[str]:
         yield f"--class_names and --label_offset cannot be combined with --labels {labels.labels}"
     if spec.annotator.groups.kind != "uri" and splits.kind != "ratio":
         yield "--group_by requires splits by ratio, such as --splits train=0.8,test=0.2"
-    if splits.kind == "ratio":
+    if splits.names_all:
         for split in spec.shard_counts.named:
             if split not in splits.names:
                 yield (
@@ -109,8 +109,28 @@ def _labels_and_splits(spec: BuildSpec) -> Iterator[str]:
 
 
 def _choice(spec: BuildSpec) -> Iterator[str]:
-    if spec.choice.by_class and spec.annotator.labels.kind == "none":
-        yield "--per_class requires labels: omit --labels none"
+    given, splits = spec.options.choice, spec.annotator.splits
+    stratify = spec.options.splits.stratify
+    if spec.annotator.labels.kind == "none":
+        for name, is_set in (("per_class", given.per_class), ("stratify", stratify)):
+            if is_set:
+                yield f"--{name} requires labels: omit --labels none"
+    if stratify and not splits.names_all:
+        yield "--stratify requires splits by ratio or by count, such as --splits train=0.8,test=0.2"
+    if stratify and spec.annotator.groups.kind != "uri":
+        yield "--stratify cannot be combined with --group_by, whose groups have several classes"
+    if splits.kind == "count":
+        text, total = spec.options.splits.splits, sum(splits.counts)
+        if given.per_class and not stratify:
+            yield f"--per_class with --splits {text} requires --stratify"
+        if total == 100 and given.limit != 100:
+            ratios = ",".join(
+                f"{name}={count / 100:g}"
+                for name, count in zip(splits.names, splits.counts, strict=True)
+            )
+            yield f"--splits {text}: write {ratios}, or add --limit 100 if you mean 100 images"
+        if 0 < given.limit < total:
+            yield f"--limit {given.limit} is less than the {total:,} images of --splits {text}"
 
 
 def _columns(spec: BuildSpec) -> Iterator[str]:
@@ -118,11 +138,23 @@ def _columns(spec: BuildSpec) -> Iterator[str]:
     if AUTO in columns and len(columns) > 1:
         yield "invalid --features_from: auto cannot be combined with columns"
     yield from filter(None, map(annotation_problem, spec.annotator.features))
+    inputs = spec.options.inputs
+    if inputs.uri_template and not spec.options.is_default("uri_column"):
+        yield (
+            "--uri_template cannot be combined with --uri_column: write "
+            f"{{{inputs.uri_column}}} in the template"
+        )
+    if inputs.uri_template and "{" not in inputs.uri_template:
+        yield (
+            f"--uri_template {inputs.uri_template} names no column: write one in braces, such as "
+            "train/{id}.jpg"
+        )
 
 
 def _container(spec: BuildSpec) -> Iterator[str]:
     name = spec.options.records.file_format
     container = CONTAINERS[name]
+    container.check_writable()
     if spec.compression not in [variant.compression for variant in container.variants]:
         yield f"--file_format {name} has no --compression {spec.compression}"
     if spec.options.execution.writer == "beam" and not container.beam_writer:

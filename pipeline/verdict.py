@@ -148,7 +148,11 @@ def _too_many(plan: Plan, errors: Counter[str], spec: BuildSpec) -> str:
     kinds = ", ".join(f"{count:,} {error}" for error, count in faults)
     images = counted(plan.images, spec.schema.noun)
     were = "was" if rejects == 1 else "were"
-    advice = suggestion(spec.layout) if errors["Missing"] * 2 > plan.images else ""
+    advice = (
+        suggestion(spec.layout, spec.options.inputs.template_column)
+        if errors["Missing"] * 2 > plan.images
+        else ""
+    )
     return (
         f"{rejects:,} of {images} ({rejects / plan.images:.1%}) {were} rejected, "
         f"more than --max_reject_fraction {most:g}: {kinds}"

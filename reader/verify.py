@@ -431,7 +431,8 @@ def _shard_problems(
     """Reads a shard; yields None for each sound record among `numbers`, else a problem."""
     chosen = numbers if isinstance(numbers, range) else set(numbers)
     container = container_of(shard.id)
-    found = array("q")  # offset and size of each record, in turn
+    found = array("q")  # the numbers in each record's line of the index, in turn
+    records = 0
     waiting: deque[tuple[int, Future[Problem | None]]] = deque()
 
     def settle(limit: int) -> Iterator[Problem | None]:
@@ -443,17 +444,18 @@ def _shard_problems(
     with storage.open_read(shard.uri) as raw:
         file = read_back.CountingFile(cast(BinaryIO, raw))
         try:
-            for number, (offset, size, data) in enumerate(container.read(cast(BinaryIO, file))):
-                found.extend((offset, size))
+            for number, record in enumerate(container.read(cast(BinaryIO, file))):
+                found.extend(container.index_row(record))
+                records += 1
                 if number in chosen:
-                    waiting.append((number, executor.submit_record(partial(_check, check), data)))
+                    future = executor.submit_record(partial(_check, check), record.data)
+                    waiting.append((number, future))
                 yield from settle(_IN_FLIGHT)
         except CorruptRecord as error:
             yield from settle(0)
             yield Problem(f"{error}; the records after it were not read")
             return
         yield from settle(0)
-    records = len(found) // 2
     if records != shard.records:
         yield Problem(f"{counted(records, 'record')}, but {shard.records:,} in build.json")
     if file.size != shard.bytes or file.crc32c != shard.crc32c:
@@ -494,7 +496,7 @@ def _sample_problems(
 
 
 def _read_index(layout: Layout, shard: Shard) -> npt.NDArray[np.int64] | None:
-    """Returns int64 [records, 2], (offset, stored size); None if it is missing or damaged."""
+    """Returns the index, as `parse_index` does; None if it is missing or damaged."""
     try:
         with storage.open_read(layout.index(shard.id)) as file:
             return parse_index(file.read())

@@ -170,7 +170,7 @@ class _Sample:
 
     def failures(self, spec: BuildSpec) -> Iterator[str]:
         if self._would_fail(spec):
-            advice = suggestion_for(self.missing)
+            advice = suggestion_for(self.missing, spec.options.inputs.template_column)
             yield f"{self._text(spec)}{advice and '; '}{advice}"
 
     def _would_fail(self, spec: BuildSpec) -> bool:

@@ -39,6 +39,7 @@ class Summary:
       left_out: option that leaves out references -> number of them.
       leaks: images that are in more than one split.
       classes_not_in_train: split -> names of its classes of which train has no record.
+      can_stratify: whether `--stratify` would put images of each class into train.
       converted: images whose bytes differ from those of their file.
       conversions: kind of conversion -> images.
       annotations: kind of annotation -> number of them; empty without boxes.
@@ -63,6 +64,7 @@ class Summary:
     left_out: dict[str, int]
     leaks: int
     classes_not_in_train: dict[str, list[str]]
+    can_stratify: bool
     converted: int
     conversions: dict[str, int]
     annotations: dict[str, int]
@@ -104,6 +106,9 @@ class Summary:
             errors=build["rejects"],
             left_out=build.get("left_out", {}),
             classes_not_in_train=classes_not_in_train(build["splits"], build["classes"]),
+            can_stratify="=" in build["options"]["splits"]
+            and build["options"]["group_by"] == "uri"
+            and not build["options"].get("stratify"),
             conversions=build["conversions"],
             annotations=build.get("annotations", {}),
             splits={
@@ -161,7 +166,8 @@ class Summary:
             )
         for split, names in self.classes_not_in_train.items():
             shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if names[_NAMES_SHOWN:] else "")
-            yield f"NOT IN TRAIN: {counted(len(names), 'class')} of {split}: {shown}"
+            remedy = "; --stratify divides each class" if self.can_stratify else ""
+            yield f"NOT IN TRAIN: {counted(len(names), 'class')} of {split}: {shown}{remedy}"
 
     def _conversions(self) -> Iterator[str]:
         kinds = dict(self.conversions)

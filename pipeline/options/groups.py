@@ -45,6 +45,10 @@ def _features_from(texts: Sequence[str]) -> tuple[str, ...]:
     return () if columns == ("none",) else columns
 
 
+def _suffixes(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(suffix.lstrip(".").lower() for suffix in texts[-1].split(","))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inputs(Group):
     """Where references to images come from, and how they are read."""
@@ -55,7 +59,7 @@ class Inputs(Group):
         (),
         "A folder, a glob pattern, an image, an archive (.tar .tar.gz .zip ...), TFRecord files, a "
         "text file, or a manifest (.csv .tsv .jsonl .parquet with a uri column, .txt with one URI "
-        "per line); local, gs:// or, in manifests, http(s)://. Repeat it for several inputs",
+        "per line); local, gs://, s3:// or, in manifests, http(s)://. Repeat it for several inputs",
         brief="Folder, 'pattern', archive or manifest; repeatable",
         metavar="URI",
         required="a folder, a pattern or a manifest",
@@ -65,8 +69,26 @@ class Inputs(Group):
     include_all: bool = option(
         False, "Read every file, not only files whose name has the suffix of an image"
     )
+    image_suffix: tuple[str, ...] = option(
+        (),
+        "Images of WebDataset tars, by what follows the first dot of their names, such as jpg or "
+        "left.jpg",
+        metavar="A,B",
+        default_text="any suffix of an image, if samples have one image",
+        images_only=True,
+        parse=_suffixes,
+    )
     uri_column: str = option(
         "uri", "Column of manifests that has the URIs", metavar="NAME", images_only=True
+    )
+    uri_template: str = option(
+        "",
+        "URI of an image, with columns of the manifest in braces, such as train/{id}.jpg",
+        metavar="TEMPLATE",
+        default_text="the column of --uri_column",
+        pattern=r"[^{}]*(\{[^{}]+\}[^{}]*)*",
+        expected="a URI with names of columns in braces, such as train/{id}.jpg",
+        images_only=True,
     )
     base_uri: str = option(
         "",
@@ -81,6 +103,7 @@ class Inputs(Group):
         metavar="KEY",
         images_only=True,
     )
+
     label_key: str = option(
         "",
         "Feature of TFRecord inputs that has the label",
@@ -137,6 +160,11 @@ class Inputs(Group):
         affects_shards=False,
     )
 
+    @property
+    def template_column(self) -> str:
+        """The column that the URIs of a manifest are; empty: they come from a template."""
+        return "" if self.uri_template else self.uri_column
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Group):
@@ -168,7 +196,7 @@ class Output(Group):
     output: str = option(
         "",
         "Folder of the data set, local or remote",
-        brief="Folder of the data set, local or gs://",
+        brief="Folder of the data set, local, gs:// or s3://",
         metavar="DIR",
         required="a folder for the data set",
         is_uri=True,
@@ -255,11 +283,17 @@ class Splits(Group):
 
     splits: str = option(
         AUTO,
-        "Split of an image: train=0.8,test=0.2 by a seeded hash; column or column:NAME; folder, "
-        "the top folder; auto uses the split column of a manifest if there is one, else train",
+        "Split of an image: train=0.8,test=0.2 by a seeded hash; train=500,test=100, exactly so "
+        "many drawn with --seed; column or column:NAME; folder, the top folder; auto uses the "
+        "split column of a manifest if there is one, else train",
         brief="train=0.8,test=0.2; column:NAME; folder (default: auto)",
         metavar="RULE",
         form_pattern=rf"auto|folder|column|column:.+|{_SPLIT}=[0-9.]+(?:,{_SPLIT}=[0-9.]+)*",
+    )
+    stratify: bool = option(
+        False,
+        "Divide each class among the splits of --splits exactly, within one image, instead of on "
+        "average; images may move to another split when the data set grows",
     )
     split_names: tuple[str, ...] = option(
         (),
@@ -322,7 +356,10 @@ class Records(Group):
         parse=_features_from,
     )
     file_format: str = option(
-        "tfrecord", "Format of the files of records", metavar="NAME", choices=_containers
+        "tfrecord",
+        "Format of the shards: tfrecord, or array_record, which Grain reads at random",
+        metavar="NAME",
+        choices=_containers,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from conftest import Build, Command
 from helpers import build_json, image_bytes, names
 
+from imageshards.pipeline.job.failures import JobError
 from imageshards.transforms.elements import UsageError
 
 
@@ -75,3 +76,48 @@ def test_a_limit_is_for_all_splits_and_a_dry_run_shows_it(
 def test_per_class_without_labels_is_an_error(build: Build, uneven: Path):
     with pytest.raises(UsageError, match="--per_class requires labels"):
         build(uneven, per_class=5, labels="none")
+
+
+def test_stratified_splits_have_their_share_of_each_class(
+    build: Build, uneven: Path, tmp_path: Path
+):
+    summary = build(uneven, splits="train=0.8,test=0.2", stratify=True, per_class=30)
+    assert summary.splits["train"][0] + summary.splits["test"][0] == 30 + 20 + 3
+    assert summary.left_out == {"--per_class": 30}
+    train = by_class(tmp_path / "out", "train")
+    assert (train["big"], train["mid"]) == (24, 16)
+    assert train["small"] in (2, 3)
+
+
+@pytest.mark.parametrize("writer", ["shard", pytest.param("beam", marks=pytest.mark.slow)])
+def test_splits_by_count_are_exact(build: Build, uneven: Path, tmp_path: Path, writer: str):
+    options = {"splits": "train=40,test=10", "stratify": True, "num_shards": "2"}
+    summary = build(uneven, writer=writer, **options)
+    assert summary.splits == {"train": (40, 2), "test": (10, 2)}
+    assert summary.left_out == {"--splits": 33}
+    found = by_class(tmp_path / "out", "train")
+    assert all(abs(found[label] - 40 * n / 83) < 1 for label, n in (("big", 60), ("mid", 20)))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"splits": "train=80,test=20"}, "write train=0.8,test=0.2, or add --limit 100"),
+        ({"splits": "train=8,test=2", "per_class": 5}, "requires --stratify"),
+        ({"splits": "train=8,test=2", "limit": 9}, "--limit 9 is less than the 10 images of"),
+        ({"splits": "folder", "stratify": True}, "--stratify requires splits by ratio or by count"),
+        ({"splits": "train=0.5,test=0.5", "stratify": True, "group_by": "dirname"},
+         "--stratify cannot be combined with --group_by"),
+        ({"splits": "train=8,test=2", "group_by": "dirname"}, "--group_by requires"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_go_together(
+    build: Build, uneven: Path, options: dict[str, object], says: str
+):
+    with pytest.raises(UsageError, match=says):
+        build(uneven, **options)
+
+
+def test_too_few_images_for_the_counts_are_an_error(build: Build, uneven: Path):
+    with pytest.raises(JobError, match="there are 83 images for 84: require fewer"):
+        build(uneven, splits="train=80,test=4")

@@ -78,6 +78,14 @@ def test_global_batches_do_not_depend_on_the_hosts(dataset: Path):
     assert batches_of([other], 5) != expected[:5]
 
 
+def test_both_containers_give_the_same_batches(dataset: Path, build, photos: Path, tmp_path: Path):
+    build(photos, num_shards="7", base_uri=str(photos), file_format="array_record")
+    other = tmp_path / "out"
+    assert sorted(other.glob("*.array_record*"))
+    expected = batches_of(hosts_of(dataset, 1, 24), 6)
+    assert batches_of(hosts_of(other, 2, 24), 6) == expected
+
+
 def test_an_evaluation_sees_every_record_in_order_and_ends(dataset: Path):
     data = reader.grain(dataset, batch_size=50, repeat=False, shuffle=False, **RAW)
     found = [batch[NAME].tolist() for batch in data]

@@ -160,6 +160,8 @@ class Annotator:
         if rule.kind == "ratio":
             indices = split_indices(split_keys, split_thresholds(rule.ratios))
             return pa.array(rule.names).take(pa.array(indices))
+        if rule.kind == "count":  # until the draw
+            return pa.repeat(rule.names[0], len(refs))
         column = refs.text_column(rule.column)
         if rule.kind == "folder":
             found: list[str | None] = [top_folder(name) for name in refs.names]

@@ -1,4 +1,4 @@
-"""Which references a data set takes: an exact number of them, drawn at random.
+"""Which references a data set takes, and for which split: exact numbers, drawn at random.
 
 References are drawn in the order of keys that are independent of those of the data set's order. The
 first N of the data set's own order would not do: where classes differ in size, the first 100 of a
@@ -16,10 +16,16 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
+from imageshards.transforms.elements import BuildError
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import KEY_BITS
 from imageshards.transforms.references.order import unique_rows
+from imageshards.transforms.references.shares import balance, stratified
+
+_MOST = (1 << 63) - 1
+_TRAINING = ("train", "training")
 
 
 def draw_keys(keys: np.ndarray) -> np.ndarray:
@@ -192,44 +198,58 @@ def _ranks(classes: np.ndarray, good: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Choice:
-    """How many references a data set takes.
+    """How many references a data set takes, of all and for each split.
 
     Attributes:
       limit: at most so many of all; 0: no limit.
       per_class: at most so many of each class; 0: no limit.
+      splits: names of the splits that are drawn; empty: references keep their splits.
+      ratios: the share of each split, or empty.
+      counts: the references of each split, or empty.
+      stratify: whether each class is divided among the splits in the same way.
       max_bytes: larger images are rejected, and take no place.
 
     >>> Choice(per_class=2).bounds(np.array([1, 5])).tolist()
     [[1], [2]]
-    >>> Choice(per_class=2, limit=2).bounds(np.array([1, 5])).tolist()
-    [[0], [2]]
+    >>> Choice(splits=("train", "test"), counts=(4, 2)).bounds(np.array([9])).tolist()
+    [[4, 6]]
     """
 
     limit: int = 0
     per_class: int = 0
-    max_bytes: int = (1 << 63) - 1
+    splits: tuple[str, ...] = ()
+    ratios: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+    stratify: bool = False
+    max_bytes: int = _MOST
 
     def __bool__(self) -> bool:
         """Whether references are drawn at all."""
-        return bool(self.limit or self.per_class)
+        return bool(self.limit or self.per_class or self.splits)
 
     @property
     def by_class(self) -> bool:
         """Whether classes are drawn from one by one."""
-        return bool(self.per_class)
+        return bool(self.per_class or self.stratify)
 
     @property
     def reason(self) -> str:
         """The options that leave references out, for messages and build.json."""
-        names = {"per_class": self.per_class, "limit": self.limit}
+        names = {"per_class": self.per_class, "limit": self.limit, "splits": self.counts}
         return " and ".join(f"--{name}" for name, value in names.items() if value)
 
     def bounds(self, totals: np.ndarray) -> np.ndarray:
-        """The rank in the order of the draw that ends each class's part; int64, [classes, 1].
+        """The ranks in the order of the draw that end each class's parts.
 
         Args:
           totals: the references of each class that can become records, in the order of the classes'
             numbers, which is random.
+
+        Returns:
+          int64, [classes, splits], or [classes, 1] if references keep their splits.
+
+        Raises:
+          BuildError: there are fewer references than the splits require.
         """
         chosen: np.ndarray = np.minimum(totals, self.per_class or _MOST)
         if self.limit and chosen.sum() > self.limit:
@@ -237,7 +257,24 @@ class Choice:
             ends = np.cumsum(chosen).astype(object)
             ends = ends * self.limit // ends[-1]
             chosen = np.diff(ends, prepend=0).astype(np.int64)
-        return chosen[:, None]
+        if not self.splits:
+            return chosen[:, None]
+        preferred = next((at for at, name in enumerate(self.splits) if name in _TRAINING), 0)
+        if not self.counts:
+            return stratified(chosen, [round(ratio * 1e9) for ratio in self.ratios], preferred)
+        rest = int(chosen.sum()) - sum(self.counts)
+        if rest < 0:
+            parts = zip(self.splits, self.counts, strict=True)
+            raise BuildError(
+                f"--splits {','.join(f'{name}={count}' for name, count in parts)}: there are "
+                f"{chosen.sum():,} images for {sum(self.counts):,}: require fewer, or write "
+                "ratios such as train=0.8,test=0.2"
+            )
+        weights = [*self.counts, rest]
+        ends = stratified(chosen, weights, preferred)
+        parts_of_classes = np.diff(ends, prepend=0)
+        balance(parts_of_classes, weights)
+        return np.cumsum(parts_of_classes, axis=1)[:, :-1]
 
     def classes_of(self, batch: RefBatch) -> np.ndarray:
         """The numbers of the references' classes (uint64); 0: none, or they are not told apart."""
@@ -266,10 +303,11 @@ class Choice:
         """The chosen references of a group, given in the order of the draw."""
         classes = self.classes_of(batch)
         sections = cuts.sections(group, classes, self.good(batch, classes))
-        return batch.take(np.flatnonzero(sections == 0))
-
-
-_MOST = (1 << 63) - 1
+        rows = np.flatnonzero(sections < max(len(self.splits), 1))
+        taken = batch.take(rows)
+        if not self.splits:
+            return taken
+        return taken.with_splits(pa.array(self.splits).take(pa.array(sections[rows])))
 
 
 def _class_number(label: bytes) -> int:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from references import batch_of
 
-from imageshards.transforms.elements import Problem
+from imageshards.transforms.elements import BuildError, Problem
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.choice import (
     Census,
@@ -76,6 +76,10 @@ def good(batches: list[RefBatch]) -> set[str]:
     }
 
 
+def in_split(batch: RefBatch, split: str) -> list[int]:
+    return [row for row, name in enumerate(batch.splits) if name == split]
+
+
 @settings(max_examples=30)
 @given(datasets(), st.integers(1, 30), st.integers(0, 5))
 def test_so_many_of_each_class_are_taken(batch: RefBatch, number: int, bits: int):
@@ -112,6 +116,42 @@ def test_counts_of_billions_are_exact():
     taken = Choice(per_class=5_000_000_000, limit=4_500_000_001).bounds(totals)[:, 0]
     assert taken.sum() == 4_500_000_001
     assert abs(int(taken[2]) - 2_500_000_000) < 2
+
+
+@settings(max_examples=30)
+@given(datasets(), st.integers(1, 8), st.integers(1, 8), st.booleans())
+def test_splits_by_count_are_exact(batch: RefBatch, train: int, test: int, stratify: bool):
+    splits = ("train", "test")
+    choice = Choice(splits=splits, counts=(train, test), stratify=stratify)
+    expected = model(batch, by_class=stratify)
+    if not expected:
+        return
+    available = sum(map(len, expected.values()))
+    if available < train + test:
+        with pytest.raises(BuildError, match=f"there are {available} images for {train + test}:"):
+            draw(choice, batch)
+        return
+    taken = draw(choice, batch)
+    found = {name: good([part.take(in_split(part, name)) for part in taken]) for name in splits}
+    assert (len(found["train"]), len(found["test"])) == (train, test)
+    assert not found["train"] & found["test"]
+    if not stratify:
+        (order,) = expected.values()
+        assert found == {"train": {*order[:train]}, "test": {*order[train : train + test]}}
+
+
+@settings(max_examples=30)
+@given(datasets(), st.floats(0.1, 0.9), st.integers(0, 4))
+def test_each_class_is_within_one_image_of_its_share(batch: RefBatch, ratio: float, number: int):
+    ratios = (ratio, 1 - ratio)
+    choice = Choice(per_class=number, splits=("test", "train"), ratios=ratios, stratify=True)
+    taken = draw(choice, batch)
+    for order in model(batch, by_class=True).values():
+        order = order[:number] if number else order
+        for name, share in zip(choice.splits, ratios, strict=True):
+            found = good([part.take(in_split(part, name)) for part in taken])
+            assert abs(len(found & {*order}) - share * len(order)) < 1 + 1e-6
+            assert name == "test" or found & {*order}
 
 
 @settings(max_examples=30)
