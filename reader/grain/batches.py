@@ -10,6 +10,7 @@ from typing import Any
 
 import grain
 import numpy as np
+from absl import flags
 
 from imageshards.reader.elements.arrays import ArrayElements, spec_of, stacked
 from imageshards.reader.options import ReadOptions
@@ -104,6 +105,9 @@ class Batches(grain.IterDataset[Any]):  # type: ignore[misc]
         )
         data = grain.MapDataset.source(replace(self._source, start=step)).to_iter_dataset(options)
         if self._workers:
+            # Grain reads flags of its own, which only programs started by absl's app.run parse.
+            if not flags.FLAGS.is_parsed():
+                flags.FLAGS.mark_as_parsed()
             data = data.mp_prefetch(grain.MultiprocessingOptions(num_workers=self._workers))
         return data
 

@@ -107,7 +107,7 @@ def test_pixels_and_labels_are_those_of_load(dataset: Path):
         # Where an image is made smaller, TensorFlow leaves out pixels, and Pillow averages.
         assert np.abs(images.astype(int) - loaded).mean() < 3
     assert data.class_names == [f"class{number:02d}" for number in range(6)]
-    assert data.element_spec[0] == ((120, 12, 20, 3), np.uint8)
+    assert data.element_spec[0] == ((120, 12, 20, 1), np.uint8)
     floats, _ = next(iter(reader.grain(dataset, image_size=12)))
     assert (floats.shape, floats.dtype) == ((12, 12, 3), np.float32)
     assert 0.2 < floats.mean() < 0.8
