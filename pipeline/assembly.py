@@ -13,19 +13,28 @@ from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.pipeline.validation import check_combinations
 from imageshards.transforms import storage
+from imageshards.transforms.annotations.formats import identify
+from imageshards.transforms.annotations.source import AnnotationSource
 from imageshards.transforms.elements import BuildError, UsageError, quoted
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.inputs.fetch import ImageReader
 from imageshards.transforms.inputs.kind import ListingOptions, RecordKeys, TextUnit, real_folder
-from imageshards.transforms.records.columns import channels_of, feature_columns, schema_of
+from imageshards.transforms.records.columns import (
+    FeatureColumn,
+    annotation_columns,
+    channels_of,
+    feature_columns,
+    schema_of,
+)
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.choice import Choice
 from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
+from imageshards.transforms.references.where import Where
 from imageshards.transforms.shards.annotations import Annotations
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.layout import Layout
@@ -71,6 +80,7 @@ class BuildSpec:
             groups=GroupRule.parse(splits.group_by),
             features=feature_columns(self.options.values()),
             roots=Roots(base=self.base),
+            where=Where(where) if (where := self.options.choice.where) else None,
         )
 
     @property
@@ -202,11 +212,32 @@ class BuildSpec:
         )
 
     @property
+    def annotation_columns(self) -> tuple[FeatureColumn, ...]:
+        """The features that `--annotations` fills."""
+        return annotation_columns(self.options.values())
+
+    @cached_property
+    def annotation_sources(self) -> tuple[AnnotationSource, ...]:
+        """The files and folders of annotations; may read their beginnings.
+
+        Raises:
+          UsageError: one does not exist, or the formats differ or are not known.
+        """
+        given = self.options.annotations
+        found = [identify(text, given.annotation_format) for text in given.annotations]
+        if len({source.name for source in found}) > 1:
+            raise UsageError(
+                f"--annotations {found[0].uri} is {found[0].noun}, but {found[-1].uri} is "
+                f"{found[-1].noun}: build from annotations of one format"
+            )
+        return tuple(found)
+
+    @property
     def _annotations(self) -> Annotations | None:
         """How the annotations among the columns are mapped; None if there are none."""
         given = self.options.annotations
         annotations = Annotations(
-            self.annotator.features,
+            (*self.annotator.features, *self.annotation_columns),
             frame=given.annotations_on,  # type: ignore[arg-type]
             min_visible=given.min_box_visible,
             without_boxes=given.without_boxes,  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from imageshards.transforms.choose import ChooseReferences, Chosen
 from imageshards.transforms.dedupe import TakePixelsOnce
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.inputs.kind import InputKind
+from imageshards.transforms.join_annotations import JoinAnnotations
 from imageshards.transforms.merge_facts import MergeFacts
 from imageshards.transforms.read import ReadReferences, References
 from imageshards.transforms.references.batch import RefBatch
@@ -44,6 +45,12 @@ def build(
     references = root | "Read" >> ReadReferences(
         inputs, spec.annotator, spec.listing, spec.failures
     )
+    if spec.annotation_sources:
+        references = References(
+            *references
+            | "Annotations"
+            >> JoinAnnotations(spec.annotation_sources, spec.annotation_columns, spec.failures)
+        )
     _ = references | "Dataset" >> WriteDataset(spec, workers)
 
 

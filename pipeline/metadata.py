@@ -91,9 +91,21 @@ def build_json(plan: Plan, totals: Totals, leaks: int, spec: BuildSpec) -> dict[
         **({"annotations": values["annotations"]} if values["annotations"] else {}),
         "notes": list(plan.notes),
         "classes": list(plan.classes),
+        **_annotated_json(plan),
         "splits": splits,
         "shards": ShardRows(plan, totals),
     }
+
+
+def _annotated_json(plan: Plan) -> dict[str, Any]:
+    """Returns the classes of annotated objects, and the counts of each file of annotations."""
+    if not plan.annotated:
+        return {}
+    files = {
+        file: {name: value for name, value in count._asdict().items() if name != "read"}
+        for file, count in sorted(plan.annotated.items())
+    }
+    return {"object_classes": list(plan.object_classes), "annotation_files": files}
 
 
 class ShardRows(Sequence[dict[str, Any]]):

@@ -48,7 +48,7 @@ def _changes(
 ) -> Iterator[tuple[str, Callable[[str, str], str]]]:
     """Yields (where the images would exist and what to do, function of URI and name)."""
     for suffix in _SUFFIXES:
-        what = f"with {suffix} at the end: {_add(column, '', suffix)}"
+        what = f"with {suffix} at the end: {_add(column, suffix)}"
         yield what, lambda uri, _, suffix=suffix: uri + suffix  # type: ignore[misc]
     for suffix in _SUFFIXES:
         what = f"with the suffix {suffix}: change the suffix in the manifest"

@@ -23,7 +23,8 @@ def check_combinations(spec: BuildSpec) -> None:
       UsageError: two options exclude each other, or one requires another.
     """
     checks = (
-        _schema, _pixels, _texts, _images, _labels_and_splits, _choice, _columns, _container,
+        _schema, _pixels, _texts, _images, _labels_and_splits, _choice, _columns, _annotations,
+        _container,
         _output,
     )  # fmt: skip
     for check in checks:
@@ -73,6 +74,8 @@ def _texts(spec: BuildSpec) -> Iterator[str]:
         value = values[option.name]
         if option.images_only and value and value != option.default:
             yield f"{option.flag} is for images: omit it with --features {spec.schema.name}"
+    if spec.options.choice.where:
+        yield "--where requires columns, which text files do not have"
     if columns := spec.annotator.columns.required:
         yield f"text files have no column {columns[0]!r}: use dirname, regex:RE or none"
 
@@ -149,6 +152,12 @@ def _columns(spec: BuildSpec) -> Iterator[str]:
             f"--uri_template {inputs.uri_template} names no column: write one in braces, such as "
             "train/{id}.jpg"
         )
+
+
+def _annotations(spec: BuildSpec) -> Iterator[str]:
+    given = spec.options.annotations
+    if given.annotation_format != AUTO and not given.annotations:
+        yield f"--annotation_format {given.annotation_format} requires --annotations"
 
 
 def _container(spec: BuildSpec) -> Iterator[str]:

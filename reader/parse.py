@@ -82,7 +82,7 @@ def spec_of(feature: Feature) -> Any:
     import tensorflow as tf
 
     dtype = tf.dtypes.as_dtype(_DTYPES[feature.kind])
-    if feature.tfds == "List":
+    if feature.is_list:
         return tf.io.RaggedFeature(dtype)
     return tf.io.FixedLenFeature([], dtype)
 
@@ -158,7 +158,7 @@ def decode_record(found: Mapping[str, list[Any]], schema: str | Schema) -> dict[
     values: dict[str, Any] = {}
     for feature in schema.features:
         items = found.get(feature.key)
-        if feature.tfds == "List":
+        if feature.is_list:
             values[feature.key] = items or []
         elif not items:
             raise example.CorruptExample(f"the record has no feature {feature.key!r}")

@@ -34,6 +34,12 @@ def _containers() -> Iterable[str]:
     return CONTAINERS
 
 
+def _annotation_formats() -> Iterable[str]:
+    from imageshards.transforms.records.objects import NO_FORMAT, OBJECT_COLUMNS
+
+    return (NO_FORMAT, *OBJECT_COLUMNS)
+
+
 def _label_rule(texts: Sequence[str]) -> str:
     return [AUTO, *(text for text in texts if not is_beam_label(text))][-1]
 
@@ -172,6 +178,14 @@ class Choice(Group):
 
     title = "choice"
 
+    where: str = option(
+        "",
+        'Take only images whose columns meet a condition, such as "width >= 256 and split != '
+        "'bad'\": comparisons, in, and, or, not and arithmetic; columns in backticks if they are "
+        "no identifiers",
+        metavar="EXPRESSION",
+        default_text="all",
+    )
     limit: int = option(
         0,
         "Take at most so many images, drawn at random with --seed; together with --per_class, the "
@@ -432,9 +446,26 @@ class Images(Group):
 
 @dataclass(frozen=True, kw_only=True)
 class Annotations(Group):
-    """How boxes and keypoints among the features follow the pixels of their images."""
+    """Annotated objects, and how boxes and keypoints follow the pixels of their images."""
 
     title = "annotations"
+
+    annotations: tuple[str, ...] = option(
+        (),
+        "File or folder of annotations, whose images are matched with those of the inputs by name; "
+        "repeat it for several",
+        brief="COCO file of the images' objects; repeatable",
+        metavar="URI",
+        is_uri=True,
+        images_only=True,
+        affects_shards=False,  # their content does
+    )
+    annotation_format: str = option(
+        AUTO,
+        "Format of --annotations; auto finds it by their content",
+        choices=_annotation_formats,
+        images_only=True,
+    )
 
     annotations_on: str = option(
         "stored",

@@ -12,6 +12,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from imageshards.transforms.annotations.objects import REJECTED
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.measure import NEARLY_UNIFORM
 from imageshards.transforms.records.containers import parse_shard_name
@@ -82,6 +83,8 @@ def annotations_text(counts: Mapping[str, int]) -> str:
         text += f", {clipped:,} of them clipped"
     if dropped := counts.get(DROPPED):
         text += f"; {counted(dropped, 'box')} dropped, of which too little is in the image"
+    if rejected := counts.get(REJECTED):
+        text += f"; {rejected:,} in rejected images"
     if keypoints := counts.get(KEYPOINTS_DROPPED):
         text += f"; {counted(keypoints, 'keypoint')} outside of the image"
     return text

@@ -226,7 +226,7 @@ def _example_field(build: Mapping[str, Any], feature: Feature) -> dict[str, Any]
         **_field(_EXAMPLES, feature.key, kind),
         "source": {"fileSet": {"@id": _SHARDS}, "extract": {"column": feature.key}},
     }
-    if feature.tfds == "List":
+    if feature.is_list:
         field |= {"isArray": True, "arrayShape": "-1"}
     if feature.tfds == "ClassLabel" and build["classes"]:
         field["references"] = {"field": {"@id": f"{_CLASSES}/label"}}

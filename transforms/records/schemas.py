@@ -25,6 +25,8 @@ SOURCES = {
     "format": "JPEG, PNG, GIF or BMP: the format of the image in the record",
     "height": "pixels",
     "label": "number of the class",
+    "object_boxes": "ymin, xmin, ymax and xmax of each box, as in TensorFlow Datasets",
+    "object_labels": "numbers of the objects' classes, from 1",
     "pixels": "the decoded pixels, row by row, channels last",
     "shape": "height, width and channels of the image",
     "source": "the path of the text's file below the input",
@@ -63,7 +65,8 @@ class Feature:
       kind: the list of tf.train.Feature that contains the value.
       source: where the value comes from: a key of `SOURCES`, or `COLUMN` and a key.
       tfds: the feature's type in tensorflow_datasets: "Image", "ClassLabel", "Text", "Scalar",
-        "Array" for raw bytes, or "List" for any number of values.
+        "Array" for raw bytes; for any number of values "List", "ClassLabels" or "Boxes", which have
+        four each.
       repeats: whether many records have the same value, so that its encoding is cached.
       array: the array in the raw bytes of an "Array".
     """
@@ -71,9 +74,14 @@ class Feature:
     key: str
     kind: Kind
     source: str
-    tfds: Literal["Image", "ClassLabel", "Text", "Scalar", "Array", "List"]
+    tfds: Literal["Image", "ClassLabel", "Text", "Scalar", "Array", "List", "ClassLabels", "Boxes"]
     repeats: bool = True
     array: Array | None = None
+
+    @property
+    def is_list(self) -> bool:
+        """Whether a record can have any number of values."""
+        return self.tfds in ("List", "ClassLabels", "Boxes")
 
     @property
     def is_open(self) -> bool:

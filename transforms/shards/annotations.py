@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from imageshards.transforms.annotations.objects import AnnotationError
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.geometry import Frame, Geometry
 from imageshards.transforms.images.headers import UPRIGHT
@@ -58,18 +59,6 @@ _ROUNDING = 1e-6
 """A box of which a smaller fraction is cut off is not counted as clipped."""
 
 _Floats = npt.NDArray[np.float64]
-
-
-class AnnotationError(Exception):
-    """An image is rejected for its annotations. The message is one line with the reason.
-
-    Attributes:
-      kind: the error type that rejects are counted by: BadBox, NoBoxes or Unmappable.
-    """
-
-    def __init__(self, kind: Literal["BadBox", "NoBoxes", "Unmappable"], reason: str) -> None:
-        super().__init__(reason)
-        self.kind = kind
 
 
 @dataclass(frozen=True)
