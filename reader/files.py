@@ -70,6 +70,11 @@ class RecordFile:
         return self.container.compression.upper()
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is a file of this machine's filesystems."""
+        return storage.is_local(self.uri)
+
+    @property
     def index(self) -> Index:
         """Offset and stored size of every record, both after decompression.
 
@@ -253,7 +258,7 @@ class Source:
             return ()
         try:
             values = example.decode(next(file.data(0, 1)))
-        except (CorruptRecord, example.CorruptExample) as error:
+        except example.CorruptExample as error:
             raise CorruptRecord(f"{file.uri}: record at byte {file.index[0, 0]}: {error}") from None
         kinds: dict[type, Kind] = {bytes: "bytes", int: "int64", float: "float"}
         return tuple(
