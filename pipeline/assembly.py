@@ -34,6 +34,7 @@ from imageshards.transforms.references.choice import Choice
 from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
+from imageshards.transforms.references.where import Where
 from imageshards.transforms.shards.annotations import Annotations
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.layout import Layout
@@ -79,6 +80,7 @@ class BuildSpec:
             groups=GroupRule.parse(splits.group_by),
             features=feature_columns(self.options.values()),
             roots=Roots(base=self.base),
+            where=Where(where) if (where := self.options.choice.where) else None,
         )
 
     @property

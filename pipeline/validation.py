@@ -74,6 +74,8 @@ def _texts(spec: BuildSpec) -> Iterator[str]:
         value = values[option.name]
         if option.images_only and value and value != option.default:
             yield f"{option.flag} is for images: omit it with --features {spec.schema.name}"
+    if spec.options.choice.where:
+        yield "--where requires columns, which text files do not have"
     if columns := spec.annotator.columns.required:
         yield f"text files have no column {columns[0]!r}: use dirname, regex:RE or none"
 

@@ -183,6 +183,14 @@ class Choice(Group):
 
     title = "choice"
 
+    where: str = option(
+        "",
+        'Take only images whose columns meet a condition, such as "width >= 256 and split != '
+        "'bad'\": comparisons, in, and, or, not and arithmetic; columns in backticks if they are "
+        "no identifiers",
+        metavar="EXPRESSION",
+        default_text="all",
+    )
     limit: int = option(
         0,
         "Take at most so many images, drawn at random with --seed; together with --per_class, the "

@@ -216,7 +216,8 @@ class InputKind(ABC):
         """Raises a BuildError if columns are required; for kinds without columns."""
         if required := options.columns.all_required:
             raise BuildError(
-                f"--input {self.text} is not a manifest and has no column {required[0]!r}: "
+                f"--input {self.text} is not a manifest and has no column {required[0]!r}"
+                f"{options.columns.origin(required[0])}: "
                 "columns come from CSV, JSONL or Parquet files"
             )
 
@@ -352,4 +353,7 @@ def _check_columns(source: InputKind, refs: RefBatch, columns: Columns) -> None:
         found = refs.rows.schema.names
         missing += [feature.column for feature in columns.features if feature.source not in found]
     if missing and len(refs):
-        raise BuildError(f"--input {source.text}: {source.noun} has no column {missing[0]!r}")
+        raise BuildError(
+            f"--input {source.text}: {source.noun} has no column {missing[0]!r}"
+            f"{columns.origin(missing[0])}"
+        )

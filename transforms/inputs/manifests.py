@@ -145,7 +145,7 @@ class Manifest(FileKind):
         """Raises a BuildError if a required column is missing, or an optional one is misspelled."""
         for column in (*uris.columns, *options.columns.all_required):
             if column not in header:
-                named = uris.hint if column in uris.columns else ""
+                named = uris.hint if column in uris.columns else options.columns.origin(column)
                 if len(header) == 1 and ";" in header[0]:
                     named = "; it seems to be separated by semicolons: use commas"
                 raise BuildError(

@@ -404,9 +404,12 @@ class Planner:
     def _check(self, tally: Tally, images: Counter[str]) -> None:
         for text, count in sorted(tally.inputs.items()):
             count.check(text, is_text=self.noun == "text")
+        left_out = sum(tally.left_out.values())
+        if not images and left_out:
+            options = " and ".join(sorted(name for name, count in tally.left_out.items() if count))
+            raise BuildError(f"no {self.noun} is left: {options} leave out all {left_out:,}")
         if not images:
             raise BuildError(f"no {self.noun} in any --input")
-        left_out = sum(tally.left_out.values())
         if tally.listed != images.total() + tally.duplicates + left_out:
             raise BuildError(
                 f"{tally.listed:,} references were listed, but {images.total():,} and "
