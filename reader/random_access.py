@@ -16,7 +16,7 @@ import numpy as np
 
 from imageshards.reader.files import Source, find
 from imageshards.reader.options import check_channels, check_integer
-from imageshards.reader.order import make_blocks
+from imageshards.reader.ordering.blocks import make_blocks
 from imageshards.reader.parse import array_with_channels, decode_image, decode_numpy
 from imageshards.reader.splits import Span, share_of, take
 from imageshards.transforms.elements import UsageError
