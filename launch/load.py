@@ -15,6 +15,8 @@ from imageshards.launch.terminal import interrupted
 # Beam imports these if they are installed. Some are modules of Beam itself, whose failed import
 # would otherwise skip later imports in the same `try` block.
 _OPTIONAL_CLIENTS = (
+    "apache_beam.io.aws.s3filesystem",
+    "apache_beam.io.azure.blobstoragefilesystem",
     "apache_beam.io.gcp.bigquery",
     "apache_beam.io.gcp.gcsfilesystem",
     "apitools",
@@ -45,9 +47,11 @@ def load_beam(*, lean: bool, resumes: bool = True) -> None:
         optional = hidden(_OPTIONAL_CLIENTS if lean else ())
         with without_logs(), optional, _left_by_interrupt(resumes=resumes):
             import imageshards.pipeline.run  # noqa: F401
+        from imageshards.pipeline.job.local_memory import reduce_memory
         from imageshards.transforms.references.batch import use_system_allocator
 
         use_system_allocator()
+        reduce_memory()
         gc.freeze()
     finally:
         gc.enable()

@@ -124,7 +124,7 @@ class HostRecords:
 
     def _range(self, file: int, begin: int, end: int) -> list[bytes]:
         try:
-            return list(_data_of(self._files[file], begin, end))
+            return list(self._files[file].data(begin, end))
         except CorruptRecord as error:
             raise CorruptRecord(f"{error} {_SEE_VERIFY}") from error
 
@@ -197,15 +197,3 @@ class HostRecords:
             size += stored
         if begin < end:
             yield file, begin, end
-
-
-def _data_of(file: RecordFile, begin: int, end: int) -> Iterator[bytes]:
-    stored = memoryview(file.stored(begin, end))
-    at = 0
-    for row in range(begin, end):
-        offset, size = file.index[row].tolist()
-        try:
-            yield file.container.data_of(stored[at : at + size])
-        except CorruptRecord as error:
-            raise CorruptRecord(f"{file.uri}: record at byte {offset}: {error}") from error
-        at += size

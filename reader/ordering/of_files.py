@@ -60,6 +60,8 @@ def order_of(
     mean = float(file.index[first.begin : first.end, 1].mean())
     lanes = 0
     block, run = block_and_run(records, mean, batch, options.window)
+    if file.container.permuted:
+        block = 1
     if not file.container.random_access:
         lanes, block, run = 1, -(-records // len(spans)), run * batch
         run = max(run, block)

@@ -12,6 +12,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from imageshards.transforms.annotations.objects import REJECTED
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.measure import NEARLY_UNIFORM
 from imageshards.transforms.records.containers import parse_shard_name
@@ -82,6 +83,8 @@ def annotations_text(counts: Mapping[str, int]) -> str:
         text += f", {clipped:,} of them clipped"
     if dropped := counts.get(DROPPED):
         text += f"; {counted(dropped, 'box')} dropped, of which too little is in the image"
+    if rejected := counts.get(REJECTED):
+        text += f"; {rejected:,} in rejected images"
     if keypoints := counts.get(KEYPOINTS_DROPPED):
         text += f"; {counted(keypoints, 'keypoint')} outside of the image"
     return text
@@ -178,7 +181,18 @@ def _facts(build: Mapping[str, Any]) -> list[list[Any]]:
         noun = "class" if unseen == 1 else "classes"
         facts.append([unseen, f"{noun} not in train", True])
     facts.append(_fact(counts["passed_over"], "skipped file"))
+    if left_out := sum(build.get("left_out", {}).values()):
+        facts.append([left_out, "left out", False])
     return facts
+
+
+def left_out_text(left_out: Mapping[str, int]) -> str:
+    """Returns a clause on the references that options leave out; empty if there are none.
+
+    >>> left_out_text({"--limit": 1200})
+    ', 1,200 left out by --limit'
+    """
+    return "".join(f", {count:,} left out by {name}" for name, count in left_out.items())
 
 
 def _fact(number: int, noun: str, *, bad: bool = False) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,10 +23,14 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
       steps_per_epoch: the number of batches of this host; with `repeat`, it is equal on all hosts.
       dropped: the number of records that an epoch of all hosts omits, other ones in each epoch.
       padded: the number of records that an epoch of all hosts repeats, to complete its last batch.
+      class_names: names in label order; empty if unknown.
+      num_classes: the number of class names: labels are below it.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, class_names: Sequence[str] = ()) -> None:
         self._recipe = recipe
+        self.class_names = list(class_names)
+        self.num_classes = len(self.class_names)
         self._data = recipe.dataset()
         self.records = recipe.records
         self.least_records = recipe.least_records
@@ -54,7 +58,7 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
             epoch; a multiple of `batch_size`.
         """
         options = replace(self._recipe.options, start=records)
-        return ImageDataset(replace(self._recipe, options=options))
+        return ImageDataset(replace(self._recipe, options=options), self.class_names)
 
     def iterator(self) -> StatefulIterator:
         """Returns an iterator whose state can be saved and restored."""

@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from imageshards.reader.elements.keys import LABEL, Keys
 from imageshards.reader.options import ElementOptions
-from imageshards.reader.parse import decode, parse_spec
-from imageshards.reader.tensorflow import images
+from imageshards.reader.parse import decode, spec_of
+from imageshards.reader.tensorflow import features, images
 from imageshards.transforms.records.schemas import Schema
 
 
@@ -22,11 +23,13 @@ class Elements:
       schema: the schema of the records; for files of other programs, the features to read.
       options: the options that determine an element.
       seed: the seed of the augmentation.
+      keys: the features of elements that are dicts, or None.
     """
 
     schema: Schema
     options: ElementOptions
     seed: int
+    keys: Keys | None = None
 
     @property
     def batched_first(self) -> bool:
@@ -49,8 +52,8 @@ class Elements:
             return parsed
         if self.options.decode and self.schema.holds == "pixels":
             pixels = self._pixels(parsed)
-            return self._with_label(parsed, self._as_dtype(pixels, pixels.dtype))
-        return self._with_label(parsed, self._content(parsed))
+            return self._element(parsed, self._as_dtype(pixels, pixels.dtype))
+        return self._element(parsed, self._content(parsed))
 
     def element(self, position: tf.Tensor, serialized: tf.Tensor) -> Any:
         """Returns the element of one record with an image.
@@ -62,18 +65,23 @@ class Elements:
         parsed = self._parse(serialized)
         data = self._pixels(parsed) if self.schema.holds == "pixels" else self._content(parsed)
         encoded = data.dtype == tf.string
+        placed = None
         if self.options.size:
-            image = self._resized(data, position, self.options.size)
+            image, placed = self._resized(data, position, self.options.size)
         else:
             image = images.decode_image(data, self.options.channels) if encoded else data
-        return self._with_label(parsed, self._as_dtype(image, tf.uint8 if encoded else data.dtype))
+        image = self._as_dtype(image, tf.uint8 if encoded else data.dtype)
+        return self._element(parsed, image, placed)
 
     def _parse(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         spec = self.options.features
         if spec is None:
             schema = self.schema
-            wanted = {schema.key_of(source) for source in (schema.holds, "label", "shape")}
-            spec = {key: value for key, value in parse_spec(schema).items() if key in wanted}
+            named = (schema.key_of(schema.holds), schema.label_key, schema.key_of("shape"))
+            wanted = {feature.key: feature for feature in schema.features if feature.key in named}
+            # The content has precedence, and is also the value of its key in `keys`.
+            wanted = {**(self.keys.parsed if self.keys else {}), **wanted}
+            spec = {key: spec_of(feature) for key, feature in wanted.items()}
         parse = tf.io.parse_example if serialized.shape.rank else tf.io.parse_single_example
         return parse(serialized, dict(spec))  # type: ignore[no-any-return]
 
@@ -84,10 +92,23 @@ class Elements:
         pixels = self._content(decode(parsed, self.schema))
         return images.with_channels(pixels, self.options.channels)
 
-    def _with_label(self, parsed: Mapping[str, tf.Tensor], content: tf.Tensor) -> Any:
-        if not self.schema.label_key:
-            return content
-        return content, tf.cast(parsed[self.schema.label_key], tf.int32)
+    def _element(
+        self,
+        parsed: Mapping[str, tf.Tensor],
+        content: tf.Tensor,
+        placed: images.Placed | None = None,
+    ) -> Any:
+        """Returns an element, given its image or text and where the image is in the stored one."""
+        schema = self.schema
+        label = parsed[schema.label_key] if schema.label_key else None
+        if label is not None and schema.class_key:
+            label = tf.cast(label, tf.int32)
+        if self.keys is None:
+            return content if label is None else (content, label)
+        values = {self.keys.content: content, **features.selected(parsed, self.keys, placed)}
+        if label is not None:
+            values[LABEL] = label
+        return values
 
     def _as_dtype(self, image: tf.Tensor, stored: tf.DType) -> tf.Tensor:
         """Converts an image to the dtype of `load`; `stored` is the dtype in the record."""
@@ -98,7 +119,10 @@ class Elements:
             return image if image.dtype == tf.uint8 else tf.cast(tf.round(image), tf.uint8)
         return tf.cast(tf.cast(image, tf.float32) / 255.0, wanted)
 
-    def _resized(self, data: tf.Tensor, position: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
+    def _resized(
+        self, data: tf.Tensor, position: tf.Tensor, size: tuple[int, int]
+    ) -> tuple[tf.Tensor, images.Placed]:
+        """Returns the image, float32 [*size, channels], and where it is in the stored one."""
         options = self.options
 
         def seed(use: int) -> tf.Tensor:
@@ -110,8 +134,10 @@ class Elements:
                 return images.random_window(shape, seed(0))
             return images.centered_window(shape, size, float(options.crop_fraction))
 
-        image = images.decode_window(data, window, size, options.channels)
+        image, place = images.decode_window(data, window, size, options.channels)
         image = tf.ensure_shape(tf.image.resize(image, size), [*size, options.channels])
+        mirrored = tf.constant(False)
         if options.augment:
-            image = tf.image.stateless_random_flip_left_right(image, seed(1))
-        return image
+            mirrored = tf.random.stateless_uniform([], seed(1)) < 0.5
+            image = tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)
+        return image, images.Placed(place, mirrored)

@@ -163,7 +163,9 @@ class Recipe:
             _untransformed(element), tf.data.AUTOTUNE, deterministic=options.deterministic
         )
         if options.batch_size and not in_batches:
-            data = data.batch(options.batch_size, self.order.remainder != "keep")
+            ragged = elements.keys is not None and elements.keys.are_ragged
+            batch = data.ragged_batch if ragged else data.batch
+            data = batch(options.batch_size, self.order.remainder != "keep")
         tf_options = tf.data.Options()
         tf_options.deterministic = options.deterministic
         return without_auto_sharding(data.prefetch(tf.data.AUTOTUNE).with_options(tf_options))

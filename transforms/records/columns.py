@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from imageshards.transforms.elements import counted, quoted
 from imageshards.transforms.images.resize import Resize
+from imageshards.transforms.records.objects import COMPUTED, NO_FORMAT, OBJECT_COLUMNS
 from imageshards.transforms.records.schemas import (
     AREA,
     BOX_SIDES,
@@ -43,11 +44,13 @@ class FeatureColumn:
       column: the manifest's column, or the key of the feature in a TFRecord input.
       type: `int` (int64), `float` (float32) or `bytes` for a single value, which every image must
         have; or a list of any length, which is empty if there is no value.
+      is_label: whether it is the label, which is finite.
     """
 
     key: str
     column: str
     type: Type
+    is_label: bool = False
 
     @classmethod
     def parse(cls, text: str) -> FeatureColumn:
@@ -133,7 +136,7 @@ class FeatureColumn:
           ValueError: the values cannot be converted; the message gives the reason.
         """
         values = list(values or ())
-        parse = _PARSERS[self.kind]
+        parse = self._parse
         if not self.is_list and len(values) != 1:
             if self.type == "bytes" and not values:
                 return b""
@@ -145,13 +148,46 @@ class FeatureColumn:
             raise ValueError(message) from error
         return parsed if self.is_list else parsed[0]
 
+    @property
+    def _parse(self) -> Callable[[Any], Any]:
+        return _finite if self.is_label else _PARSERS[self.kind]
+
     def _value(self, value: Any) -> Any:
-        parse = _PARSERS[self.kind]
+        parse = self._parse
         if self.is_list:
             return [parse(item) for item in _items(value)]
         if self.type == "bytes":
             return b"" if value is None else parse(value)
         return None if _is_nothing(value) else parse(value)
+
+
+_VALUE = re.compile("column:(.+):float")
+
+
+def value_column(rule: str) -> str:
+    """Returns the column of `--labels column:NAME:float`, whose numbers are labels; else empty.
+
+    >>> value_column("column:age:float"), value_column("column:breed")
+    ('age', '')
+    """
+    found = _VALUE.fullmatch(rule)
+    return found[1] if found else ""
+
+
+def feature_columns(options: Mapping[str, Any]) -> tuple[FeatureColumn, ...]:
+    """Returns the columns that become features: those of `--features_from`, and the label.
+
+    Args:
+      options: option name -> value, as in build.json.
+
+    Raises:
+      ValueError: a column is malformed.
+    """
+    columns = [FeatureColumn.parse(text) for text in options["features_from"] if text != "auto"]
+    key, column = SCHEMAS[options["features"]].class_key, value_column(options["labels"])
+    if column and key:
+        columns.append(FeatureColumn(key, column, "float", is_label=True))
+    return tuple(columns)
 
 
 def schema_of(options: Mapping[str, Any]) -> Schema:
@@ -165,8 +201,12 @@ def schema_of(options: Mapping[str, Any]) -> Schema:
       KeyError: there is no schema of that name.
     """
     schema = SCHEMAS[options["features"]]
+    annotated = annotation_columns(options)
+    if annotated:
+        schema = schema.with_features((*(column.feature for column in annotated), *COMPUTED))
     columns = [FeatureColumn.parse(text) for text in options["features_from"] if text != "auto"]
     taken: dict[str, Feature | None] = {feature.key: feature for feature in schema.features}
+    taken |= dict.fromkeys(column.key for column in annotated)
     for column in columns:
         if column.key in taken:
             _check_open(taken[column.key], column)
@@ -175,7 +215,19 @@ def schema_of(options: Mapping[str, Any]) -> Schema:
         schema = schema.with_features(column.feature for column in columns)
     if schema.fixed:
         schema = schema.with_shape(_shape(options))
+    if value_column(options["labels"]):
+        return schema.with_value()
     return schema.without_labels() if options["labels"] == "none" else schema
+
+
+def annotation_columns(options: Mapping[str, Any]) -> tuple[FeatureColumn, ...]:
+    """Returns the features that `--annotations` fills.
+
+    Args:
+      options: option name -> value, as in build.json.
+    """
+    name = options.get("annotation_format", NO_FORMAT)
+    return tuple(map(FeatureColumn.parse, OBJECT_COLUMNS.get(name, ())))
 
 
 def annotation_problem(column: FeatureColumn) -> str:
@@ -300,6 +352,13 @@ def _float(value: Any) -> float:
     number = float(value)
     if abs(number) > _LARGEST_FLOAT and not math.isinf(number):
         raise OverflowError
+    return number
+
+
+def _finite(value: Any) -> float:
+    number = _float(value)
+    if not math.isfinite(number):
+        raise ValueError
     return number
 
 

@@ -25,6 +25,8 @@ SOURCES = {
     "format": "JPEG, PNG, GIF or BMP: the format of the image in the record",
     "height": "pixels",
     "label": "number of the class",
+    "object_boxes": "ymin, xmin, ymax and xmax of each box, as in TensorFlow Datasets",
+    "object_labels": "numbers of the objects' classes, from 1",
     "pixels": "the decoded pixels, row by row, channels last",
     "shape": "height, width and channels of the image",
     "source": "the path of the text's file below the input",
@@ -63,7 +65,8 @@ class Feature:
       kind: the list of tf.train.Feature that contains the value.
       source: where the value comes from: a key of `SOURCES`, or `COLUMN` and a key.
       tfds: the feature's type in tensorflow_datasets: "Image", "ClassLabel", "Text", "Scalar",
-        "Array" for raw bytes, or "List" for any number of values.
+        "Array" for raw bytes; for any number of values "List", "ClassLabels" or "Boxes", which have
+        four each.
       repeats: whether many records have the same value, so that its encoding is cached.
       array: the array in the raw bytes of an "Array".
     """
@@ -71,9 +74,14 @@ class Feature:
     key: str
     kind: Kind
     source: str
-    tfds: Literal["Image", "ClassLabel", "Text", "Scalar", "Array", "List"]
+    tfds: Literal["Image", "ClassLabel", "Text", "Scalar", "Array", "List", "ClassLabels", "Boxes"]
     repeats: bool = True
     array: Array | None = None
+
+    @property
+    def is_list(self) -> bool:
+        """Whether a record can have any number of values."""
+        return self.tfds in ("List", "ClassLabels", "Boxes")
 
     @property
     def is_open(self) -> bool:
@@ -105,6 +113,7 @@ class Schema:
       has_class_texts: whether a line of `--class_names` may have a description after a tab.
       not_copied: keys of TFRecord inputs that `--features_from auto` does not copy, besides the
         schema's own: they describe the image as it was before conversion.
+      value_key: the key of the number that is the label, if it is no class; empty: it is a class.
     """
 
     name: str
@@ -116,11 +125,20 @@ class Schema:
     image_format: Literal["", "jpeg", "png"] = ""
     has_class_texts: bool = False
     not_copied: frozenset[str] = _DESCRIBES_IMAGE
+    value_key: str = ""
 
     def without_labels(self) -> Schema:
         """Returns the schema without the features that need classes."""
         kept = tuple(f for f in self.features if f.source not in _OF_CLASSES)
         return replace(self, features=kept)
+
+    def with_value(self) -> Schema:
+        """Returns the schema with a number as the label, under the key of the class."""
+        key = self.class_key
+        if key is None:
+            raise ValueError(f"the schema {self.name} has no label")
+        value = Feature(key, "float", COLUMN + key, "Scalar", repeats=False)
+        return replace(self.without_labels().with_features([value]), value_key=key)
 
     def with_features(self, features: Iterable[Feature]) -> Schema:
         """Returns the schema with more features, which replace existing ones of the same key."""
@@ -160,9 +178,14 @@ class Schema:
         return self.feature_of(self.holds)
 
     @property
-    def label_key(self) -> str | None:
-        """The key of the label number, or None."""
+    def class_key(self) -> str | None:
+        """The key of the number of the class, or None."""
         return self.key_of("label")
+
+    @property
+    def label_key(self) -> str | None:
+        """The key of the label, a class or another number; or None."""
+        return self.class_key or self.value_key or None
 
     @property
     def noun(self) -> str:

@@ -120,8 +120,8 @@ def _check_whole(texts: Sequence[str], sources: frozenset[str]) -> None:
         column = min(sources).removeprefix("column ")
         raise BuildError(
             f"the labels in column {column!r} are numbers that are not whole, such as "
-            f"{quoted(other)}: write --labels none --features_from {column}:float to keep them as "
-            "values, or name the classes in --class_names"
+            f"{quoted(other)}: write --labels column:{column}:float if they are values to predict, "
+            "or name the classes in --class_names"
         )
 
 

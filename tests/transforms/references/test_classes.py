@@ -47,7 +47,7 @@ def test_a_number_too_large_for_a_class_is_an_error():
 
 @pytest.mark.parametrize("texts", [["1.37", "2"], ["1e-3", "0.5"], ["-0.5"], [".5", "7."]])
 def test_numbers_that_are_not_whole_are_values_and_not_classes(texts: list[str]):
-    with pytest.raises(BuildError, match="--labels none --features_from price:float"):
+    with pytest.raises(BuildError, match="--labels column:price:float"):
         number_classes(texts, frozenset(["column price"]))
     assert number_classes(texts, FOLDER).names == tuple(sorted(texts))
     assert number_classes(texts, frozenset(["column price"]), given=texts).names == tuple(texts)
