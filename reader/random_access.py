@@ -101,11 +101,11 @@ class Records(Sequence[Any]):
         self._decode = decode
         self._channels = channels
         self._check = check
-        wanted = (schema.key_of(schema.holds), schema.label_key, schema.key_of("shape"))
+        self._target = schema.feature_with(schema.target_key)
+        wanted = (schema.key_of(schema.holds), schema.target_key, schema.key_of("shape"))
         kept = tuple(f for f in schema.features if f.key in wanted)
         self._read = replace(schema, features=kept)
         self._content_key = schema.key_of(schema.holds) or ""
-        self._label_key = schema.label_key
         self._ends = np.cumsum([span.records for span in self._spans])
 
     def __repr__(self) -> str:
@@ -241,12 +241,20 @@ class Records(Sequence[Any]):
         values = self._parsed(data, where, self._read)
         content = values[self._content_key]
         if self._decode and self._schema.holds == "encoded":
-            try:
-                content = decode_image(content, self._channels)
-            except Exception as error:  # Pillow raises many types of errors for damaged images
-                raise CorruptRecord(self._message(where, error)) from error
+            content = self._pixels(content, self._channels, where)
         if self._decode and self._schema.holds == "pixels":
             content = array_with_channels(content, self._channels)
         if isinstance(content, np.ndarray) and not content.flags.writeable:
             content = content.copy()  # PyTorch requires writable arrays
-        return (content, values[self._label_key]) if self._label_key else content
+        if not self._target:
+            return content
+        target = values[self._target.key]
+        if self._decode and self._target.tfds == "Mask":
+            target = self._pixels(target, 1, where).copy()
+        return content, target
+
+    def _pixels(self, data: bytes, channels: int, where: tuple[int, int]) -> Any:
+        try:
+            return decode_image(data, channels)
+        except Exception as error:  # Pillow raises many types of errors for damaged images
+            raise CorruptRecord(self._message(where, error)) from error

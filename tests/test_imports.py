@@ -24,6 +24,7 @@ ORDER = (
     "transforms.shards",
     "transforms.inputs",
     "transforms.references",
+    "transforms.pairs",
     "transforms.records",
     "transforms.storage",
     "transforms.images",

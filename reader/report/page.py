@@ -14,6 +14,7 @@ from typing import Any
 
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.measure import NEARLY_UNIFORM
+from imageshards.transforms.pairs.masks import CONVERTED, MASKS
 from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.shards.annotations import BOXES, CLIPPED, DROPPED, KEYPOINTS_DROPPED
@@ -77,6 +78,9 @@ def annotations_text(counts: Mapping[str, int]) -> str:
     >>> annotations_text({"boxes": 1204, "clipped": 12, "dropped": 3})
     '1,204 boxes, 12 of them clipped; 3 boxes dropped, of which too little is in the image'
     """
+    if masks := counts.get(MASKS):
+        converted = counts.get(CONVERTED, 0)
+        return counted(masks, "mask") + (f", {converted:,} of them converted" if converted else "")
     text = counted(counts.get(BOXES, 0), "box")
     if clipped := counts.get(CLIPPED):
         text += f", {clipped:,} of them clipped"

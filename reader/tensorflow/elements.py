@@ -50,6 +50,8 @@ class Elements:
         if self.options.decode and self.schema.holds == "pixels":
             pixels = self._pixels(parsed)
             return self._with_label(parsed, self._as_dtype(pixels, pixels.dtype))
+        if self._mask_key:
+            return self._content(parsed), parsed[self._mask_key]
         return self._with_label(parsed, self._content(parsed))
 
     def element(self, position: tf.Tensor, serialized: tf.Tensor) -> Any:
@@ -66,13 +68,23 @@ class Elements:
             image = self._resized(data, position, self.options.size)
         else:
             image = images.decode_image(data, self.options.channels) if encoded else data
-        return self._with_label(parsed, self._as_dtype(image, tf.uint8 if encoded else data.dtype))
+        image = self._as_dtype(image, tf.uint8 if encoded else data.dtype)
+        if self._mask_key:
+            mask = parsed[self._mask_key]
+            if self.options.size:
+                return image, self._resized(mask, position, self.options.size, is_mask=True)
+            return image, images.decode_image(mask, 1)
+        return self._with_label(parsed, image)
+
+    @property
+    def _mask_key(self) -> str | None:
+        return self.schema.key_of("mask")
 
     def _parse(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         spec = self.options.features
         if spec is None:
             schema = self.schema
-            wanted = {schema.key_of(schema.holds), schema.label_key, schema.key_of("shape")}
+            wanted = {schema.key_of(schema.holds), schema.target_key, schema.key_of("shape")}
             spec = {key: value for key, value in parse_spec(schema).items() if key in wanted}
         parse = tf.io.parse_example if serialized.shape.rank else tf.io.parse_single_example
         return parse(serialized, dict(spec))  # type: ignore[no-any-return]
@@ -99,8 +111,18 @@ class Elements:
             return image if image.dtype == tf.uint8 else tf.cast(tf.round(image), tf.uint8)
         return tf.cast(tf.cast(image, tf.float32) / 255.0, wanted)
 
-    def _resized(self, data: tf.Tensor, position: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
+    def _resized(
+        self,
+        data: tf.Tensor,
+        position: tf.Tensor,
+        size: tuple[int, int],
+        *,
+        is_mask: bool = False,
+    ) -> tf.Tensor:
         options = self.options
+        # A mask has the same window and flip as its image. Its pixels are not mixed.
+        channels = 1 if is_mask else options.channels
+        method = "nearest" if is_mask else "bilinear"
 
         def seed(use: int) -> tf.Tensor:
             # The position makes the seed the same after a restart, and different in each epoch.
@@ -111,8 +133,8 @@ class Elements:
                 return images.random_window(shape, seed(0))
             return images.centered_window(shape, size, float(options.crop_fraction))
 
-        image = images.decode_window(data, window, size, options.channels)
-        image = tf.ensure_shape(tf.image.resize(image, size), [*size, options.channels])
+        image = images.decode_window(data, window, size, channels)
+        image = tf.ensure_shape(tf.image.resize(image, size, method), [*size, channels])
         if options.augment:
             image = tf.image.stateless_random_flip_left_right(image, seed(1))
         return image

@@ -13,7 +13,14 @@ from hashlib import blake2b
 from typing import Any
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, Problem, enumerated, quoted
+from imageshards.transforms.elements import (
+    BuildError,
+    Problem,
+    enumerated,
+    quoted,
+    to_bytes,
+    to_text,
+)
 from imageshards.transforms.inputs import spans, tables
 from imageshards.transforms.inputs.kind import (
     FileKind,
@@ -120,13 +127,18 @@ class Manifest(FileKind):
             raise BuildError(f"{rows.where(row)}: no value in the column {uri_column!r}")
         if max(map(len, texts[uri_column])) > _LONGEST_URI:  # type: ignore[arg-type]
             raise _too_long(texts[uri_column], uri_column, rows.where)  # type: ignore[arg-type]
-        uris = _absolute(texts[uri_column], self.uri.rpartition("/")[0])  # type: ignore[arg-type]
+        folder = self.uri.rpartition("/")[0]
+        uris = _absolute(texts[uri_column], folder)  # type: ignore[arg-type]
         roots = array("I", [len(root) if uri.startswith(root) else 0 for uri in uris])
         refs = RefBatch.listed(uris, roots).with_texts({name: texts[name] for name in names})
         values: dict[FeatureColumn, list[Any]] = {}
         problems: dict[int, Problem] = {}
         for feature in features:
             values[feature], wrong = feature.values(rows.columns[feature.column])
+            if feature.role == "uri":
+                found = _absolute([to_text(value) for value in values[feature] if value], folder)
+                known = iter(map(to_bytes, found))
+                values[feature] = [value and next(known) for value in values[feature]]
             for row, reason in wrong.items():
                 problems.setdefault(row, Problem("features", "NoFeature", reason))
         return (refs.with_problems(problems) if problems else refs).with_features(values)
@@ -135,9 +147,9 @@ class Manifest(FileKind):
         """Raises a BuildError if a required column is missing, or an optional one is misspelled."""
         for column in (options.uri_column, *options.columns.all_required):
             if column not in header:
-                named = (
-                    " (--uri_column specifies another one)" if column == options.uri_column else ""
-                )
+                named = options.columns.advice(column)
+                if column == options.uri_column:
+                    named = " (--uri_column specifies another one)"
                 if len(header) == 1 and ";" in header[0]:
                     named = "; it seems to be separated by semicolons: use commas"
                 raise BuildError(

@@ -47,6 +47,12 @@ class Columns:
         """Names of the columns that become features, without repetition."""
         return tuple(dict.fromkeys(feature.column for feature in self.features))
 
+    def advice(self, name: str) -> str:
+        """How to do without a column that does not exist; empty: it has to exist."""
+        if any(feature.column == name and feature.role == "uri" for feature in self.features):
+            return " (--masks sets another column, or a path such as 'masks/{stem}.png')"
+        return ""
+
     @property
     def all_required(self) -> tuple[str, ...]:
         """Names of the columns without which the build fails."""
