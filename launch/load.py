@@ -47,9 +47,11 @@ def load_beam(*, lean: bool, resumes: bool = True) -> None:
         optional = hidden(_OPTIONAL_CLIENTS if lean else ())
         with without_logs(), optional, _left_by_interrupt(resumes=resumes):
             import imageshards.pipeline.run  # noqa: F401
+        from imageshards.pipeline.job.local_memory import reduce_memory
         from imageshards.transforms.references.batch import use_system_allocator
 
         use_system_allocator()
+        reduce_memory()
         gc.freeze()
     finally:
         gc.enable()

@@ -13,6 +13,8 @@ from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.pipeline.validation import check_combinations
 from imageshards.transforms import storage
+from imageshards.transforms.annotations.formats import identify
+from imageshards.transforms.annotations.source import AnnotationSource
 from imageshards.transforms.elements import BuildError, UsageError, quoted
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.images.policy import ImagePolicy
@@ -25,6 +27,8 @@ from imageshards.transforms.pairs.side_file import SideFile
 from imageshards.transforms.records.columns import (
     SIDE_KEY,
     SIDE_OPTIONS,
+    FeatureColumn,
+    annotation_columns,
     channels_of,
     feature_columns,
     label_rule,
@@ -32,9 +36,11 @@ from imageshards.transforms.records.columns import (
 )
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.annotate import Annotator
+from imageshards.transforms.references.choice import Choice
 from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
+from imageshards.transforms.references.where import Where
 from imageshards.transforms.shards.annotations import Annotations
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.layout import Layout
@@ -80,6 +86,7 @@ class BuildSpec:
             groups=GroupRule.parse(splits.group_by),
             features=feature_columns(self.options.values()),
             roots=Roots(base=self.base),
+            where=Where(where) if (where := self.options.choice.where) else None,
         )
 
     @property
@@ -101,7 +108,7 @@ class BuildSpec:
           UsageError: they are not known.
         """
         splits = self.annotator.splits
-        if splits.kind == "ratio" or self.options.splits.split_names:
+        if splits.names_all or self.options.splits.split_names:
             return splits.names
         if splits.kind == "auto":
             return ("train",)
@@ -118,7 +125,7 @@ class BuildSpec:
           BuildError: the file of class names cannot be read, or is malformed.
         """
         splits, is_beam = self.annotator.splits, self.options.execution.writer == "beam"
-        is_fixed = splits.kind == "ratio" or bool(self.options.splits.split_names) or is_beam
+        is_fixed = splits.names_all or bool(self.options.splits.split_names) or is_beam
         names = self.beam_splits if is_beam else splits.names
         return Planner(
             num_shards=self.shard_counts,
@@ -132,6 +139,22 @@ class BuildSpec:
             file_format=self.options.records.file_format,
             noun=self.schema.noun,
             record_bytes=self._pixel_bytes,
+            max_bytes=self.options.images.max_bytes,
+        )
+
+    @cached_property
+    def choice(self) -> Choice:
+        """How many of the references the data set takes."""
+        given, splits = self.options.choice, self.annotator.splits
+        stratify = self.options.splits.stratify
+        is_exact = splits.kind == "count" or (splits.kind == "ratio" and stratify)
+        return Choice(
+            given.limit,
+            given.per_class,
+            splits=splits.names if is_exact else (),
+            ratios=splits.ratios if stratify else (),
+            counts=splits.counts,
+            stratify=stratify,
             max_bytes=self.options.images.max_bytes,
         )
 
@@ -196,11 +219,35 @@ class BuildSpec:
         )
 
     @property
+    def annotation_columns(self) -> tuple[FeatureColumn, ...]:
+        """The features that `--annotations` fills."""
+        return annotation_columns(self.options.values())
+
+    @cached_property
+    def annotation_sources(self) -> tuple[AnnotationSource, ...]:
+        """The files and folders of annotations; may read their beginnings.
+
+        Raises:
+          UsageError: one does not exist, or the formats differ or are not known.
+        """
+        given = self.options.annotations
+        found = [identify(text, given.annotation_format) for text in given.annotations]
+        if len({source.name for source in found}) > 1:
+            raise UsageError(
+                f"--annotations {found[0].uri} is {found[0].noun}, but {found[-1].uri} is "
+                f"{found[-1].noun}: build from annotations of one format"
+            )
+        return tuple(found)
+
+    @property
     def _annotations(self) -> Annotations | None:
         """How the annotations among the columns are mapped; None if there are none."""
         given = self.options.annotations
         annotations = Annotations(
-            tuple(column for column in self.annotator.features if column.key != SIDE_KEY),
+            (
+                *(column for column in self.annotator.features if column.key != SIDE_KEY),
+                *self.annotation_columns,
+            ),
             frame=given.annotations_on,  # type: ignore[arg-type]
             min_visible=given.min_box_visible,
             without_boxes=given.without_boxes,  # type: ignore[arg-type]
@@ -268,7 +315,9 @@ class BuildSpec:
         return ListingOptions(
             columns=self.annotator.columns,
             uri_column=inputs.uri_column,
+            uri_template=inputs.uri_template,
             include_all=inputs.include_all,
+            image_suffixes=inputs.image_suffix,
             scratch=self.layout.state,
             record_keys=RecordKeys(inputs.image_key, inputs.label_key, inputs.name_key),
             text_unit=self.text_unit,

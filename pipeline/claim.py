@@ -53,6 +53,7 @@ def _claim(plan: Plan, spec: BuildSpec) -> Plan:
         if read_mark(layout).get("deleting"):  # by a publish that was interrupted
             storage.delete([layout.uri("published")])
         storage.sweep(layout.state)
+        storage.abort_uploads(layout.root)
         sweep_temporary(layout, plan)
         if spec.options.execution.writer == "beam":
             storage.delete([layout.dataset_info])

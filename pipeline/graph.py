@@ -12,9 +12,11 @@ from apache_beam.pvalue import AsIter, AsSingleton
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.claim import claim
 from imageshards.pipeline.finish import finish
+from imageshards.transforms.choose import ChooseReferences, Chosen
 from imageshards.transforms.dedupe import TakePixelsOnce
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.inputs.kind import InputKind
+from imageshards.transforms.join_annotations import JoinAnnotations
 from imageshards.transforms.merge_facts import MergeFacts
 from imageshards.transforms.read import ReadReferences, References
 from imageshards.transforms.references.batch import RefBatch
@@ -43,6 +45,12 @@ def build(
     references = root | "Read" >> ReadReferences(
         inputs, spec.annotator, spec.listing, spec.failures
     )
+    if spec.annotation_sources:
+        references = References(
+            *references
+            | "Annotations"
+            >> JoinAnnotations(spec.annotation_sources, spec.annotation_columns, spec.failures)
+        )
     _ = references | "Dataset" >> WriteDataset(spec, workers)
 
 
@@ -67,7 +75,8 @@ class WriteDataset(beam.PTransform):  # type: ignore[misc]
         if spec.options.images.dedupe == "pixels":
             batches = references | "Dedupe" >> TakePixelsOnce(spec.encoder, spec.failures)
             references = references._replace(batches=batches)
-        groups, planned = references | "Shuffle" >> ShuffleReferences(
+        chosen = choose(references, spec)
+        groups, planned = chosen | "Shuffle" >> ShuffleReferences(
             spec.planner, spec.failures, partial(claim, spec=spec)
         )
         # groups: (group, split -> sorted references); planned: one plan, which claims the output
@@ -83,6 +92,14 @@ class WriteDataset(beam.PTransform):  # type: ignore[misc]
             | "Once" >> beam.Impulse()
             | "Finish" >> beam.Map(finish, plan, AsIter(merged), spec)
         )
+
+
+def choose(references: References, spec: BuildSpec) -> References | Chosen:
+    """Takes some of the references, if options limit their number."""
+    if not spec.choice:
+        return references
+    chosen: Chosen = references | "Choose" >> ChooseReferences(spec.choice, spec.failures)
+    return chosen
 
 
 def write_shards(

@@ -86,13 +86,26 @@ def build_json(plan: Plan, totals: Totals, leaks: int, spec: BuildSpec) -> dict[
             "bytes": total.bytes,
         },
         "rejects": dict(sorted(totals.errors.items())),
+        **({"left_out": dict(plan.left_out)} if plan.left_out else {}),
         "conversions": values["conversions"],
         **({"annotations": values["annotations"]} if values["annotations"] else {}),
         "notes": list(plan.notes),
         "classes": list(plan.classes),
+        **_annotated_json(plan),
         "splits": splits,
         "shards": ShardRows(plan, totals),
     }
+
+
+def _annotated_json(plan: Plan) -> dict[str, Any]:
+    """Returns the classes of annotated objects, and the counts of each file of annotations."""
+    if not plan.annotated:
+        return {}
+    files = {
+        file: {name: value for name, value in count._asdict().items() if name != "read"}
+        for file, count in sorted(plan.annotated.items())
+    }
+    return {"object_classes": list(plan.object_classes), "annotation_files": files}
 
 
 class ShardRows(Sequence[dict[str, Any]]):
@@ -191,6 +204,8 @@ def _versions(plan: Plan) -> dict[str, str]:
     versions |= {name: packages.version(name) for name in _VERSIONED}
     with suppress(packages.PackageNotFoundError):
         versions[_OPTIONAL] = packages.version(_OPTIONAL)
+    if package := container_of(plan.shard(next(iter(plan.splits)), 0)).package:
+        versions[package] = packages.version(package)
     return versions | ({"zlib": zlib.ZLIB_RUNTIME_VERSION} if plan.compression else {})
 
 

@@ -24,7 +24,9 @@ def check_combinations(spec: BuildSpec) -> None:
       UsageError: two options exclude each other, or one requires another.
     """
     checks = (
-        _schema, _pixels, _texts, _images, _labels_and_splits, _columns, _container, _output,
+        _schema, _pixels, _texts, _images, _labels_and_splits, _choice, _columns, _annotations,
+        _container,
+        _output,
     )  # fmt: skip
     for check in checks:
         for problem in check(spec):
@@ -79,6 +81,8 @@ def _texts(spec: BuildSpec) -> Iterator[str]:
         value = values[option.name]
         if option.images_only and value and value != option.default:
             yield f"{option.flag} is for images: omit it with --features {spec.schema.name}"
+    if spec.options.choice.where:
+        yield "--where requires columns, which text files do not have"
     if columns := spec.annotator.columns.required:
         yield f"text files have no column {columns[0]!r}: use dirname, regex:RE or none"
 
@@ -103,7 +107,7 @@ def _labels_and_splits(spec: BuildSpec) -> Iterator[str]:
         yield f"--class_names and --label_offset cannot be combined with --labels {labels.labels}"
     if spec.annotator.groups.kind != "uri" and splits.kind != "ratio":
         yield "--group_by requires splits by ratio, such as --splits train=0.8,test=0.2"
-    if splits.kind == "ratio":
+    if splits.names_all:
         for split in spec.shard_counts.named:
             if split not in splits.names:
                 yield (
@@ -114,16 +118,59 @@ def _labels_and_splits(spec: BuildSpec) -> Iterator[str]:
         yield f"--label_key cannot be combined with --labels {labels.labels}"
 
 
+def _choice(spec: BuildSpec) -> Iterator[str]:
+    given, splits = spec.options.choice, spec.annotator.splits
+    stratify = spec.options.splits.stratify
+    if spec.annotator.labels.kind == "none":
+        for name, is_set in (("per_class", given.per_class), ("stratify", stratify)):
+            if is_set:
+                yield f"--{name} requires labels: omit --labels none"
+    if stratify and not splits.names_all:
+        yield "--stratify requires splits by ratio or by count, such as --splits train=0.8,test=0.2"
+    if stratify and spec.annotator.groups.kind != "uri":
+        yield "--stratify cannot be combined with --group_by, whose groups have several classes"
+    if splits.kind == "count":
+        text, total = spec.options.splits.splits, sum(splits.counts)
+        if given.per_class and not stratify:
+            yield f"--per_class with --splits {text} requires --stratify"
+        if total == 100 and given.limit != 100:
+            ratios = ",".join(
+                f"{name}={count / 100:g}"
+                for name, count in zip(splits.names, splits.counts, strict=True)
+            )
+            yield f"--splits {text}: write {ratios}, or add --limit 100 if you mean 100 images"
+        if 0 < given.limit < total:
+            yield f"--limit {given.limit} is less than the {total:,} images of --splits {text}"
+
+
 def _columns(spec: BuildSpec) -> Iterator[str]:
     columns = spec.options.records.features_from
     if AUTO in columns and len(columns) > 1:
         yield "invalid --features_from: auto cannot be combined with columns"
     yield from filter(None, map(annotation_problem, spec.annotator.features))
+    inputs = spec.options.inputs
+    if inputs.uri_template and not spec.options.is_default("uri_column"):
+        yield (
+            "--uri_template cannot be combined with --uri_column: write "
+            f"{{{inputs.uri_column}}} in the template"
+        )
+    if inputs.uri_template and "{" not in inputs.uri_template:
+        yield (
+            f"--uri_template {inputs.uri_template} names no column: write one in braces, such as "
+            "train/{id}.jpg"
+        )
+
+
+def _annotations(spec: BuildSpec) -> Iterator[str]:
+    given = spec.options.annotations
+    if given.annotation_format != AUTO and not given.annotations:
+        yield f"--annotation_format {given.annotation_format} requires --annotations"
 
 
 def _container(spec: BuildSpec) -> Iterator[str]:
     name = spec.options.records.file_format
     container = CONTAINERS[name]
+    container.check_writable()
     if spec.compression not in [variant.compression for variant in container.variants]:
         yield f"--file_format {name} has no --compression {spec.compression}"
     if spec.options.execution.writer == "beam" and not container.beam_writer:

@@ -6,10 +6,11 @@ The index file that every build writes, or one that is next to the record file (
 
 from __future__ import annotations
 
+import difflib
 import glob
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,15 +25,22 @@ from imageshards.reader.splits import Span, spans_of
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ByteRange, UsageError, counted
 from imageshards.transforms.inputs import ranges
-from imageshards.transforms.records.container import Container, CorruptRecord, parse_index
+from imageshards.transforms.records import example
+from imageshards.transforms.records.container import (
+    Container,
+    CorruptRecord,
+    check_crc32c,
+    parse_index,
+)
 from imageshards.transforms.records.containers import container_of_file, is_record_file
-from imageshards.transforms.records.schemas import SLIM, Feature, Schema
+from imageshards.transforms.records.schemas import COLUMN, SLIM, Feature, Kind, Schema
 
 _REQUESTS = 16
 _TAIL_BYTES = 8
+_HEAD_BYTES = 64
 _INDEX_SUFFIXES = (".idx", ".index")
 Index = npt.NDArray[np.int64]
-"""[records, 2]: offset and stored size of every record, in bytes."""
+"""[records, 2]: offset and stored size of every record, in bytes; internally with its CRC32C."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +69,17 @@ class RecordFile:
         """Its compression as TensorFlow names it: `GZIP`, or empty."""
         return self.container.compression.upper()
 
-    @cached_property
+    @property
     def index(self) -> Index:
         """Offset and stored size of every record, both after decompression.
 
         Raises:
           BuildError: the file is of another format or truncated, or its index is damaged.
         """
+        return self._index[:, :2]
+
+    @cached_property
+    def _index(self) -> Index:
         if storage.is_local(self.uri) or not self.container.random_access:
             _ = self._stamp  # before the file is read, so that later changes are detected
         if not self.index_uri:
@@ -83,8 +95,8 @@ class RecordFile:
                 "build.json: build the data set again"
             )
         if storage.is_local(self.uri):  # for a remote file this would be a request
-            size, expected = storage.size(self.uri), int(index[-1].sum()) if len(index) else 0
-            if size != expected:
+            size, expected = storage.size(self.uri), int(index[-1, :2].sum()) if len(index) else 0
+            if size < expected or (size > expected and not self.container.has_footer):
                 found = f"{size:,} bytes" if size >= 0 else "missing"
                 raise BuildError(f"{self.uri}: {found}, but {expected:,} bytes in its index")
         return index
@@ -112,20 +124,54 @@ class RecordFile:
         except storage.ReadError as error:
             raise CorruptRecord(f"{self.uri}: record at byte {first}: {error}") from error
 
+    def data(self, begin: int, end: int, *, check: bool = True) -> Iterator[bytes]:
+        """Yields the data of records [begin, end), which are read at once.
+
+        Args:
+          begin: number of the first record in the file.
+          end: number of the record after the last.
+          check: whether to compare the checksums of the data.
+
+        Raises:
+          CorruptRecord: a record is damaged, or the file has changed.
+        """
+        yield from self.records_in(self.stored(begin, end), begin, end, check=check)
+
+    def records_in(
+        self, stored: bytes, begin: int, end: int, *, check: bool = True
+    ) -> Iterator[bytes]:
+        """Yields the data of records [begin, end), given what the file stores for them."""
+        view = memoryview(stored)
+        rows = self._index[begin:end].tolist()
+        for offset, size, *crc32c in rows:
+            at = offset - rows[0][0]
+            try:
+                data = self.container.data_of(view[at : at + size], offset, check=check)
+                if check and crc32c:
+                    check_crc32c(data, crc32c[0])
+            except CorruptRecord as error:
+                raise CorruptRecord(f"{self.uri}: record at byte {offset}: {error}") from error
+            yield data
+
     @cached_property
     def fingerprint(self) -> str:
         """Differs between files of the same name, and is equal for copies of a file.
 
         The fingerprint is the file's CRC32C, or the last 8 bytes if no data set declares the CRC.
-        They contain the CRC of the last record, or of all data of a gzip file (RFC 1952, 2.3.1).
+        They contain the CRC of the last record, or of all data of a gzip file (RFC 1952, 2.3.1). Of
+        a file with a footer it is the beginning of its last record, which has a checksum, too.
 
         Raises:
           BuildError: the file does not exist.
         """
         if self.crc32c >= 0:
             return f"{self.crc32c:08x}"
-        size = storage.size(self.uri)
-        tail = ByteRange(self.uri, max(size - _TAIL_BYTES, 0), min(size, _TAIL_BYTES), "stored")
+        if self.container.has_footer:
+            offset, size = self.index[-1].tolist() if len(self.index) else (0, _TAIL_BYTES)
+            tail = ByteRange(self.uri, offset, min(size, _HEAD_BYTES), "stored")
+        else:
+            size = storage.size(self.uri)
+            tail = ByteRange(self.uri, max(size - _TAIL_BYTES, 0), min(size, _TAIL_BYTES), "stored")
         try:
             return ranges.read(tail, self._local_stamp).hex()
         except storage.ReadError as error:
@@ -169,15 +215,70 @@ class Source:
         An empty `label_key` means that there is no label.
         """
         schema = self.schema
-        if label_key is not None:
-            schema = schema.without_labels()
+        if label_key is not None and label_key != schema.label_key:
+            schema = replace(schema.without_labels(), value_key="")
             if label_key:
-                schema = schema.with_features([Feature(label_key, "int64", "label", "ClassLabel")])
+                schema = self._with_label(schema, label_key)
         if image_key is not None:
-            labels = tuple(f for f in schema.features if f.source == "label")
+            labels = tuple(f for f in schema.features if f.key == schema.label_key)
             image = Feature(image_key, "bytes", "encoded", "Image")
             schema = replace(schema, features=(image, *labels), holds="encoded")
         return schema
+
+    def _with_label(self, schema: Schema, key: str) -> Schema:
+        """Returns the schema with a class or a value of any type as the label."""
+        index = Feature(key, "int64", "label", "ClassLabel")
+        if self.described:
+            found = self.named(key, "label_key")
+            if found.source == "label":
+                return schema.with_features([found])
+            return replace(schema.with_features([found]), value_key=key)
+        feature = self.feature(key)
+        if feature is None or feature.kind == "int64":  # None: not in the first record
+            return schema.with_features([index])
+        value = replace(feature, tfds="Text" if feature.kind == "bytes" else "Scalar")
+        return replace(schema.with_features([value]), value_key=key)
+
+    @cached_property
+    def features(self) -> Sequence[Feature]:
+        """The features of a record. Those of files without metadata are lists, found in a record.
+
+        Raises:
+          CorruptRecord: the first record is damaged or not a tf.train.Example.
+        """
+        if self.described:
+            return self.schema.features
+        file = next((file for file in self.files if file.records), None)
+        if file is None:
+            return ()
+        try:
+            values = example.decode(next(file.data(0, 1)))
+        except (CorruptRecord, example.CorruptExample) as error:
+            raise CorruptRecord(f"{file.uri}: record at byte {file.index[0, 0]}: {error}") from None
+        kinds: dict[type, Kind] = {bytes: "bytes", int: "int64", float: "float"}
+        return tuple(
+            Feature(key, kinds[type(value[0])], COLUMN + key, "List", repeats=False)
+            for key, value in sorted(values.items())
+            if value
+        )
+
+    def feature(self, key: str) -> Feature | None:
+        """Returns the feature of a record with a key, or None."""
+        return next((feature for feature in self.features if feature.key == key), None)
+
+    def named(self, key: str, option: str) -> Feature:
+        """Returns the feature that an option names.
+
+        Raises:
+          UsageError: there is no such feature.
+        """
+        feature = self.feature(key)
+        if feature is not None:
+            return feature
+        known = sorted(feature.key for feature in self.features)
+        close = difflib.get_close_matches(key, known, 1)
+        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
+        raise UsageError(f"{option} {key!r}: {self.place} has no such feature: {hint}")
 
     def spans(self, split: str | None) -> list[Span]:
         """Returns the records of a split; of the only split if `split` is None.

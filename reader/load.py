@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Unpack
 
+from imageshards.reader.elements.keys import Keys, find_keys
 from imageshards.reader.files import Source, find
 from imageshards.reader.options import ElementOptions, LoadOptions, group
 from imageshards.reader.order import make_blocks
@@ -52,9 +53,20 @@ def load(
         are always strings. Default: True.
       features: feature key -> tf.io.FixedLenFeature or the like. The elements are then dicts of
         these features, parsed and not decoded. Default: None, the features of the schema.
+      keys: keys of features of the record, such as `["price", "image/object/bbox/xmin"]`. The
+        elements are then dicts of `image` (or `text`), `label` if there is one, and these features.
+        The key `image/object/bbox` gives the boxes as float32 [boxes, 4]: ymin, xmin, ymax and
+        xmax, fractions of the image's height and width. Boxes follow the crop and the mirroring of
+        the image. A box with less than a tenth of its area in the crop is dropped, with its values
+        of the other lists below `image/object/`. Masks and other shapes cannot follow. Default:
+        None, elements of the image and the label alone.
+      list_length: the length to which features of `keys` that are lists are padded with zeros or
+        empty strings, or cut. The dict also has `KEY/size`: int32, the number of values in the
+        record. Default: None, tf.RaggedTensors in batches.
       image_key: the key of the encoded image. Default: None, the key of the schema;
         `image/encoded` for files that imageshards did not write.
-      label_key: the key of the label, an int64. Default: None, the key of the schema;
+      label_key: the key of the label. Class indices are int32; other features have the dtype of the
+        record: int64, float32 or string. Default: None, the key of the schema;
         `image/class/label` for files that imageshards did not write. An empty key means that there
         is no label: elements are then images alone.
       num_hosts: the number of hosts that share the records, such as `jax.process_count()`. The
@@ -74,8 +86,9 @@ def load(
         records are not decoded. Requires `deterministic`. Default: 0.
 
     Returns:
-      A tf.data.Dataset of (image, label), of (text, label), or of images or texts alone. It has
-      `steps_per_epoch`, and an `iterator()` whose state can be saved and restored.
+      A tf.data.Dataset of (image, label), of (text, label), of images or texts alone, or of dicts.
+      It has `steps_per_epoch`, `class_names`, `num_classes`, `element_spec`, and an `iterator()`
+      whose state can be saved and restored.
 
     Raises:
       BuildError: there is no such data set, or it is damaged.
@@ -93,6 +106,7 @@ def load(
     shares = [share_of(spans, num_hosts, each) for each in range(num_hosts)]
     schema = source.schema_with(element_options.image_key, element_options.label_key)
     _check_dtype(source, schema, element_options)
+    keys = _keys(source, schema, element_options, batched=bool(read_options.batch_size))
     if read_options.batch_size:
         _check_sizes(source, spans, schema, element_options)
 
@@ -104,11 +118,32 @@ def load(
     recipe = Recipe(
         files=source.files,
         blocks=make_blocks(source.files, mine, read_options.window),
-        elements=Elements(schema, element_options, read_options.seed),
+        elements=Elements(schema, element_options, read_options.seed, keys),
         options=read_options,
         least_records=min(sum(span.records for span in share) for share in shares),
     )
-    return ImageDataset(recipe)
+    return ImageDataset(recipe, source.classes)
+
+
+def _keys(source: Source, schema: Schema, options: ElementOptions, batched: bool) -> Keys | None:
+    """Returns the features that `keys` names, or None.
+
+    Raises:
+      UsageError: a key is invalid, or images of unknown size are batched with lists.
+    """
+    if options.keys is None:
+        return None
+    is_image = schema.holds != "text" and options.decode
+    moved = is_image and options.size is not None
+    keys = find_keys(source, schema, options.keys, options.list_length, moved)
+    array = schema.content.array if schema.content else None
+    unknown = is_image and options.size is None and not (array and array.shape)
+    if batched and unknown and keys.are_ragged:
+        raise UsageError(
+            f"keys {keys.lists[0]!r}: batches of lists of any length require images of a known "
+            "size: set image_size or list_length"
+        )
+    return keys
 
 
 def _check_dtype(source: Source, schema: Schema, options: ElementOptions) -> None:

@@ -32,6 +32,8 @@ class LoadOptions(TypedDict, total=False):
     augment: bool
     decode: bool
     features: Mapping[str, Any] | None
+    keys: Sequence[str] | None
+    list_length: int | None
     image_key: str | None
     label_key: str | None
     num_hosts: int
@@ -78,6 +80,8 @@ class ElementOptions:
     augment: bool = False
     decode: bool = True
     features: Mapping[str, Any] | None = None
+    keys: Sequence[str] | None = None
+    list_length: int | None = None
     image_key: str | None = None
     label_key: str | None = None
 
@@ -93,6 +97,15 @@ class ElementOptions:
             raise UsageError("augment requires an image_size: set both")
         if self.size is None and fraction < 1:
             raise UsageError(f"crop_fraction {fraction} requires an image_size: set both")
+        keys: object = self.keys
+        if keys is not None and (isinstance(keys, (str, bytes)) or not isinstance(keys, Sequence)):
+            raise UsageError(f"invalid keys {keys!r}: must be a list of keys of features")
+        if keys is not None and self.features is not None:
+            raise UsageError("keys and features cannot be combined: features has all keys")
+        if self.list_length is not None:
+            check_integer("list_length", self.list_length, 1)
+            if keys is None:
+                raise UsageError("list_length requires keys, the features that are lists")
 
     @property
     def size(self) -> tuple[int, int] | None:

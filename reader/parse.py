@@ -74,14 +74,17 @@ def parse_spec(schema: str | Schema) -> dict[str, Any]:
       key -> tf.io.FixedLenFeature; for lists tf.io.RaggedFeature, which parses to a tensor for one
       record and to a tf.RaggedTensor for a batch.
     """
+    return {feature.key: spec_of(feature) for feature in schema_of(schema).features}
+
+
+def spec_of(feature: Feature) -> Any:
+    """Returns the value of `parse_spec` for one feature."""
     import tensorflow as tf
 
-    return {
-        feature.key: tf.io.RaggedFeature(tf.dtypes.as_dtype(_DTYPES[feature.kind]))
-        if feature.tfds == "List"
-        else tf.io.FixedLenFeature([], tf.dtypes.as_dtype(_DTYPES[feature.kind]))
-        for feature in schema_of(schema).features
-    }
+    dtype = tf.dtypes.as_dtype(_DTYPES[feature.kind])
+    if feature.is_list:
+        return tf.io.RaggedFeature(dtype)
+    return tf.io.FixedLenFeature([], dtype)
 
 
 def decode(
@@ -157,7 +160,7 @@ def decode_record(found: Mapping[str, list[Any]], schema: str | Schema) -> dict[
     values: dict[str, Any] = {}
     for feature in schema.features:
         items = found.get(feature.key)
-        if feature.tfds == "List":
+        if feature.is_list:
             values[feature.key] = items or []
         elif not items:
             raise example.CorruptExample(f"the record has no feature {feature.key!r}")

@@ -206,7 +206,6 @@ class Records(Sequence[Any]):
         """Yields the data of each record, and (position of its file, number in the file)."""
         for span in spans:
             file = self._source.files[span.file]
-            container = file.container
             sizes = file.index[:, 1]
             begin = span.begin
             while begin < span.end:
@@ -215,16 +214,8 @@ class Records(Sequence[Any]):
                 while end < span.end and size + sizes[end] <= _CHUNK_BYTES:
                     size += int(sizes[end])
                     end += 1
-                chunk = memoryview(file.stored(begin, end))
-                at = 0
-                for row in range(begin, end):
-                    stored = chunk[at : at + int(sizes[row])]
-                    try:
-                        data = container.data_of(stored, check=self._check)
-                    except CorruptRecord as error:
-                        raise CorruptRecord(self._message((span.file, row), error)) from error
+                for row, data in enumerate(file.data(begin, end, check=self._check), begin):
                     yield data, (span.file, row)
-                    at += len(stored)
                 begin = end
 
     def _message(self, where: tuple[int, int], error: Exception) -> str:

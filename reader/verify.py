@@ -398,8 +398,11 @@ def _layout_problems(dataset: Dataset) -> Iterator[Problem]:
     if dataset.lengths != lengths:
         yield Problem(f"{layout.dataset_info}: its shardLengths do not match {layout.build}")
     counts = dataset.counts
-    if counts["records"] + counts["rejects"] + counts["duplicates"] != counts["inputs"]:
-        yield Problem(f"{layout.build}: records + rejects + duplicates are not the inputs")
+    left_out = sum(dataset.build.get("left_out", {}).values())
+    if counts["records"] + counts["rejects"] + counts["duplicates"] + left_out != counts["inputs"]:
+        yield Problem(
+            f"{layout.build}: records + rejects + duplicates + what is left out are not the inputs"
+        )
     if counts["records"] != sum(shard.records for shard in dataset.shards):
         yield Problem(f"{layout.build}: its records are not the sum of its shards' records")
     facts = DatasetFacts(dataset.build, dataset.schema)
@@ -428,7 +431,8 @@ def _shard_problems(
     """Reads a shard; yields None for each sound record among `numbers`, else a problem."""
     chosen = numbers if isinstance(numbers, range) else set(numbers)
     container = container_of(shard.id)
-    found = array("q")  # offset and size of each record, in turn
+    found = array("q")  # the numbers in each record's line of the index, in turn
+    records = 0
     waiting: deque[tuple[int, Future[Problem | None]]] = deque()
 
     def settle(limit: int) -> Iterator[Problem | None]:
@@ -440,17 +444,18 @@ def _shard_problems(
     with storage.open_read(shard.uri) as raw:
         file = read_back.CountingFile(cast(BinaryIO, raw))
         try:
-            for number, (offset, size, data) in enumerate(container.read(cast(BinaryIO, file))):
-                found.extend((offset, size))
+            for number, record in enumerate(container.read(cast(BinaryIO, file))):
+                found.extend(container.index_row(record))
+                records += 1
                 if number in chosen:
-                    waiting.append((number, executor.submit_record(partial(_check, check), data)))
+                    future = executor.submit_record(partial(_check, check), record.data)
+                    waiting.append((number, future))
                 yield from settle(_IN_FLIGHT)
         except CorruptRecord as error:
             yield from settle(0)
             yield Problem(f"{error}; the records after it were not read")
             return
         yield from settle(0)
-    records = len(found) // 2
     if records != shard.records:
         yield Problem(f"{counted(records, 'record')}, but {shard.records:,} in build.json")
     if file.size != shard.bytes or file.crc32c != shard.crc32c:
@@ -491,7 +496,7 @@ def _sample_problems(
 
 
 def _read_index(layout: Layout, shard: Shard) -> npt.NDArray[np.int64] | None:
-    """Returns int64 [records, 2], (offset, stored size); None if it is missing or damaged."""
+    """Returns the index, as `parse_index` does; None if it is missing or damaged."""
     try:
         with storage.open_read(layout.index(shard.id)) as file:
             return parse_index(file.read())

@@ -9,7 +9,16 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("transforms", "pipeline", "reader", "launch")
-PTRANSFORMS = {"read", "dedupe", "merge_facts", "shuffle", "write_beam", "write_shards"}
+PTRANSFORMS = {
+    "choose",
+    "read",
+    "join_annotations",
+    "dedupe",
+    "merge_facts",
+    "shuffle",
+    "write_beam",
+    "write_shards",
+}
 OF_BEAM = {*PTRANSFORMS, "metrics", "runner", "tallies"}
 # Top to bottom. A package imports itself and those below it.
 ORDER = (
@@ -23,6 +32,7 @@ ORDER = (
     "transforms.failure",
     "transforms.shards",
     "transforms.inputs",
+    "transforms.annotations",
     "transforms.references",
     "transforms.pairs",
     "transforms.records",
@@ -74,6 +84,7 @@ HEAVY = {"tensorflow", "torch", "grain", "jax"}
 OF_THE_TRAINING_SIDE = {
     "reader/tensorflow/dataset.py",
     "reader/tensorflow/elements.py",
+    "reader/tensorflow/features.py",
     "reader/tensorflow/images.py",
     "reader/tensorflow/recipe.py",
     "reader/torch.py",

@@ -11,7 +11,7 @@ import pickle
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import apache_beam as beam
@@ -22,12 +22,13 @@ from apache_beam.pvalue import AsSingleton
 
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.claim import failed_without_shard, other_build_in
+from imageshards.pipeline.graph import choose
 from imageshards.pipeline.job.failures import job_error
 from imageshards.pipeline.job.preflight import prepare
 from imageshards.pipeline.missing import suggestion_for
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.verdict import truncated
-from imageshards.reader.report.page import by_count, human_bytes
+from imageshards.reader.report.page import by_count, human_bytes, left_out_text
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, counted, to_text
 from imageshards.transforms.inputs.kind import InputKind
@@ -78,6 +79,7 @@ class Forecast:
       errors: type of error -> such images.
       splits: name -> split.
       notes: what the build would choose automatically, and why.
+      left_out: option that leaves out references -> number of them.
       would_fail: why the build would fail, as far as the listing shows it; empty if it would not.
       noun: what a record is: "image" or "text".
     """
@@ -91,6 +93,7 @@ class Forecast:
     errors: dict[str, int]
     splits: dict[str, SplitForecast]
     notes: tuple[str, ...]
+    left_out: dict[str, int] = field(default_factory=dict)
     would_fail: tuple[str, ...] = ()
     noun: str = "image"
 
@@ -109,6 +112,7 @@ class Forecast:
         lines.append(
             f"  {counted(self.rejects, 'reject')} known before reading{errors and f' ({errors})'}, "
             f"{counted(self.duplicates, 'duplicate')}, {counted(self.passed_over, 'file')} skipped"
+            f"{left_out_text(self.left_out)}"
         )
         lines += [f"  {note}" for note in self.notes]
         lines += [f"  WOULD FAIL: {reason}" for reason in self.would_fail]
@@ -166,7 +170,7 @@ class _Sample:
 
     def failures(self, spec: BuildSpec) -> Iterator[str]:
         if self._would_fail(spec):
-            advice = suggestion_for(self.missing)
+            advice = suggestion_for(self.missing, spec.options.inputs.template_column)
             yield f"{self._text(spec)}{advice and '; '}{advice}"
 
     def _would_fail(self, spec: BuildSpec) -> bool:
@@ -230,6 +234,7 @@ def forecast(options: BuildOptions, *, reads_local_files: bool = True) -> Foreca
             for name, split in plan.splits.items()
         },
         notes=(*plan.notes, *_notes(spec), *sample.notes(spec)),
+        left_out=dict(plan.left_out),
         would_fail=(*_failures(spec, plan, errors), *sample.failures(spec)),
         noun=spec.schema.noun,
     )
@@ -243,7 +248,8 @@ def _plan(spec: BuildSpec, sources: list[InputKind]) -> tuple[Plan, _Counts]:
         listing = replace(spec.listing, scratch=folder)
         with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as root:
             references = root | "Read" >> ReadReferences(sources, spec.annotator, listing)
-            groups, plan = references | "Shuffle" >> ShuffleReferences(spec.planner)
+            chosen = choose(references, spec)
+            groups, plan = chosen | "Shuffle" >> ShuffleReferences(spec.planner)
             counts = (
                 groups
                 | "Count" >> beam.Map(_count, spec.options.images.max_bytes)

@@ -9,7 +9,12 @@ from typing import Any
 
 from imageshards.pipeline.job.progress import duration, rate
 from imageshards.pipeline.metadata import classes_not_in_train
-from imageshards.reader.report.page import annotations_text, by_count, human_bytes
+from imageshards.reader.report.page import (
+    annotations_text,
+    by_count,
+    human_bytes,
+    left_out_text,
+)
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.convert import EXIF_KEPT
 
@@ -31,11 +36,14 @@ class Summary:
       errors: type of error -> rejects.
       duplicates: references that repeat the URI of another one.
       passed_over: files that were skipped because their names do not have the suffix of an image.
+      left_out: option that leaves out references -> number of them.
       leaks: images that are in more than one split.
       classes_not_in_train: split -> names of its classes of which train has no record.
+      can_stratify: whether `--stratify` would put images of each class into train.
       converted: images whose bytes differ from those of their file.
       conversions: kind of conversion -> images.
       annotations: kind of annotation -> number of them; empty without boxes.
+      unmatched: images of annotation files that are not among the inputs, and their objects.
       splits: name -> (records, shards).
       notes: what the build chose automatically, and why.
       seconds: wall time, start-up included.
@@ -54,11 +62,14 @@ class Summary:
     errors: dict[str, int]
     duplicates: int
     passed_over: int
+    left_out: dict[str, int]
     leaks: int
     classes_not_in_train: dict[str, list[str]]
+    can_stratify: bool
     converted: int
     conversions: dict[str, int]
     annotations: dict[str, int]
+    unmatched: tuple[int, int]
     splits: dict[str, tuple[int, int]]
     notes: tuple[str, ...]
     seconds: float
@@ -95,9 +106,14 @@ class Summary:
                 shard["records"] for shard in build["shards"] if shard["name"] not in resumed
             ),
             errors=build["rejects"],
+            left_out=build.get("left_out", {}),
             classes_not_in_train=classes_not_in_train(build["splits"], build["classes"]),
+            can_stratify="=" in build["options"]["splits"]
+            and build["options"]["group_by"] == "uri"
+            and not build["options"].get("stratify"),
             conversions=build["conversions"],
             annotations=build.get("annotations", {}),
+            unmatched=_unmatched(build),
             splits={
                 name: (split["records"], split["shards"]) for name, split in build["splits"].items()
             },
@@ -135,7 +151,7 @@ class Summary:
             counted(self.rejects, "reject")
             + (f" ({errors}; metadata/rejects.jsonl)" if self.rejects else "")
             + f", {counted(self.duplicates, 'duplicate')}, "
-            f"{counted(self.passed_over, 'file')} skipped"
+            f"{counted(self.passed_over, 'file')} skipped{left_out_text(self.left_out)}"
         )
 
     @property
@@ -153,7 +169,8 @@ class Summary:
             )
         for split, names in self.classes_not_in_train.items():
             shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if names[_NAMES_SHOWN:] else "")
-            yield f"NOT IN TRAIN: {counted(len(names), 'class')} of {split}: {shown}"
+            remedy = "; --stratify divides each class" if self.can_stratify else ""
+            yield f"NOT IN TRAIN: {counted(len(names), 'class')} of {split}: {shown}{remedy}"
 
     def _conversions(self) -> Iterator[str]:
         kinds = dict(self.conversions)
@@ -165,6 +182,12 @@ class Summary:
             yield f"{kept:,} with an EXIF orientation that readers have to apply"
         if self.annotations:
             yield annotations_text(self.annotations)
+        images, objects = self.unmatched
+        if images:
+            yield (
+                f"{counted(images, 'annotated image')} not among the inputs, with "
+                f"{counted(objects, 'object')} (metadata/unmatched_annotations.jsonl)"
+            )
 
     def _work(self) -> str:
         if self.resumed == self.shards:
@@ -182,6 +205,14 @@ class Summary:
         )
         pace = f"{speed} {self.noun}s/s"
         return f"{done}in {_time(self.seconds)}{started}; {pace}; see metadata/report.html"
+
+
+def _unmatched(build: Mapping[str, Any]) -> tuple[int, int]:
+    files = build.get("annotation_files", {}).values()
+    return (
+        sum(file["unmatched_images"] for file in files),
+        sum(file["unmatched_objects"] for file in files),
+    )
 
 
 def _time(seconds: float) -> str:

@@ -185,6 +185,7 @@ def _claim(dataset: Dataset, layout: Layout, counts: Mapping[str, int]) -> bool:
     ):  # fmt: skip
         _check_ownership(layout, mine)
     storage.sweep(layout.state)
+    storage.abort_uploads(layout.root)
     return False
 
 
@@ -399,7 +400,9 @@ class Resharding(Operation[NewShard, Copied]):
                 crc32c = combine(crc32c, int(row["crc32c"]), int(row["bytes"]))
                 readers.append(new.shard)
                 shard = dataset.shards[old]
-                is_whole = piece.end == shard.records and not piece.file.compression
+                # The records of a file with a footer are compared one by one instead.
+                whole_file = not (piece.file.compression or piece.file.container.has_footer)
+                is_whole = piece.end == shard.records and whole_file
                 if is_whole and (size, crc32c) != (shard.bytes, shard.crc32c):
                     # After the file is repaired, the same command copies it again.
                     storage.delete([self.layout.shard_state(reader) for reader in readers])
@@ -417,14 +420,19 @@ def _write_shard(
     with storage.open_sink(layout.shard(shard), layout.state) as sink:
         if sha256:
             sink.compute_sha256()
-        writer = container_of(shard).writer(sink)
+        container = container_of(shard)
+        writer = container.writer(sink)
         for _, file, begin, end in pieces:
             size = crc32c = 0
             for first, last in _chunks(file, begin, end):
                 stored = file.stored(first, last)
                 size += len(stored)
                 crc32c = google_crc32c.extend(crc32c, stored)
-                writer.copy(stored, file.index[first:last, 1].tolist())
+                if container.can_copy:
+                    writer.copy(stored, file.index[first:last, 1].tolist())
+                    continue
+                for data in file.records_in(stored, first, last):
+                    writer.write([data])
             copied.append([size, crc32c])
         index = writer.close()
     if index is not None:

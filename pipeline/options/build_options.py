@@ -10,6 +10,7 @@ from imageshards.pipeline.options.declare import Group, Option, options_of
 from imageshards.pipeline.options.groups import (
     About,
     Annotations,
+    Choice,
     CommandOptions,
     Execution,
     Images,
@@ -50,6 +51,7 @@ class BuildOptions:
     """
 
     inputs: Inputs = field(default_factory=Inputs)
+    choice: Choice = field(default_factory=Choice)
     output: Output = field(default_factory=Output)
     labels: Labels = field(default_factory=Labels)
     splits: Splits = field(default_factory=Splits)

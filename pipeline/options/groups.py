@@ -16,6 +16,7 @@ AUTO = "auto"
 _MAX_SIDE = 65_500
 _MAX_PIXELS = 178_956_970
 _MAX_BYTES = 1 << 28
+_MOST_IMAGES = 10**10
 _SPLIT = "[A-Za-z][A-Za-z0-9_]*"
 _RULE_WITH_GROUP = r"regex:[^\n\r]*\([^\n\r]+\)[^\n\r]*"
 
@@ -33,6 +34,12 @@ def _containers() -> Iterable[str]:
     return CONTAINERS
 
 
+def _annotation_formats() -> Iterable[str]:
+    from imageshards.transforms.records.objects import NO_FORMAT, OBJECT_COLUMNS
+
+    return (NO_FORMAT, *OBJECT_COLUMNS)
+
+
 def _label_rule(texts: Sequence[str]) -> str:
     return [AUTO, *(text for text in texts if not is_beam_label(text))][-1]
 
@@ -42,6 +49,10 @@ def _features_from(texts: Sequence[str]) -> tuple[str, ...]:
     if "none" in columns and len(columns) > 1:
         refuse("invalid --features_from: none cannot be combined with columns")
     return () if columns == ("none",) else columns
+
+
+def _suffixes(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(suffix.lstrip(".").lower() for suffix in texts[-1].split(","))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +65,7 @@ class Inputs(Group):
         (),
         "A folder, a glob pattern, an image, an archive (.tar .tar.gz .zip ...), TFRecord files, a "
         "text file, or a manifest (.csv .tsv .jsonl .parquet with a uri column, .txt with one URI "
-        "per line); local, gs:// or, in manifests, http(s)://. Repeat it for several inputs",
+        "per line); local, gs://, s3:// or, in manifests, http(s)://. Repeat it for several inputs",
         brief="Folder, 'pattern', archive or manifest; repeatable",
         metavar="URI",
         required="a folder, a pattern or a manifest",
@@ -64,8 +75,26 @@ class Inputs(Group):
     include_all: bool = option(
         False, "Read every file, not only files whose name has the suffix of an image"
     )
+    image_suffix: tuple[str, ...] = option(
+        (),
+        "Images of WebDataset tars, by what follows the first dot of their names, such as jpg or "
+        "left.jpg",
+        metavar="A,B",
+        default_text="any suffix of an image, if samples have one image",
+        images_only=True,
+        parse=_suffixes,
+    )
     uri_column: str = option(
         "uri", "Column of manifests that has the URIs", metavar="NAME", images_only=True
+    )
+    uri_template: str = option(
+        "",
+        "URI of an image, with columns of the manifest in braces, such as train/{id}.jpg",
+        metavar="TEMPLATE",
+        default_text="the column of --uri_column",
+        pattern=r"[^{}]*(\{[^{}]+\}[^{}]*)*",
+        expected="a URI with names of columns in braces, such as train/{id}.jpg",
+        images_only=True,
     )
     base_uri: str = option(
         "",
@@ -80,6 +109,7 @@ class Inputs(Group):
         metavar="KEY",
         images_only=True,
     )
+
     label_key: str = option(
         "",
         "Feature of TFRecord inputs that has the label",
@@ -136,6 +166,40 @@ class Inputs(Group):
         affects_shards=False,
     )
 
+    @property
+    def template_column(self) -> str:
+        """The column that the URIs of a manifest are; empty: they come from a template."""
+        return "" if self.uri_template else self.uri_column
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Group):
+    """Which of the listed images the data set takes."""
+
+    title = "choice"
+
+    where: str = option(
+        "",
+        'Take only images whose columns meet a condition, such as "width >= 256 and split != '
+        "'bad'\": comparisons, in, and, or, not and arithmetic; columns in backticks if they are "
+        "no identifiers",
+        metavar="EXPRESSION",
+        default_text="all",
+    )
+    limit: int = option(
+        0,
+        "Take at most so many images, drawn at random with --seed; together with --per_class, the "
+        "same fraction of each class",
+        default_text="all",
+        limits=(0, _MOST_IMAGES),
+    )
+    per_class: int = option(
+        0,
+        "Take at most so many images of each class, drawn at random with --seed",
+        default_text="all",
+        limits=(0, _MOST_IMAGES),
+    )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Output(Group):
@@ -146,7 +210,7 @@ class Output(Group):
     output: str = option(
         "",
         "Folder of the data set, local or remote",
-        brief="Folder of the data set, local or gs://",
+        brief="Folder of the data set, local, gs:// or s3://",
         metavar="DIR",
         required="a folder for the data set",
         is_uri=True,
@@ -233,11 +297,17 @@ class Splits(Group):
 
     splits: str = option(
         AUTO,
-        "Split of an image: train=0.8,test=0.2 by a seeded hash; column or column:NAME; folder, "
-        "the top folder; auto uses the split column of a manifest if there is one, else train",
+        "Split of an image: train=0.8,test=0.2 by a seeded hash; train=500,test=100, exactly so "
+        "many drawn with --seed; column or column:NAME; folder, the top folder; auto uses the "
+        "split column of a manifest if there is one, else train",
         brief="train=0.8,test=0.2; column:NAME; folder (default: auto)",
         metavar="RULE",
         form_pattern=rf"auto|folder|column|column:.+|{_SPLIT}=[0-9.]+(?:,{_SPLIT}=[0-9.]+)*",
+    )
+    stratify: bool = option(
+        False,
+        "Divide each class among the splits of --splits exactly, within one image, instead of on "
+        "average; images may move to another split when the data set grows",
     )
     split_names: tuple[str, ...] = option(
         (),
@@ -301,7 +371,10 @@ class Records(Group):
         parse=_features_from,
     )
     file_format: str = option(
-        "tfrecord", "Format of the files of records", metavar="NAME", choices=_containers
+        "tfrecord",
+        "Format of the shards: tfrecord, or array_record, which Grain reads at random",
+        metavar="NAME",
+        choices=_containers,
     )
 
 
@@ -374,10 +447,26 @@ class Images(Group):
 
 @dataclass(frozen=True, kw_only=True)
 class Annotations(Group):
-    """Where masks are, and how masks, boxes and keypoints follow the pixels of their images."""
+    """Annotated objects and masks, and how they follow the pixels of their images."""
 
     title = "annotations"
 
+    annotations: tuple[str, ...] = option(
+        (),
+        "File or folder of annotations, whose images are matched with those of the inputs by name; "
+        "repeat it for several",
+        brief="COCO file of the images' objects; repeatable",
+        metavar="URI",
+        is_uri=True,
+        images_only=True,
+        affects_shards=False,  # their content does
+    )
+    annotation_format: str = option(
+        AUTO,
+        "Format of --annotations; auto finds it by their content",
+        choices=_annotation_formats,
+        images_only=True,
+    )
     masks: str = option(
         "",
         "Masks of --features segmentation: a path such as 'masks/{stem}.png', with the fields "

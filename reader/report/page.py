@@ -12,6 +12,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from imageshards.transforms.annotations.objects import REJECTED
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.measure import NEARLY_UNIFORM
 from imageshards.transforms.pairs.masks import CONVERTED, MASKS
@@ -73,19 +74,25 @@ def human_bytes(size: float) -> str:
 
 
 def annotations_text(counts: Mapping[str, int]) -> str:
-    """Describes the boxes of a data set, from `annotations` of its build.json.
+    """Describes the masks and boxes of a data set, from `annotations` of its build.json.
 
     >>> annotations_text({"boxes": 1204, "clipped": 12, "dropped": 3})
     '1,204 boxes, 12 of them clipped; 3 boxes dropped, of which too little is in the image'
     """
+    text = ""
     if masks := counts.get(MASKS):
         converted = counts.get(CONVERTED, 0)
-        return counted(masks, "mask") + (f", {converted:,} of them converted" if converted else "")
-    text = counted(counts.get(BOXES, 0), "box")
+        text = counted(masks, "mask") + (f", {converted:,} of them converted" if converted else "")
+        if not counts.keys() - {MASKS, CONVERTED}:
+            return text
+        text += "; "
+    text += counted(counts.get(BOXES, 0), "box")
     if clipped := counts.get(CLIPPED):
         text += f", {clipped:,} of them clipped"
     if dropped := counts.get(DROPPED):
         text += f"; {counted(dropped, 'box')} dropped, of which too little is in the image"
+    if rejected := counts.get(REJECTED):
+        text += f"; {rejected:,} in rejected images"
     if keypoints := counts.get(KEYPOINTS_DROPPED):
         text += f"; {counted(keypoints, 'keypoint')} outside of the image"
     return text
@@ -182,7 +189,18 @@ def _facts(build: Mapping[str, Any]) -> list[list[Any]]:
         noun = "class" if unseen == 1 else "classes"
         facts.append([unseen, f"{noun} not in train", True])
     facts.append(_fact(counts["passed_over"], "skipped file"))
+    if left_out := sum(build.get("left_out", {}).values()):
+        facts.append([left_out, "left out", False])
     return facts
+
+
+def left_out_text(left_out: Mapping[str, int]) -> str:
+    """Returns a clause on the references that options leave out; empty if there are none.
+
+    >>> left_out_text({"--limit": 1200})
+    ', 1,200 left out by --limit'
+    """
+    return "".join(f", {count:,} left out by {name}" for name, count in left_out.items())
 
 
 def _fact(number: int, noun: str, *, bad: bool = False) -> list[Any]:

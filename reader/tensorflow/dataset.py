@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,10 +24,14 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
       least_records: the records in an epoch of the host that has the fewest; equal on all hosts.
       steps_per_epoch: with `repeat`, the complete batches in `least_records`, at least 1, so that
         all hosts take as many steps; otherwise the number of batches of this host.
+      class_names: names in label order; empty if unknown.
+      num_classes: the number of class names: labels are below it.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, class_names: Sequence[str] = ()) -> None:
         self._recipe = recipe
+        self.class_names = list(class_names)
+        self.num_classes = len(self.class_names)
         self._data = recipe.dataset()
         self.records = recipe.blocks.records
         self.least_records = recipe.least_records
@@ -52,7 +56,7 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
           records: the number of records to skip, counted from the start of the first epoch.
         """
         options = replace(self._recipe.options, start=records)
-        return ImageDataset(replace(self._recipe, options=options))
+        return ImageDataset(replace(self._recipe, options=options), self.class_names)
 
     def iterator(self) -> StatefulIterator:
         """Returns an iterator whose state can be saved and restored."""

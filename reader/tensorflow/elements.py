@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from imageshards.reader.elements.keys import LABEL, Keys
 from imageshards.reader.options import ElementOptions
-from imageshards.reader.parse import decode, parse_spec
-from imageshards.reader.tensorflow import images
+from imageshards.reader.parse import decode, spec_of
+from imageshards.reader.tensorflow import features, images
 from imageshards.transforms.records.schemas import Schema
 
 
@@ -22,11 +23,13 @@ class Elements:
       schema: the schema of the records; for files of other programs, the features to read.
       options: the options that determine an element.
       seed: the seed of the augmentation.
+      keys: the features of elements that are dicts, or None.
     """
 
     schema: Schema
     options: ElementOptions
     seed: int
+    keys: Keys | None = None
 
     @property
     def batched_first(self) -> bool:
@@ -49,10 +52,8 @@ class Elements:
             return parsed
         if self.options.decode and self.schema.holds == "pixels":
             pixels = self._pixels(parsed)
-            return self._with_label(parsed, self._as_dtype(pixels, pixels.dtype))
-        if self._mask_key:
-            return self._content(parsed), parsed[self._mask_key]
-        return self._with_label(parsed, self._content(parsed))
+            return self._element(parsed, self._as_dtype(pixels, pixels.dtype))
+        return self._element(parsed, self._content(parsed))
 
     def element(self, position: tf.Tensor, serialized: tf.Tensor) -> Any:
         """Returns the element of one record with an image.
@@ -64,17 +65,20 @@ class Elements:
         parsed = self._parse(serialized)
         data = self._pixels(parsed) if self.schema.holds == "pixels" else self._content(parsed)
         encoded = data.dtype == tf.string
+        placed = None
         if self.options.size:
-            image = self._resized(data, position, self.options.size)
+            image, placed = self._resized(data, position, self.options.size)
         else:
             image = images.decode_image(data, self.options.channels) if encoded else data
         image = self._as_dtype(image, tf.uint8 if encoded else data.dtype)
-        if self._mask_key:
-            mask = parsed[self._mask_key]
-            if self.options.size:
-                return image, self._resized(mask, position, self.options.size, is_mask=True)
-            return image, images.decode_image(mask, 1)
-        return self._with_label(parsed, image)
+        mask = None
+        if self._mask_key and self.options.size:
+            mask, _ = self._resized(
+                parsed[self._mask_key], position, self.options.size, is_mask=True
+            )
+        elif self._mask_key:
+            mask = images.decode_image(parsed[self._mask_key], 1)
+        return self._element(parsed, image, placed, mask)
 
     @property
     def _mask_key(self) -> str | None:
@@ -84,8 +88,14 @@ class Elements:
         spec = self.options.features
         if spec is None:
             schema = self.schema
-            wanted = {schema.key_of(schema.holds), schema.target_key, schema.key_of("shape")}
-            spec = {key: value for key, value in parse_spec(schema).items() if key in wanted}
+            named = (
+                schema.key_of(schema.holds), schema.label_key, schema.key_of("shape"),
+                self._mask_key,
+            )  # fmt: skip
+            wanted = {feature.key: feature for feature in schema.features if feature.key in named}
+            # The content has precedence, and is also the value of its key in `keys`.
+            wanted = {**(self.keys.parsed if self.keys else {}), **wanted}
+            spec = {key: spec_of(feature) for key, feature in wanted.items()}
         parse = tf.io.parse_example if serialized.shape.rank else tf.io.parse_single_example
         return parse(serialized, dict(spec))  # type: ignore[no-any-return]
 
@@ -96,11 +106,35 @@ class Elements:
         pixels = self._content(decode(parsed, self.schema))
         return images.with_channels(pixels, self.options.channels)
 
-    def _with_label(self, parsed: Mapping[str, tf.Tensor], content: tf.Tensor) -> Any:
-        if not self.schema.label_key:
-            return content
-        label = parsed[self.schema.label_key]
-        return content, label if label.dtype == tf.float32 else tf.cast(label, tf.int32)
+    def _element(
+        self,
+        parsed: Mapping[str, tf.Tensor],
+        content: tf.Tensor,
+        placed: images.Placed | None = None,
+        mask: tf.Tensor | None = None,
+    ) -> Any:
+        """Returns an element.
+
+        Args:
+          parsed: the features of the record.
+          content: its image or text.
+          placed: where the image is in the stored one.
+          mask: its mask; None if there is none, or it is not decoded.
+        """
+        schema = self.schema
+        label = parsed[schema.label_key] if schema.label_key else None
+        if label is not None and schema.class_key:
+            label = tf.cast(label, tf.int32)
+        if self.keys is None:
+            target = parsed[self._mask_key] if self._mask_key and mask is None else mask
+            target = label if target is None else target
+            return content if target is None else (content, target)
+        values = {self.keys.content: content, **features.selected(parsed, self.keys, placed)}
+        if label is not None:
+            values[LABEL] = label
+        if mask is not None:
+            values[self._mask_key or ""] = mask
+        return values
 
     def _as_dtype(self, image: tf.Tensor, stored: tf.DType) -> tf.Tensor:
         """Converts an image to the dtype of `load`; `stored` is the dtype in the record."""
@@ -118,9 +152,13 @@ class Elements:
         size: tuple[int, int],
         *,
         is_mask: bool = False,
-    ) -> tf.Tensor:
+    ) -> tuple[tf.Tensor, images.Placed]:
+        """Returns the image, float32 [*size, channels], and where it is in the stored one.
+
+        A mask, uint8 [*size, 1], has the window and the mirroring of its image. Its pixels are not
+        mixed.
+        """
         options = self.options
-        # A mask has the same window and flip as its image. Its pixels are not mixed.
         channels = 1 if is_mask else options.channels
         method = "nearest" if is_mask else "bilinear"
 
@@ -133,8 +171,10 @@ class Elements:
                 return images.random_window(shape, seed(0))
             return images.centered_window(shape, size, float(options.crop_fraction))
 
-        image = images.decode_window(data, window, size, channels)
+        image, place = images.decode_window(data, window, size, channels)
         image = tf.ensure_shape(tf.image.resize(image, size, method), [*size, channels])
+        mirrored = tf.constant(False)
         if options.augment:
-            image = tf.image.stateless_random_flip_left_right(image, seed(1))
-        return image
+            mirrored = tf.random.stateless_uniform([], seed(1)) < 0.5
+            image = tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)
+        return image, images.Placed(place, mirrored)

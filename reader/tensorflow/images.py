@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -10,6 +11,46 @@ from imageshards.transforms.images import validate
 
 _RATIOS = (1, 2, 4)
 """Ratios by which JPEGs are decoded smaller. A ratio of 8 would shift the window by 7 pixels."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where an image is in the stored one.
+
+    Attributes:
+      place: int32 [6]: top, left, height and width of the crop, height and width of the image.
+      mirrored: bool [], whether the crop is mirrored.
+    """
+
+    place: tf.Tensor
+    mirrored: tf.Tensor
+
+    def boxes(self, boxes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Maps boxes to the crop.
+
+        Args:
+          boxes: float32 [4, boxes]: ymin, xmin, ymax and xmax, fractions of the stored image.
+
+        Returns:
+          The boxes as fractions of the crop, clipped to it; and float32 [boxes], the fraction of
+          each box's area that is in the crop.
+        """
+        top, left, height, width, full_height, full_width = tf.unstack(
+            tf.cast(self.place, tf.float32)
+        )
+        offset = tf.stack([top, left, top, left])[:, None]
+        window = tf.stack([height, width, height, width])[:, None]
+        full = tf.stack([full_height, full_width, full_height, full_width])[:, None]
+        moved = (boxes * full - offset) / window
+        placed = tf.clip_by_value(moved, 0.0, 1.0)
+        # A line or a point has no area: it is in the crop or not.
+        length, remains = moved[2:] - moved[:2], placed[2:] - placed[:2]
+        is_line = length <= 0
+        kept = tf.cast(moved[:2] == placed[:2], tf.float32)
+        share = tf.where(is_line, kept, remains / tf.where(is_line, 1.0, length))
+        ymin, xmin, ymax, xmax = tf.unstack(placed)
+        left, right = tf.cond(self.mirrored, lambda: (1 - xmax, 1 - xmin), lambda: (xmin, xmax))
+        return tf.stack([ymin, left, ymax, right]), tf.reduce_prod(share, 0)
 
 
 def decode_image(value: tf.Tensor, channels: int) -> tf.Tensor:
@@ -48,8 +89,8 @@ def decode_window(
     window_of: Callable[[tf.Tensor], tf.Tensor],
     size: tuple[int, int],
     channels: int,
-) -> tf.Tensor:
-    """Returns the part of an image that is inside a window.
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Decodes the part of an image that is inside a window.
 
     Args:
       data: an image file as a scalar string, or pixels [height, width, channels].
@@ -57,10 +98,14 @@ def decode_window(
       size: the height and width to which the part will be resized. A JPEG that is much larger is
         decoded to a half or a quarter of its size.
       channels: 1 or 3.
+
+    Returns:
+      The part, uint8 [height, width, channels], and int32 [6], its `Placed.place`.
     """
 
-    def crop_jpeg() -> tf.Tensor:
-        window = window_of(tf.io.extract_jpeg_shape(data))
+    def crop_jpeg() -> tuple[tf.Tensor, tf.Tensor]:
+        shape = tf.io.extract_jpeg_shape(data)
+        window = window_of(shape)
 
         def at(ratio: int) -> Callable[[], tf.Tensor]:
             return lambda: tf.io.decode_and_crop_jpeg(
@@ -69,18 +114,24 @@ def decode_window(
 
         least = 2 * tf.constant(size)
         enough = [tf.reduce_all(window[2:] // ratio >= least) for ratio in _RATIOS[1:]]
-        return tf.switch_case(
+        part = tf.switch_case(
             tf.reduce_sum(tf.cast(enough, tf.int32)), [at(ratio) for ratio in _RATIOS]
         )
+        return part, tf.concat([window, shape[:2]], 0)
 
-    def crop(image: tf.Tensor) -> tf.Tensor:
-        top, left, height, width = tf.unstack(window_of(tf.shape(image)))
-        return image[top : top + height, left : left + width]
+    def crop(image: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        shape = tf.shape(image)
+        window = window_of(shape)
+        top, left, height, width = tf.unstack(window)
+        part = image[top : top + height, left : left + width]
+        return part, tf.concat([window, shape[:2]], 0)
 
     if data.dtype != tf.string:
         return crop(data)
-    image = tf.cond(tf.io.is_jpeg(data), crop_jpeg, lambda: crop(decode_image(data, channels)))
-    return tf.ensure_shape(image, [None, None, channels])
+    image, place = tf.cond(
+        tf.io.is_jpeg(data), crop_jpeg, lambda: crop(decode_image(data, channels))
+    )
+    return tf.ensure_shape(image, [None, None, channels]), place
 
 
 def random_window(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

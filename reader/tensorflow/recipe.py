@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from imageshards.reader.files import RecordFile
@@ -128,6 +129,15 @@ class Recipe:
         default_reads = 16 if remote else min(max(os.cpu_count() or 1, 2), 8)
         parallel_reads = self.options.parallel_reads or default_reads
 
+        def block(at: int, offset: int, records: int) -> npt.NDArray[np.object_]:
+            file = files[at]
+            begin = int(np.searchsorted(file.index[:, 0], offset))
+            return np.array([*file.data(begin, begin + records)], dtype=object)
+
+        def read_block(row: tf.Tensor) -> tf.data.Dataset:
+            data = tf.numpy_function(block, [row[0], row[1], row[2]], tf.string, stateful=False)
+            return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(data, [None]))
+
         def read(row: tf.Tensor) -> tf.data.Dataset:
             variant = tf.raw_ops.TFRecordDatasetV2(
                 filenames=tf.gather(uris, row[:1]),
@@ -141,7 +151,7 @@ class Recipe:
         def read_all(rows: tf.Tensor) -> tf.data.Dataset:
             # With block_length, a block is delivered completely before the next one.
             return tf.data.Dataset.from_tensor_slices(rows).interleave(
-                _untransformed(read),
+                _untransformed(read if files[0].container.tf_data else read_block),
                 cycle_length=parallel_reads,
                 block_length=self.blocks.largest,
                 num_parallel_calls=parallel_reads,
@@ -163,7 +173,9 @@ class Recipe:
         parse = self.elements.batch if batched_first else self.elements.element
         data = data.map(_untransformed(parse), tf.data.AUTOTUNE, deterministic=deterministic)
         if size and not batched_first:
-            data = data.batch(size, self.drop_remainder)
+            ragged = self.elements.keys is not None and self.elements.keys.are_ragged
+            batch = data.ragged_batch if ragged else data.batch
+            data = batch(size, self.drop_remainder)
         options = tf.data.Options()
         options.deterministic = deterministic
         return without_auto_sharding(data.prefetch(tf.data.AUTOTUNE).with_options(options))
@@ -177,11 +189,10 @@ class Recipe:
             file = self.files[number]
             row = int(np.searchsorted(file.index[:, 0], int(match[1]), side="right")) - 1
             try:
-                file.container.data_of(memoryview(file.stored(row, row + 1)))
+                next(file.data(row, row + 1))
             except CorruptRecord as problem:
                 return CorruptRecord(
-                    f"{file.uri}: record at byte {file.index[row, 0]}: {problem} (to check the "
-                    "whole data set, run imageshards verify)"
+                    f"{problem} (to check the whole data set, run imageshards verify)"
                 )
         return None
 

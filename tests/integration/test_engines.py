@@ -209,6 +209,46 @@ def test_a_job_on_prism_may_take_longer_than_a_request(prism: list[str]):
     assert done.returncode == 0, done.stderr
 
 
+METRICS = """if True:
+    import json, sys
+    from imageshards.pipeline import graph
+    from imageshards.pipeline.assembly import BuildSpec
+    from imageshards.pipeline.job.execution import CachedOptions, new_pipeline, wait_for
+    from imageshards.pipeline.options.build_options import BuildOptions
+
+    photos, bad, output, *arguments = sys.argv[1:]
+    options = BuildOptions.of(
+        input=(photos, bad), output=output, num_shards="3", max_reject_fraction=0.1
+    )
+    pipeline = new_pipeline(CachedOptions(arguments), "")
+    graph.build(pipeline, BuildSpec(options))
+    result = pipeline.run()
+    wait_for(result)
+    print(json.dumps({
+        metric.key.metric.name: metric.result for metric in result.metrics().query()["counters"]
+        if metric.key.metric.namespace == "imageshards"
+    }))
+    """
+
+
+def test_an_engine_reports_the_metrics_of_a_local_build(
+    engine: list[str], photos: Path, tmp_path: Path
+):
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"no image")
+    found = []
+    for name, runner in (("here", ["--runner=FnApiRunner"]), ("there", engine)):
+        done = subprocess.run(
+            [sys.executable, "-c", METRICS, str(photos), str(bad), str(tmp_path / name), *runner],
+            capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    assert found[0] == found[1]
+    assert found[1]["images_written"] == 120
+    assert found[1]["rejects/NotAnImage"] == 1
+
+
 def test_a_failed_build_prints_one_line(engine: list[str], tmp_path: Path):
     write_images(tmp_path / "in", 1, 3)
     (tmp_path / "in/class00/bad.jpg").write_bytes(b"nonsense")

@@ -39,7 +39,8 @@ from imageshards.transforms.inputs.tfrecords import TFRecordFile
 
 _WILDCARD = re.compile(r"[*?\[]")
 
-_File = tuple[str, int, int, int, bool]  # URI, root length, bytes, stamp, is in a hidden folder
+File = tuple[str, int, int, int, bool]
+"""URI, root length, bytes, stamp, whether it is in a hidden folder."""
 _Folder = tuple[str, bool]  # path, is hidden
 _FEW_ENTRIES = 10_000
 """Files and folders that are listed before a local folder is divided."""
@@ -58,7 +59,7 @@ class Files(InputKind):
         return True
 
     @abstractmethod
-    def files(self, part: tuple[Any, ...], options: ListingOptions) -> Iterator[_File | WorkUnit]:
+    def files(self, part: tuple[Any, ...], options: ListingOptions) -> Iterator[File | WorkUnit]:
         """Yields the files of a part, whatever their names, and units with the others.
 
         Args:
@@ -77,7 +78,7 @@ class Files(InputKind):
         """The kind of a file that is skipped, with its article; empty: none, or unknown."""
         return ""
 
-    def _kind_of(self, file: _File, options: ListingOptions) -> type[InputKind] | None:
+    def _kind_of(self, file: File, options: ListingOptions) -> type[InputKind] | None:
         """The kind that lists a file; None: the file is skipped."""
         uri, root_length, _, _, is_hidden = file
         if options.is_side_file(uri, root_length):
@@ -131,7 +132,7 @@ class Files(InputKind):
 
     def _remote_files(
         self, pattern: str, part: tuple[Any, ...], divide: bool
-    ) -> Iterator[_File | WorkUnit]:
+    ) -> Iterator[File | WorkUnit]:
         root_length = len(self.root)
         for found in storage.match_part(pattern, storage.Names(*part), few=divide):
             if isinstance(found, storage.Names):
@@ -164,7 +165,7 @@ class Folder(Files):
         """Parts of a folder may have parts; each text file is a unit."""
         return 3 if options.text_unit else 2
 
-    def files(self, part: tuple[Any, ...], options: ListingOptions) -> Iterator[_File | WorkUnit]:
+    def files(self, part: tuple[Any, ...], options: ListingOptions) -> Iterator[File | WorkUnit]:
         """Yields the files below the folder; links are followed."""
         if not storage.is_local(self.uri):
             yield from self._remote_files(storage.join(self.root, "**"), part, options.divide)
@@ -224,10 +225,14 @@ class Pattern(Files):
 
         A local pattern is not divided: one worker lists the names.
         """
-        names = 0 if storage.is_local(self.uri) else 2
+        names = self._name_divisions
         if options.text_unit:
             return names + 1
         return names + (0 if is_image_name(self.uri) else 1 if self.is_folder else 2)
+
+    @property
+    def _name_divisions(self) -> int:
+        return 0 if storage.is_local(self.uri) else 2
 
     def kind_of_file(self, uri: str) -> type[FileKind] | None:
         """The kind of a file; None if the pattern matches every name, such as `photos/*`.
@@ -246,7 +251,7 @@ class Pattern(Files):
         kind = kind_of_name(uri)
         return kind.noun if kind else ""
 
-    def files(self, part: tuple[Any, ...], options: ListingOptions) -> Iterator[_File | WorkUnit]:
+    def files(self, part: tuple[Any, ...], options: ListingOptions) -> Iterator[File | WorkUnit]:
         """Yields the files that match, and those below folders that match."""
         if not storage.is_local(self.uri):
             yield from self._remote_files(self.uri, part, options.divide)
@@ -339,7 +344,7 @@ def _walk(
     root_length: int,
     above: Mapping[str, frozenset[tuple[int, int]]],
     options: ListingOptions,
-) -> Iterator[_File | list[_Folder]]:
+) -> Iterator[File | list[_Folder]]:
     """Yields the files below folders; at the end, the list of the folders that were not listed.
 
     Args:

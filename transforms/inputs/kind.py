@@ -54,7 +54,10 @@ class ListingOptions:
     Attributes:
       columns: columns of manifests, or features of TFRecord files, to list with each reference.
       uri_column: the column of manifests that holds the URIs.
+      uri_template: a URI with columns of manifests in braces, instead of that column; or empty.
       include_all: take files whatever their name.
+      image_suffixes: what follows the first dot in the names of the members of tars that are
+        images, in small letters; empty: members are images by the suffix of their name.
       scratch: the folder in which compressed tars are unpacked.
       record_keys: the meaning of the features of TFRecord files.
       text_unit: the part of a text file that becomes one record; None: inputs are images.
@@ -66,7 +69,9 @@ class ListingOptions:
 
     columns: Columns = field(default_factory=Columns)
     uri_column: str = "uri"
+    uri_template: str = ""
     include_all: bool = False
+    image_suffixes: tuple[str, ...] = ()
     scratch: str = ""
     record_keys: RecordKeys = field(default_factory=RecordKeys)
     text_unit: TextUnit | None = None
@@ -217,10 +222,10 @@ class InputKind(ABC):
     def refuse_columns(self, options: ListingOptions) -> None:
         """Raises a BuildError if columns are required; for kinds without columns."""
         if required := options.columns.all_required:
-            advice = options.columns.advice(required[0])
             raise BuildError(
-                f"--input {self.text} is not a manifest and has no column {required[0]!r}: "
-                f"columns come from CSV, JSONL or Parquet files{advice}"
+                f"--input {self.text} is not a manifest and has no column {required[0]!r}"
+                f"{options.columns.origin(required[0])}: "
+                "columns come from CSV, JSONL or Parquet files"
             )
 
 
@@ -355,4 +360,7 @@ def _check_columns(source: InputKind, refs: RefBatch, columns: Columns) -> None:
         found = refs.rows.schema.names
         missing += [feature.column for feature in columns.features if feature.source not in found]
     if missing and len(refs):
-        raise BuildError(f"--input {source.text}: {source.noun} has no column {missing[0]!r}")
+        raise BuildError(
+            f"--input {source.text}: {source.noun} has no column {missing[0]!r}"
+            f"{columns.origin(missing[0])}"
+        )

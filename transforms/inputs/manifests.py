@@ -5,23 +5,20 @@ Only the columns that are needed are read. An error message contains the line or
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import (
-    BuildError,
-    Problem,
-    enumerated,
-    quoted,
-    to_bytes,
-    to_text,
-)
+from imageshards.transforms.elements import BuildError, enumerated, quoted
 from imageshards.transforms.inputs import spans, tables
+from imageshards.transforms.inputs.columns import texts_of, with_features
 from imageshards.transforms.inputs.kind import (
     FileKind,
     FileState,
@@ -101,55 +98,39 @@ class Manifest(FileKind):
     ) -> Iterator[Listed]:
         columns = options.columns
         names = (*columns.required, *columns.optional)
-        header, chunks = tables.open_table(
-            span, [options.uri_column, *names, *columns.feature_names]
-        )
+        uris = Uris.of(options)
+        header, chunks = tables.open_table(span, [*uris.columns, *names, *columns.feature_names])
         self._check_header(header, options)
         texts = [name for name in dict.fromkeys(names) if name in header]
         root = self.uri[:root_length]
         for rows in chunks:
-            yield Listed(self._references(rows, root, options.uri_column, texts, columns.features))
+            yield Listed(self._references(rows, root, uris, texts, columns.features))
 
     def _references(
         self,
         rows: tables.Rows,
         root: str,
-        uri_column: str,
+        uris: Uris,
         names: list[str],
         features: Sequence[FeatureColumn],
     ) -> RefBatch:
         texts = {
-            name: _texts(rows.columns[name], name, rows.where)
-            for name in dict.fromkeys((uri_column, *names))
+            name: texts_of(rows.columns[name], name, rows.where)
+            for name in dict.fromkeys((*uris.columns, *names))
         }
-        if not all(texts[uri_column]):
-            row = texts[uri_column].index(None)
-            raise BuildError(f"{rows.where(row)}: no value in the column {uri_column!r}")
-        if max(map(len, texts[uri_column])) > _LONGEST_URI:  # type: ignore[arg-type]
-            raise _too_long(texts[uri_column], uri_column, rows.where)  # type: ignore[arg-type]
         folder = self.uri.rpartition("/")[0]
-        uris = _absolute(texts[uri_column], folder)  # type: ignore[arg-type]
-        roots = array("I", [len(root) if uri.startswith(root) else 0 for uri in uris])
-        refs = RefBatch.listed(uris, roots).with_texts({name: texts[name] for name in names})
-        values: dict[FeatureColumn, list[Any]] = {}
-        problems: dict[int, Problem] = {}
-        for feature in features:
-            values[feature], wrong = feature.values(rows.columns[feature.column])
-            if feature.role == "uri":
-                found = _absolute([to_text(value) for value in values[feature] if value], folder)
-                known = iter(map(to_bytes, found))
-                values[feature] = [value and next(known) for value in values[feature]]
-            for row, reason in wrong.items():
-                problems.setdefault(row, Problem("features", "NoFeature", reason))
-        return (refs.with_problems(problems) if problems else refs).with_features(values)
+        absolute = partial(_absolute, folder=folder)
+        found = absolute(uris.texts(texts, rows.where))
+        roots = array("I", [len(root) if uri.startswith(root) else 0 for uri in found])
+        refs = RefBatch.listed(found, roots).with_texts({name: texts[name] for name in names})
+        return with_features(refs, rows.columns, features, absolute)
 
     def _check_header(self, header: list[str], options: ListingOptions) -> None:
         """Raises a BuildError if a required column is missing, or an optional one is misspelled."""
-        for column in (options.uri_column, *options.columns.all_required):
+        uris = Uris.of(options)
+        for column in (*uris.columns, *options.columns.all_required):
             if column not in header:
-                named = options.columns.advice(column)
-                if column == options.uri_column:
-                    named = " (--uri_column specifies another one)"
+                named = uris.hint if column in uris.columns else options.columns.origin(column)
                 if len(header) == 1 and ";" in header[0]:
                     named = "; it seems to be separated by semicolons: use commas"
                 raise BuildError(
@@ -164,6 +145,66 @@ class Manifest(FileKind):
                     f"write --{name}s 'column:{near[0]}' (or another rule for --{name}s)"
                 )
 
+
+@dataclass(frozen=True)
+class Uris:
+    """Makes the URIs of a manifest.
+
+    Attributes:
+      template: a URI with columns in braces.
+      columns: the names of these columns.
+      hint: what to add to the message that a column is missing.
+
+    >>> uris = Uris("train/{id}.jpg", ("id",))
+    >>> uris.texts({"id": ["12", "13"]}, str)
+    ['train/12.jpg', 'train/13.jpg']
+    """
+
+    template: str
+    columns: tuple[str, ...]
+    hint: str = ""
+
+    @classmethod
+    def of(cls, options: ListingOptions) -> Uris:
+        """The URIs that options describe."""
+        if options.uri_template:
+            columns = dict.fromkeys(_FIELD.findall(options.uri_template))
+            return cls(options.uri_template, tuple(columns), " of --uri_template")
+        hint = (
+            " (--uri_column specifies another one, and --uri_template 'train/{id}.jpg' makes URIs "
+            "of columns)"
+        )
+        return cls(f"{{{options.uri_column}}}", (options.uri_column,), hint)
+
+    def texts(
+        self, columns: Mapping[str, Sequence[str | None]], where: Callable[[int], str]
+    ) -> list[str]:
+        """The URIs, relative to the manifest or absolute.
+
+        Args:
+          columns: name -> texts, None without a value.
+          where: row -> where it is, for messages.
+
+        Raises:
+          BuildError: a value is missing, or a URI is too long.
+        """
+        for name in self.columns:
+            if not all(columns[name]):
+                row = columns[name].index(None)
+                raise BuildError(f"{where(row)}: no value in the column {name!r}")
+        parts = _FIELD.split(self.template)  # every other one is the name of a column
+        pieces: list[Any] = [
+            columns[part] if number % 2 else itertools.repeat(part)
+            for number, part in enumerate(parts)
+        ]
+        is_column = self.template == f"{{{self.columns[0]}}}"
+        texts = pieces[1] if is_column else list(map("".join, zip(*pieces, strict=False)))
+        if max(map(len, texts)) > _LONGEST_URI:
+            raise _too_long(texts, self.template, where)
+        return texts
+
+
+_FIELD = re.compile(r"\{([^{}]+)\}")
 
 # URIs, joined by line breaks, that contain none of these need at most a prefix to become absolute.
 # `in` searches 1 GB/s, a regular expression 15 MB/s.
@@ -195,37 +236,12 @@ def _normal(text: str, prefix: str) -> str:
     return prefix + _THIS_FOLDER.sub("", text)
 
 
-def _too_long(uris: list[str], column: str, where: Callable[[int], str]) -> BuildError:
+def _too_long(uris: list[str], template: str, where: Callable[[int], str]) -> BuildError:
     row = next(row for row, uri in enumerate(uris) if len(uri) > _LONGEST_URI)
     return BuildError(
-        f"{where(row)}: the column {column!r} does not have URIs, but {quoted(uris[row])} of "
+        f"{where(row)}: {template} is no URI, but {quoted(uris[row])} of "
         f"{len(uris[row]):,} characters (--uri_column specifies another one)"
     )
 
 
 _THIS_FOLDER = re.compile(r"^(\./)+")
-_NOTHING = type(None)
-
-
-def _texts(values: Sequence[Any], column: str, where: Callable[[int], str]) -> list[str | None]:
-    """Converts texts and numbers to texts; None means no value."""
-    if {*map(type, values)} <= {str, _NOTHING}:
-        texts = [value or None for value in values]
-    else:
-        texts = [_text(value, column, where, row) for row, value in enumerate(values)]
-    try:
-        "".join(filter(None, texts)).encode()
-    except UnicodeEncodeError as error:  # half a surrogate pair, escaped in JSON
-        row = next(i for i, text in enumerate(texts) if text and error.object[error.start] in text)
-        raise BuildError(f"{where(row)}: {column} is not Unicode: {quoted(texts[row])}") from error
-    return texts
-
-
-def _text(value: Any, column: str, where: Callable[[int], str], row: int) -> str | None:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if value is None or value == "" or value != value:  # tables write NaN for a missing value
-        return None
-    if isinstance(value, (str, bool, int, float)):
-        return str(value)
-    raise BuildError(f"{where(row)}: {column} must be a text or a number, not {quoted(value)}")

@@ -9,6 +9,7 @@ from importlib import import_module
 from imageshards.transforms import inputs, storage
 from imageshards.transforms.elements import BuildError, Codec
 from imageshards.transforms.images.validate import is_image_name
+from imageshards.transforms.inputs.braces import Braces
 from imageshards.transforms.inputs.files import Folder, Pattern, SingleFile
 from imageshards.transforms.inputs.kind import KINDS, InputKind, TextUnit, kind_of_name
 from imageshards.transforms.inputs.texts import TextFile
@@ -54,8 +55,9 @@ def identify(text: str, text_unit: TextUnit | None = None) -> InputKind:
         raise BuildError(f"--input {text}: write it as JSONL, with one object per line (.jsonl)")
     if is_local and uri.lower().endswith((".xls", ".xlsx", ".ods")) and not text_unit:
         raise BuildError(f"--input {text} is a spreadsheet: save it as CSV, with a column uri")
-    if Pattern.recognizes(uri) and not (is_local and os.path.lexists(uri)):
-        return Pattern(text, uri)
+    pattern = next((kind for kind in (Braces, Pattern) if kind.recognizes(uri)), None)
+    if pattern and not (is_local and os.path.lexists(uri)):
+        return pattern(text, uri)
     is_text = bool(text_unit) and TextFile.recognizes(uri)
     if text_unit and named and not is_text:
         raise BuildError(f"--input {text} is {named.noun}, but --features text requires text files")
@@ -68,5 +70,5 @@ def identify(text: str, text_unit: TextUnit | None = None) -> InputKind:
 
 
 # Each module registers its kinds. This is the last step, because some modules import this one.
-for _module in pkgutil.iter_modules(inputs.__path__, f"{inputs.__name__}."):
+for _module in pkgutil.walk_packages(inputs.__path__, f"{inputs.__name__}."):
     import_module(_module.name)

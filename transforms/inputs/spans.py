@@ -37,8 +37,8 @@ import numpy as np
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, to_bytes
 from imageshards.transforms.inputs import ranges
+from imageshards.transforms.inputs.archives.members import View
 from imageshards.transforms.inputs.kind import InputKind
-from imageshards.transforms.inputs.members import View
 from imageshards.transforms.inputs.unpack import gunzip
 from imageshards.transforms.storage import ReadError, StoreError
 from imageshards.transforms.storage.objects import ReadAhead

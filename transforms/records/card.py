@@ -74,6 +74,8 @@ def _made(build: Mapping[str, Any], counts: Mapping[str, int], schema: Schema) -
         f"{counted(counts['rejects'], 'reject')}, {counted(counts['duplicates'], 'duplicate')}, "
         f"{counts['converted']:,} converted."
     )
+    if left_out := sum(build.get("left_out", {}).values()):
+        text += f" Options leave out {left_out:,} inputs."
     leaks = counts["leaks"]
     if leaks:
         text += f" {counted(leaks, schema.noun)} {'is' if leaks == 1 else 'are'} in two splits."

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from imageshards.transforms.elements import counted, quoted
 from imageshards.transforms.images.resize import Resize
+from imageshards.transforms.records.objects import COMPUTED, NO_FORMAT, OBJECT_COLUMNS
 from imageshards.transforms.records.schemas import (
     AREA,
     BOX_SIDES,
@@ -221,8 +222,12 @@ def schema_of(options: Mapping[str, Any]) -> Schema:
       KeyError: there is no schema of that name.
     """
     schema = SCHEMAS[options["features"]]
+    annotated = annotation_columns(options)
+    if annotated:
+        schema = schema.with_features((*(column.feature for column in annotated), *COMPUTED))
     columns = [FeatureColumn.parse(text) for text in options["features_from"] if text != "auto"]
     taken: dict[str, Feature | None] = {feature.key: feature for feature in schema.features}
+    taken |= dict.fromkeys(column.key for column in annotated)
     for column in columns:
         if column.key in taken:
             _check_open(taken[column.key], column)
@@ -234,6 +239,16 @@ def schema_of(options: Mapping[str, Any]) -> Schema:
     if value_column(options["labels"]):
         return schema.with_value()
     return schema.without_labels() if label_rule(options) == "none" else schema
+
+
+def annotation_columns(options: Mapping[str, Any]) -> tuple[FeatureColumn, ...]:
+    """Returns the features that `--annotations` fills.
+
+    Args:
+      options: option name -> value, as in build.json.
+    """
+    name = options.get("annotation_format", NO_FORMAT)
+    return tuple(map(FeatureColumn.parse, OBJECT_COLUMNS.get(name, ())))
 
 
 def annotation_problem(column: FeatureColumn) -> str:

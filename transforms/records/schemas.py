@@ -27,6 +27,8 @@ SOURCES = {
     "label": "number of the class",
     "mask": "a gray PNG of the image's size: the numbers of the classes",
     "mask_format": "PNG: the format of the mask",
+    "object_boxes": "ymin, xmin, ymax and xmax of each box, as in TensorFlow Datasets",
+    "object_labels": "numbers of the objects' classes, from 1",
     "pixels": "the decoded pixels, row by row, channels last",
     "shape": "height, width and channels of the image",
     "source": "the path of the text's file below the input",
@@ -65,7 +67,8 @@ class Feature:
       kind: the list of tf.train.Feature that contains the value.
       source: where the value comes from: a key of `SOURCES`, or `COLUMN` and a key.
       tfds: the feature's type in tensorflow_datasets: "Image", "Mask" for an image of one channel,
-        "ClassLabel", "Text", "Scalar", "Array" for raw bytes, or "List" for any number of values.
+        "ClassLabel", "Text", "Scalar", "Array" for raw bytes; for any number of values "List",
+        "ClassLabels" or "Boxes", which have four each.
       repeats: whether many records have the same value, so that its encoding is cached.
       array: the array in the raw bytes of an "Array".
     """
@@ -73,9 +76,16 @@ class Feature:
     key: str
     kind: Kind
     source: str
-    tfds: Literal["Image", "Mask", "ClassLabel", "Text", "Scalar", "Array", "List"]
+    tfds: Literal[
+        "Image", "Mask", "ClassLabel", "Text", "Scalar", "Array", "List", "ClassLabels", "Boxes"
+    ]
     repeats: bool = True
     array: Array | None = None
+
+    @property
+    def is_list(self) -> bool:
+        """Whether a record can have any number of values."""
+        return self.tfds in ("List", "ClassLabels", "Boxes")
 
     @property
     def is_open(self) -> bool:

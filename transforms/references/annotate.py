@@ -26,6 +26,9 @@ from imageshards.transforms.references.rules import (
     parent_name,
     top_folder,
 )
+from imageshards.transforms.references.where import Where
+
+_OF_IMAGES = ("width", "height")
 
 
 @dataclass(frozen=True)
@@ -36,27 +39,32 @@ class Columns:
       required: columns that labels, splits or groups come from; without them the build fails.
       optional: columns that labels or splits come from if a manifest has them.
       features: columns that become features; without them the build fails.
+      where: those of the required columns that `--where` names.
     """
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     features: tuple[FeatureColumn, ...] = ()
+    where: tuple[str, ...] = ()
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the columns that become features, without repetition."""
         return tuple(dict.fromkeys(feature.column for feature in self.features))
 
-    def advice(self, name: str) -> str:
-        """How to do without a column that does not exist; empty: it has to exist."""
-        if any(feature.column == name and feature.role == "uri" for feature in self.features):
-            return " (--masks sets another column, or a path such as 'masks/{stem}.png')"
-        return ""
-
     @property
     def all_required(self) -> tuple[str, ...]:
         """Names of the columns without which the build fails."""
         return (*self.required, *self.feature_names)
+
+    def origin(self, column: str) -> str:
+        """The option that requires a column, and advice, for the message that it is missing."""
+        if any(feature.column == column and feature.role == "uri" for feature in self.features):
+            return " (--masks sets another column, or a path such as 'masks/{stem}.png')"
+        if column not in self.where:
+            return ""
+        sizes = "; it reads columns, not images: --min_size rejects small ones"
+        return f" (of --where{sizes if column in _OF_IMAGES else ''})"
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,7 @@ class Annotator:
       features: columns that become features.
       roots: where names begin. Names are hashed, and not URIs, so that a copy of the images in
         another folder gives the same data set.
+      where: which references the data set takes; None: all.
 
     >>> labels, splits = LabelRule.parse("dirname"), SplitRule.parse("train=1")
     >>> annotator = Annotator(0, labels, splits, GroupRule.parse("uri"))
@@ -85,6 +94,7 @@ class Annotator:
     groups: GroupRule
     features: tuple[FeatureColumn, ...] = ()
     roots: Roots = Roots()
+    where: Where | None = None
 
     @property
     def columns(self) -> Columns:
@@ -93,11 +103,21 @@ class Annotator:
         optional: list[str | None] = []
         for rule in (self.labels, self.splits):
             (required if rule.kind == "column" else optional).append(rule.column)
+        where = self.where.columns if self.where else ()
         return Columns(
-            tuple(column for column in dict.fromkeys(required) if column),
+            tuple(column for column in dict.fromkeys([*required, *where]) if column),
             tuple(column for column in optional if column),
             self.features,
+            where,
         )
+
+    def select(self, refs: RefBatch) -> RefBatch:
+        """Returns the listed references that `where` selects.
+
+        Raises:
+          BuildError: a value does not have the type that the expression requires.
+        """
+        return refs.take(np.flatnonzero(self.where.mask(refs))) if self.where else refs
 
     def label_source(self, refs: RefBatch) -> str:
         """Where the labels of listed references come from: "folder", "regex" or "column NAME"."""
@@ -166,6 +186,8 @@ class Annotator:
         if rule.kind == "ratio":
             indices = split_indices(split_keys, split_thresholds(rule.ratios))
             return pa.array(rule.names).take(pa.array(indices))
+        if rule.kind == "count":  # until the draw
+            return pa.repeat(rule.names[0], len(refs))
         column = refs.text_column(rule.column)
         if rule.kind == "folder":
             found: list[str | None] = [top_folder(name) for name in refs.names]

@@ -343,6 +343,11 @@ class RefBatch:
         column = pa.array(roots.astype(np.uint32, copy=False))
         return RefBatch(self.rows.set_column(index, "root", column))
 
+    def with_splits(self, splits: pa.Array) -> RefBatch:
+        """The same references with other names of splits (texts)."""
+        index = self.rows.schema.get_field_index("split")
+        return RefBatch(self.rows.set_column(index, "split", splits))
+
     def with_problems(self, problems: Mapping[int, Problem]) -> RefBatch:
         """The same references, with their problems replaced by these: row -> Problem."""
         index = self.rows.schema.get_field_index("problem")

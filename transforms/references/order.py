@@ -59,17 +59,37 @@ def sort_group(batches: Iterable[RefBatch]) -> tuple[dict[str, RefBatch], int]:
       BuildError: two images have the same name.
     """
     batch = RefBatch.concat(batches)
-    order = key_order(batch)
-    in_order = batch.keys[order]
+    listed = len(batch)
+    batch, rows = unique_rows(batch, batch.keys, key_order(batch))
+    return batch.by_split(rows), listed - len(rows)
+
+
+def unique_rows(
+    batch: RefBatch, values: np.ndarray, order: np.ndarray
+) -> tuple[RefBatch, np.ndarray]:
+    """Drops the duplicates of sorted references, as `sort_group` does.
+
+    Args:
+      batch: references.
+      values: a value for each of them (uint64), which is equal where the keys are.
+      order: all rows in the order of their values.
+
+    Returns:
+      The references, of which some may have become rejects, and the rows to keep, in order.
+
+    Raises:
+      BuildError: two images have the same name.
+    """
+    in_order = values[order]
     equal = in_order[1:] == in_order[:-1]
     if not equal.any():
-        return batch.by_split(order), 0
+        return batch, order
     tied = np.append(equal, False) | np.append(False, equal)
     kept, problems = _without_duplicates(batch, order[tied])
     rows = np.concatenate((order[~tied], kept))
     # Stable: rows with equal keys stay in the order of `kept`.
-    rows = rows[np.argsort(batch.keys[rows], kind="stable")]
-    return batch.with_problems(problems).by_split(rows), len(order) - len(rows)
+    rows = rows[np.argsort(values[rows], kind="stable")]
+    return batch.with_problems(problems), rows
 
 
 class _Kept(NamedTuple):

@@ -24,6 +24,14 @@ from imageshards.transforms.elements import (
     ShardId,
     counted,
 )
+from imageshards.transforms.references.annotated import (
+    AnnotationCount,
+    Unmatched,
+    check_annotated,
+    count_objects,
+    first_unmatched,
+    number_objects,
+)
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.classes import Classes, number_classes
 from imageshards.transforms.references.keys import group_bits
@@ -61,6 +69,11 @@ class Tally:
       inputs: text of an input that was listed in parts -> what was found.
       ref_bytes: bytes of the values of the listed references (`RefBatch.value_bytes`).
       split_ref_bytes: split -> bytes of the values of its references.
+      annotated: annotation file -> counts of its annotations.
+      objects: annotated objects of the references in the buckets.
+      object_classes: class of annotated objects -> its number in the files.
+      unmatched: images of annotation files that are not among the inputs; the first by name.
+      left_out: option that leaves out references -> number of them.
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -79,6 +92,11 @@ class Tally:
     inputs: Mapping[str, InputCount] = field(default_factory=dict)
     ref_bytes: int = 0
     split_ref_bytes: Mapping[str, int] = field(default_factory=dict)
+    annotated: Mapping[str, AnnotationCount] = field(default_factory=dict)
+    objects: int = 0
+    object_classes: Mapping[str, int] = field(default_factory=dict)
+    unmatched: tuple[Unmatched, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -113,6 +131,7 @@ class Tally:
             duplicates=duplicates,
             digests={(split, bucket): digest_of(refs) for split, refs in splits.items()},
             split_ref_bytes={split: refs.value_bytes for split, refs in splits.items()},
+            objects=sum(map(count_objects, splits.values())),
         )
 
     @staticmethod
@@ -123,11 +142,21 @@ class Tally:
         num_bytes: Counter[str] = Counter()
         sized: Counter[str] = Counter()
         split_ref_bytes: Counter[str] = Counter()
+        left_out: Counter[str] = Counter()
         digests: dict[tuple[str, int], bytes] = {}
         texts: dict[str, set[str]] = {"labels": set(), "label_sources": set(), "unpacked": set()}
         inputs: dict[str, InputCount] = {}
+        annotated: dict[str, AnnotationCount] = {}
+        object_classes: dict[str, int] = {}
+        unmatched: tuple[Unmatched, ...] = ()
         counts = Counter(
-            listed=0, below_base=0, duplicates=0, passed_over=0, blank_lines=0, ref_bytes=0
+            listed=0,
+            below_base=0,
+            duplicates=0,
+            passed_over=0,
+            blank_lines=0,
+            ref_bytes=0,
+            objects=0,
         )
         for tally in tallies:
             images.update(tally.images)
@@ -135,17 +164,25 @@ class Tally:
             num_bytes.update(tally.num_bytes)
             sized.update(tally.sized)
             split_ref_bytes.update(tally.split_ref_bytes)
+            left_out.update(tally.left_out)
             digests.update(tally.digests)
             for name, found in texts.items():
                 found |= getattr(tally, name)
             for text, count in tally.inputs.items():
                 inputs[text] = inputs.get(text, InputCount()) + count
+            for file, of_file in tally.annotated.items():
+                annotated[file] = annotated.get(file, AnnotationCount()) + of_file
+            for name, order in tally.object_classes.items():
+                object_classes[name] = min(order, object_classes.get(name, order))
+            if tally.unmatched:
+                unmatched = first_unmatched((*unmatched, *tally.unmatched))
             for name in counts:
                 counts[name] += getattr(tally, name)
         rest: dict[str, Any] = {name: frozenset(found) for name, found in texts.items()} | counts
         return Tally(
             images, acceptable, num_bytes, sized, digests=digests, inputs=inputs,
-            split_ref_bytes=split_ref_bytes, **rest,
+            split_ref_bytes=split_ref_bytes, annotated=annotated, object_classes=object_classes,
+            unmatched=unmatched, left_out=left_out, **rest,
         )  # fmt: skip
 
 
@@ -217,6 +254,11 @@ class Plan:
       unpacked: URIs of plain tars that were unpacked from compressed ones; the build deletes them.
       compression: compression of the shards: "gzip", or empty.
       file_format: name of the record container of the shards.
+      object_classes: names of the classes of annotated objects, by number; empty without them.
+      annotated: annotation file -> counts of its annotations.
+      objects: annotated objects of all references.
+      unmatched: images of annotation files that are not among the inputs; the first by name.
+      left_out: option that leaves out references -> number of them.
     """
 
     splits: Mapping[str, SplitPlan]
@@ -230,6 +272,11 @@ class Plan:
     unpacked: frozenset[str] = frozenset()
     compression: Literal["", "gzip"] = ""
     file_format: str = "tfrecord"
+    object_classes: tuple[str, ...] = ()
+    annotated: Mapping[str, AnnotationCount] = field(default_factory=dict)
+    objects: int = 0
+    unmatched: tuple[Unmatched, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def shard(self, split: str, index: int) -> ShardId:
         """One shard of a split."""
@@ -258,6 +305,11 @@ class Plan:
         return {
             label: (number, self.classes[number].encode()) for label, number in self.labels.items()
         }
+
+    @cached_property
+    def object_numbers(self) -> Mapping[bytes, int]:
+        """UTF-8 name of a class of annotated objects -> its number."""
+        return {name.encode(): number for number, name in enumerate(self.object_classes)}
 
     @property
     def images(self) -> int:
@@ -326,6 +378,7 @@ class Planner:
         if blank := tally.blank_lines:
             were = "was" if blank == 1 else "were"
             notes.append(f"{counted(blank, 'empty line')} {were} left out")
+        object_classes = number_objects(tally.object_classes)
         return Plan(
             splits=splits,
             classes=classes.names,
@@ -334,22 +387,33 @@ class Planner:
             duplicates=tally.duplicates,
             passed_over=tally.passed_over,
             notes=tuple(notes),
-            digest=self._digest(splits, classes, tally),
+            digest=self._digest(splits, classes, tally, object_classes),
             unpacked=tally.unpacked,
             compression=self.compression,
             file_format=self.file_format,
+            object_classes=object_classes,
+            annotated=tally.annotated,
+            objects=tally.objects,
+            unmatched=tally.unmatched,
+            left_out={name: count for name, count in sorted(tally.left_out.items()) if count},
         )
 
     def _check(self, tally: Tally, images: Counter[str]) -> None:
         for text, count in sorted(tally.inputs.items()):
             count.check(text, is_text=self.noun == "text")
+        left_out = sum(tally.left_out.values())
+        if not images and left_out:
+            options = " and ".join(sorted(name for name, count in tally.left_out.items() if count))
+            raise BuildError(f"no {self.noun} is left: {options} leave out all {left_out:,}")
         if not images:
             raise BuildError(f"no {self.noun} in any --input")
-        if tally.listed != images.total() + tally.duplicates:
+        if tally.listed != images.total() + tally.duplicates + left_out:
             raise BuildError(
                 f"{tally.listed:,} references were listed, but {images.total():,} and "
-                f"{tally.duplicates:,} duplicates came out of the shuffle: the runner lost some"
+                f"{tally.duplicates:,} duplicates came out of the shuffle, and {left_out:,} were "
+                "left out: the runner lost some"
             )
+        check_annotated(tally.annotated, tally.unmatched)
         if self.base and not tally.below_base:
             raise BuildError(f"--base_uri {self.base}: none of the {self.noun}s is below it")
 
@@ -372,9 +436,16 @@ class Planner:
                     f"--num_shards names the split {name!r}; the splits are {', '.join(names)}"
                 )
 
-    def _digest(self, splits: Mapping[str, SplitPlan], classes: Classes, tally: Tally) -> str:
+    def _digest(
+        self,
+        splits: Mapping[str, SplitPlan],
+        classes: Classes,
+        tally: Tally,
+        object_classes: Sequence[str],
+    ) -> str:
         shards = [(name, split.num_shards) for name, split in splits.items()]
-        head = json.dumps([shards, classes.names, sorted(classes.numbers.items())])
+        facts = [shards, classes.names, sorted(classes.numbers.items())]
+        head = json.dumps(facts + [object_classes] * bool(object_classes))
         digest = blake2b(head.encode(), digest_size=16)
         for texts in sorted(self.class_texts.items()):
             digest.update(b"%b\t%b\n" % texts)

@@ -101,21 +101,29 @@ class SplitRule:
     """Which split an image belongs to.
 
     Attributes:
-      kind: "ratio" compares a seeded hash of the group with thresholds; "auto" takes the column
-        `split` of a manifest that has one, else all images are `train`.
-      names: for "ratio" the splits in order; else the splits that are allowed.
+      kind: "ratio" compares a seeded hash of the group with thresholds; "count" draws so many
+        images for each split; "auto" takes the column `split` of a manifest that has one, else all
+        images are `train`.
+      names: for "ratio" and "count" the splits in order; else the splits that are allowed.
       ratios: for "ratio", one for each name; their sum is 1.
       column: the column of manifests that is needed, or None.
+      counts: for "count", the images of each split.
     """
 
-    kind: Literal["auto", "ratio", "column", "folder"]
+    kind: Literal["auto", "ratio", "count", "column", "folder"]
     names: tuple[str, ...]
     ratios: tuple[float, ...] = ()
     column: str | None = None
+    counts: tuple[int, ...] = ()
+
+    @property
+    def names_all(self) -> bool:
+        """Whether the names are those of all splits of the data set."""
+        return self.kind in ("ratio", "count")
 
     @classmethod
     def parse(cls, text: str, split_names: Sequence[str] = ()) -> SplitRule:
-        """From `auto`, `train=0.8,test=0.2`, `column[:NAME]` or `folder`."""
+        """From `auto`, `train=0.8,test=0.2`, `train=500,test=100`, `column[:NAME]` or `folder`."""
         for name in split_names:
             _check_split_name("--split_names", name)
         names = tuple(split_names) or KNOWN_SPLITS
@@ -130,10 +138,16 @@ class SplitRule:
             raise ValueError(f"--split_names requires --splits column or folder, not {text!r}")
         if "=" not in text:
             raise ValueError(
-                f"--splits {text!r}: write train=0.8,test=0.2 or column, column:NAME, folder"
+                f"--splits {text!r}: write train=0.8,test=0.2 or train=500,test=100, or column, "
+                "column:NAME, folder"
                 f"{_suggestion(text, ('auto', 'column', 'folder'))}"
             )
         pairs = _parse_pairs("--splits", text, "train=0.8,test=0.2")
+        if all(map(str.isdecimal, pairs.values())) and {*pairs.values()} != {"1"}:
+            counts = tuple(map(int, pairs.values()))
+            if 0 in counts:
+                raise ValueError(f"--splits {text!r}: a split needs at least 1 image")
+            return cls("count", tuple(pairs), counts=counts)
         ratios = tuple(_parse_ratio(name, value) for name, value in pairs.items())
         if not math.isclose(sum(ratios), 1, abs_tol=1e-6):
             raise ValueError(f"--splits {text!r}: the ratios add up to {sum(ratios):g}, not to 1")
@@ -141,7 +155,7 @@ class SplitRule:
 
 
 def misspelled_splits(rule: SplitRule) -> dict[str, str]:
-    """Returns names of splits by ratio that may be misspelled -> usual names that are similar.
+    """Returns names of splits that may be misspelled -> usual names that are similar.
 
     >>> misspelled_splits(SplitRule.parse("train=0.7,tset=0.2,test_clean=0.1"))
     {'tset': 'test'}
@@ -149,7 +163,7 @@ def misspelled_splits(rule: SplitRule) -> dict[str, str]:
     from difflib import get_close_matches
 
     found = {}
-    for name in rule.names if rule.kind == "ratio" else ():
+    for name in rule.names if rule.names_all else ():
         if not set(KNOWN_SPLITS) & set(_WORDS.findall(name.lower())):
             for similar in get_close_matches(name.lower(), KNOWN_SPLITS, 1, cutoff=0.75):
                 found[name] = similar

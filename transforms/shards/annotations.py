@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from imageshards.transforms.annotations.objects import AnnotationError
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.geometry import Frame, Geometry
 from imageshards.transforms.images.headers import UPRIGHT
@@ -60,18 +61,6 @@ _ROUNDING = 1e-6
 _Floats = npt.NDArray[np.float64]
 
 
-class AnnotationError(Exception):
-    """An image is rejected for its annotations. The message is one line with the reason.
-
-    Attributes:
-      kind: the error type that rejects are counted by: BadBox, NoBoxes or Unmappable.
-    """
-
-    def __init__(self, kind: Literal["BadBox", "NoBoxes", "Unmappable"], reason: str) -> None:
-        super().__init__(reason)
-        self.kind = kind
-
-
 @dataclass(frozen=True)
 class Annotations:
     """How the annotations of a build are mapped.
@@ -109,7 +98,7 @@ class Annotations:
     def _shapes(self) -> dict[str, str]:
         """Keys that are true only while every pixel stays where it is, and how to map them."""
         areas = set() if self._has_boxes else {AREA}
-        shapes = (c for c in self.columns if c.key in areas or _is_shape(c))
+        shapes = (c for c in self.columns if c.key in areas or is_shape(c))
         return {column.key: _advice(column) for column in sorted(shapes, key=lambda c: c.key)}
 
     @cached_property
@@ -206,8 +195,8 @@ class Annotations:
             row.values[COLUMN + column.key] = list(compress(values, chosen))
 
 
-def _is_shape(column: FeatureColumn) -> bool:
-    """Whether the key of a column names a shape in the image that is not mapped."""
+def is_shape(column: FeatureColumn) -> bool:
+    """Returns whether the key of a column names a shape in the image that is not mapped."""
     key = column.key
     if key in _MAPPED:
         return False

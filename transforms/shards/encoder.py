@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from imageshards.transforms import storage
+from imageshards.transforms.annotations.objects import (
+    REJECTED,
+    AnnotationError,
+    add_computed,
+    count_objects,
+    to_fractions,
+)
 from imageshards.transforms.elements import ImageRef, Problem, to_bytes
 from imageshards.transforms.images import validate
 from imageshards.transforms.images.convert import Converted, convert, pixel_digest
@@ -22,7 +30,7 @@ from imageshards.transforms.pairs.side_file import SideFile, SideFileError
 from imageshards.transforms.records import example
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.records.schemas import COLUMN, SHAPE_STRUCT, Schema, Value
-from imageshards.transforms.shards.annotations import AnnotationError, Annotations
+from imageshards.transforms.shards.annotations import Annotations
 
 
 class Rejected(Exception):
@@ -31,6 +39,7 @@ class Rejected(Exception):
     Attributes:
       problem: the reason.
       stamp: stamp of the file when it was read; 0 if unknown.
+      annotations: kind of annotation -> number of them; see `annotations.BOXES`.
       side_stamp: that of the side file.
     """
 
@@ -38,6 +47,7 @@ class Rejected(Exception):
         super().__init__(problem.reason)
         self.problem = problem
         self.stamp = stamp
+        self.annotations: Mapping[str, int] = {}
         self.side_stamp = 0
 
 
@@ -143,10 +153,13 @@ class ImageEncoder:
           Rejected: the values are invalid or cannot follow the pixels.
         """
         record = read.features
-        values.update(ref.features or {} if record is None else self._features_of(record))
+        values.update(ref.features or {})
+        if record is not None:
+            values.update(self._features_of(record))
         if not self.annotations or not geometry:
             return {}
         try:
+            to_fractions(values, geometry.size(self.annotations.frame))
             return self.annotations.follow(values, geometry)
         except AnnotationError as error:
             raise Rejected(Problem("features", error.kind, str(error)), read.stamp) from error
@@ -181,25 +194,38 @@ class ImageEncoder:
         except ValueError as error:
             raise Rejected(Problem("features", "NoFeature", str(error))) from error
 
-    def encode(self, ref: ImageRef, classes: Mapping[str, tuple[int, bytes]]) -> Encoded:
+    def encode(
+        self,
+        ref: ImageRef,
+        classes: Mapping[str, tuple[int, bytes]],
+        object_numbers: Mapping[bytes, int] = MappingProxyType({}),
+    ) -> Encoded:
         """Returns the record of one image.
 
         Args:
           ref: the image.
           classes: label of a reference -> (number, name) of its class; empty without labels.
+          object_numbers: name of a class of annotated objects -> its number; empty without them.
 
         Raises:
           Rejected: the image cannot be read, training could not decode it, or its annotations are
             invalid or cannot follow its pixels.
         """
         try:
-            return self._encode(ref, classes)
+            return self._encode(ref, classes, object_numbers)
         except Rejected as rejected:
+            if objects := count_objects(ref.features or {}):
+                rejected.annotations = {REJECTED: objects}
             if self.side and (uri := self.side.stamped_uri(ref)):
                 rejected.side_stamp = storage.stat(uri)[1]
             raise
 
-    def _encode(self, ref: ImageRef, classes: Mapping[str, tuple[int, bytes]]) -> Encoded:
+    def _encode(
+        self,
+        ref: ImageRef,
+        classes: Mapping[str, tuple[int, bytes]],
+        object_numbers: Mapping[bytes, int],
+    ) -> Encoded:
         if ref.problem:
             raise Rejected(ref.problem)
         try:
@@ -223,6 +249,7 @@ class ImageEncoder:
             values["class_text"] = values["synset"] = name
             if self.class_texts:
                 values["class_text"] = self.class_texts.get(name, name)
+        add_computed(values, object_numbers)
         for source in self._open_sources:
             values.setdefault(source, _without_column(source, values, label))
         parts = example.encode(self.schema, values)

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from imageshards.transforms.storage import gcs_auth, gcs_json, usage
 from imageshards.transforms.storage.beam import BeamStore
+from imageshards.transforms.storage.clouds import s3
 from imageshards.transforms.storage.local import TEMP_SUFFIX, LocalStore
 from imageshards.transforms.storage.objects import ObjectStore
 from imageshards.transforms.storage.protocol import (
@@ -42,6 +43,7 @@ __all__ = [
 
 STORES: dict[str, Store] = {
     "gs": ObjectStore("gs", gcs_json),
+    "s3": ObjectStore("s3", s3),
     "http": WebStore(),
     "https": WebStore(),
 }
@@ -265,6 +267,15 @@ def sweep(folder: str) -> None:
     _store(folder).sweep(folder)
 
 
+def abort_uploads(folder: str) -> None:
+    """Discards what killed processes have sent of files below a folder that they did not complete.
+
+    An upload of a running process is lost too: it begins again. Services that discard unfinished
+    uploads by themselves do nothing here.
+    """
+    _store(folder).abort_uploads(folder)
+
+
 def sweep_folders(folder: str, prefix: str) -> None:
     """Deletes the folders in a folder whose names begin with a prefix."""
     if not is_local(folder):
@@ -278,8 +289,8 @@ def sweep_folders(folder: str, prefix: str) -> None:
 def create(uri: str, data: bytes, scratch: str) -> bool:
     """Writes a small file unless it exists, and returns whether it did.
 
-    If two processes call it at the same time, one succeeds on local filesystems and on Cloud
-    Storage; elsewhere both may.
+    If two processes call it at the same time, one succeeds on local filesystems and on object
+    storage; elsewhere both may.
     """
     return _store(uri).create(uri, data, scratch)
 
@@ -287,7 +298,8 @@ def create(uri: str, data: bytes, scratch: str) -> bool:
 def replace(uri: str, data: bytes, scratch: str, stamp: int) -> bool:
     """Writes a small file if the existing one has a certain stamp, and returns whether it did.
 
-    If two processes call it at the same time, one succeeds on Cloud Storage; elsewhere both may.
+    If two processes call it at the same time, one succeeds on object storage; elsewhere both
+    may.
 
     Args:
       uri: the file's URI.

@@ -1,4 +1,4 @@
-"""The store of Beam's other filesystems: s3://, azfs://, hdfs://, ..."""
+"""The store of Beam's other filesystems: azfs://, hdfs://, ..."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imageshards.transforms.storage.sink import BatchSink
 if TYPE_CHECKING:
     from imageshards.transforms.storage.web import WebOptions
 
-_CLIENTS = {"s3": ("boto3", "aws"), "azfs": ("azure.storage", "azure"), "hdfs": ("hdfs", "hadoop")}
+_CLIENTS = {"azfs": ("azure.storage", "azure"), "hdfs": ("hdfs", "hadoop")}
 """Scheme -> the client module that Beam requires, and the extra of apache-beam that installs it."""
 _OPEN_FILES = 8
 

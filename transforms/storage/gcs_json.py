@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import google_crc32c
 
-from imageshards.transforms.storage import gcs_auth, gcs_list, retry
+from imageshards.transforms.storage import gcs_auth, parallel_list, retry
 from imageshards.transforms.storage.gcs_read import get, stat
 from imageshards.transforms.storage.messages import message_in
 from imageshards.transforms.storage.objects import split
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from google.auth.transport.requests import AuthorizedSession
 
 __all__ = [
-    "crc32c", "delete", "get", "list_first", "list_folder", "list_part", "list_prefix",
-    "open_upload", "put", "stat",
+    "abort_uploads", "crc32c", "delete", "get", "list_first", "list_folder", "list_part",
+    "list_prefix", "open_upload", "put", "stat",
 ]  # fmt: skip
 """The requests that `ObjectStore` requires of a service; `gcs_read` makes `get` and `stat`."""
 
@@ -190,15 +190,15 @@ def _no_bucket(uri: str) -> StoreError:
 
 def list_prefix(bucket: str, prefix: str) -> Iterator[tuple[str, int, int]]:
     """Yields (name, bytes, generation) of the objects with a prefix, in any order."""
-    for entries in gcs_list.pages(partial(_page, bucket), prefix):
+    for entries in parallel_list.pages(partial(_page, bucket), prefix):
         yield from entries
 
 
 def list_part(
     bucket: str, prefix: str, names: Names, few: bool
 ) -> Iterator[tuple[str, int, int] | Names]:
-    """Yields the objects with a prefix whose names are in a range; see `gcs_list.part_pages`."""
-    for found in gcs_list.part_pages(partial(_page, bucket), prefix, names, few):
+    """Yields the objects with a prefix and names in a range; see `parallel_list.part_pages`."""
+    for found in parallel_list.part_pages(partial(_page, bucket), prefix, names, few):
         if isinstance(found, Names):
             yield found
         else:
@@ -208,11 +208,11 @@ def list_part(
 def list_first(
     bucket: str, prefix: str, accept: Callable[[str], object]
 ) -> list[tuple[str, int, int]]:
-    """Returns the accepted objects of the first page that has any; see `gcs_list.first_page`."""
-    return gcs_list.first_page(partial(_page, bucket), prefix, accept)
+    """Returns the accepted objects of the first page with any; see `parallel_list.first_page`."""
+    return parallel_list.first_page(partial(_page, bucket), prefix, accept)
 
 
-def _page(bucket: str, start: str, end: str, most: int) -> list[gcs_list.Item]:
+def _page(bucket: str, start: str, end: str, most: int) -> list[parallel_list.Item]:
     items = _list(bucket, "name,size,generation", most, startOffset=start, endOffset=end)
     return [(item["name"], _size(item), int(item["generation"])) for item in items]
 
@@ -336,6 +336,9 @@ class _Upload:
         if not _is_as_sent(self._uri, written, self._sent, self._crc32c):
             raise self._lost(_NOT_AS_SENT)
 
+    def abort(self) -> None:
+        """Does nothing: the service discards the upload in a week, and does not bill it."""
+
     def _send(self, data: bytes, *, last: bool) -> dict[str, Any]:
         """Sends the next bytes; returns the object's metadata after the last ones."""
         begin, end = self._sent, self._sent + len(data)
@@ -411,3 +414,7 @@ class _Upload:
 def open_upload(uri: str) -> _Upload:
     """Begins to write an object in several requests."""
     return _Upload(uri)
+
+
+def abort_uploads(bucket: str, prefix: str) -> None:
+    """Does nothing: the service discards unfinished uploads in a week, and does not bill them."""

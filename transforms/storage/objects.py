@@ -13,7 +13,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import google_crc32c
@@ -68,6 +68,9 @@ class Upload(Protocol):
 
     def finish(self, data: bytes) -> None:
         """Sends the last bytes, which may be none, and completes the object."""
+
+    def abort(self) -> None:
+        """Discards what was sent: the object does not appear."""
 
 
 class Api(Protocol):
@@ -126,6 +129,9 @@ class Api(Protocol):
     def open_upload(self, uri: str) -> Upload:
         """Begins to write an object in several requests."""
 
+    def abort_uploads(self, bucket: str, prefix: str) -> None:
+        """Discards the uploads of objects with a prefix that killed processes did not complete."""
+
 
 def split(uri: str) -> tuple[str, str]:
     """Splits SCHEME://BUCKET/NAME into the bucket and the name.
@@ -173,7 +179,7 @@ class ObjectStore(Store):
         if found.is_gzip:
             raise StoreError(
                 f"{uri}: parts of it cannot be read, because it is stored with Content-Encoding: "
-                "gzip: upload it without compression (gcloud storage cp without -Z or -J)"
+                "gzip: upload it without compression"
             )
         return found.data
 
@@ -247,14 +253,25 @@ class ObjectStore(Store):
         pending = _Pending(self._api, uri)
         sink = BatchSink(pending.write)
         try:
-            yield sink
-            sink.finish()
-        finally:
-            sink.close()
-        if sink.keep:
-            pending.finish()
-        else:
+            try:
+                yield sink
+                sink.finish()
+            finally:
+                sink.close()
+            if sink.keep:
+                pending.finish()
+        except BaseException:
+            pending.abort()
+            raise
+        if not sink.keep:
+            pending.abort()
             self.delete(uri)
+
+    def abort_uploads(self, folder: str, /) -> None:
+        """Discards the uploads below a prefix that killed processes did not complete."""
+        bucket, name = split(folder)
+        with suppress(StoreError):  # other permissions may be required, and the rest is not in need
+            self._api.abort_uploads(bucket, name.rstrip("/") + "/" if name else "")
 
     def create(self, uri: str, data: bytes, scratch: str, /) -> bool:
         """Writes a small object unless it exists."""
@@ -373,3 +390,9 @@ class _Pending:
             self._stream.finish(data)
         else:
             self._api.put(self._uri, data, None)
+
+    def abort(self) -> None:
+        """Discards what was sent, whatever the service says about it."""
+        if self._stream:
+            with suppress(StoreError):
+                self._stream.abort()

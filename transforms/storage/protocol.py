@@ -190,6 +190,10 @@ class Store(Protocol):
         """Returns why a folder cannot be created or written to; empty if no reason is known."""
         return ""
 
+    def abort_uploads(self, folder: str, /) -> None:
+        """Discards what killed processes have sent of files that they did not complete."""
+        return
+
     def sweep(self, folder: str, /) -> None:
         """Deletes the incomplete files that killed runs left in a scratch folder."""
         return

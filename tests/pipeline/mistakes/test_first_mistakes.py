@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import gcs_server
@@ -48,7 +49,11 @@ def test_a_shard_of_another_build_at_the_same_time_is_an_error(
 
 
 MISTAKES = {
-    "{name}": ("{stem}", "exist with .jpg at the end: add it to the URIs in the manifest"),
+    "{name}": (
+        "{stem}",
+        "exist with .jpg at the end: add it to the URIs in the manifest, or set --uri_template "
+        "'{{uri}}.jpg'",
+    ),
     "changed": ("{stem}.png", "exist with the suffix .jpg: change the suffix in the manifest"),
     "below": ("{name}", "exist below {tmp}/lists/photos/: move the manifest into that folder"),
     "beside": ("{name}", "exist below {tmp}/photos/: move the manifest into that folder"),
@@ -104,8 +109,11 @@ def test_classes_that_train_does_not_have_are_a_warning(build: Build, photos: Pa
             shutil.copytree(photos / name, tmp_path / "in" / split / name)
     summary = build(tmp_path / "in", num_shards="1", splits="folder")
     assert summary.classes_not_in_train == {"test": ["class02"]}
-    assert "NOT IN TRAIN: 1 class of test: class02" in str(summary)
+    says = "NOT IN TRAIN: 1 class of test: class02"
+    assert f"{says}; --stratify" not in str(summary)
+    assert says in str(summary)
     assert json.loads(summary.to_json())["classes_not_in_train"] == {"test": ["class02"]}
+    assert f"{says}; --stratify divides each class" in str(replace(summary, can_stratify=True))
     assert build_json(tmp_path / "out")["counts"]["classes_not_in_train"] == 1
     report = (tmp_path / "out/metadata/report.html").read_text()
     assert '[1,"class not in train",true]' in report

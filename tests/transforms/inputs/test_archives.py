@@ -14,12 +14,13 @@ from helpers import image_bytes
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ByteRange
-from imageshards.transforms.inputs import archives, listed, ranges, unpack
+from imageshards.transforms.inputs import listed, ranges, unpack
+from imageshards.transforms.inputs.archives import archive
+from imageshards.transforms.inputs.archives.members import View
+from imageshards.transforms.inputs.archives.tars import Headers
 from imageshards.transforms.inputs.kind import ListingOptions, WorkUnit, list_references
 from imageshards.transforms.inputs.listed import Listed
-from imageshards.transforms.inputs.members import View
 from imageshards.transforms.inputs.sources import identify
-from imageshards.transforms.inputs.tars import Headers
 from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.rules import (
     GroupRule,
@@ -156,7 +157,7 @@ def test_an_archive_is_a_folder_without_its_ending():
 def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by the bytes of each read of an archive that is listed."""
     sizes: list[int] = []
-    reads_at = archives.reads_at
+    reads_at = archive.reads_at
 
     def counting(file, uri: str):
         read_at = reads_at(file, uri)
@@ -168,7 +169,7 @@ def read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return read
 
-    monkeypatch.setattr(archives, "reads_at", counting)
+    monkeypatch.setattr(archive, "reads_at", counting)
     return sizes
 
 
@@ -524,5 +525,5 @@ def test_utf8_names_of_a_zip_are_read_without_their_flag(tmp_path: Path):
 
 
 def test_archives_are_recognized_by_their_suffix():
-    assert archives.Archive.recognizes("gs://b/A.TAR.GZ")
-    assert not archives.Archive.recognizes("/d/tar")
+    assert archive.Archive.recognizes("gs://b/A.TAR.GZ")
+    assert not archive.Archive.recognizes("/d/tar")

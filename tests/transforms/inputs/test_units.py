@@ -34,7 +34,7 @@ from imageshards.transforms.inputs.kind import (
 from imageshards.transforms.inputs.manifests import Manifest
 from imageshards.transforms.inputs.sources import identify
 from imageshards.transforms.references.annotate import Columns
-from imageshards.transforms.storage import gcs_list
+from imageshards.transforms.storage import parallel_list
 
 SPLITS = "train=0.7,test=0.3"
 LABEL = Columns(optional=("label",))
@@ -58,8 +58,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_FEW_ENTRIES", 3)
     monkeypatch.setattr(files, "_FEWEST_FOLDERS", 2)
     monkeypatch.setattr(files, "_MOST_ENTRIES", 9)
-    monkeypatch.setattr(gcs_list, "PAGE_ITEMS", 5)
-    monkeypatch.setattr(gcs_list, "FEW_PAGES", 2)
+    monkeypatch.setattr(parallel_list, "PAGE_ITEMS", 5)
+    monkeypatch.setattr(parallel_list, "FEW_PAGES", 2)
 
 
 def tar_folder(folder: Path, target: Path, mode: str = "w") -> Path:

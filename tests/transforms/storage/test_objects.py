@@ -70,6 +70,9 @@ class Api:
         self.found[split(uri)[1]] = Content(data, len(data), self.writes)
         return True
 
+    def abort_uploads(self, bucket: str, prefix: str) -> None:
+        """Nothing is left by an upload that is not completed."""
+
     def open_upload(self, uri: str) -> Upload:
         self.uploads += 1
         return Upload(self, uri)

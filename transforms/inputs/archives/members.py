@@ -104,13 +104,14 @@ class View(io.RawIOBase):
     """A part of a file, as a file. It refuses reads that no genuine archive causes.
 
     Attributes:
+      read_at: reads from the file, not from the part.
       start: offset of the part in the file.
       size: bytes of the part.
       longest_read: bytes; a longer read raises `NotAnArchive`.
     """
 
     def __init__(self, read_at: ReadAt, start: int, size: int) -> None:
-        self._read_at = read_at
+        self.read_at = read_at
         self.start = start
         self.size = size
         self.longest_read = _LONGEST_HEADER_BYTES
@@ -118,7 +119,7 @@ class View(io.RawIOBase):
 
     def part(self, start: int, size: int) -> View:
         """A view of a part of this part."""
-        return View(self._read_at, self.start + start, size)
+        return View(self.read_at, self.start + start, size)
 
     def readable(self) -> bool:
         """Always true."""
@@ -147,6 +148,6 @@ class View(io.RawIOBase):
             size = left
         if size > self.longest_read:
             raise NotAnArchive(f"a header of {size:,} bytes")
-        data = self._read_at(min(size, left), self.start + self._position)
+        data = self.read_at(min(size, left), self.start + self._position)
         self._position += len(data)
         return data

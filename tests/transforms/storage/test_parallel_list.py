@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.transforms.storage.gcs_list import (
+from imageshards.transforms.storage.parallel_list import (
     FEW_PAGES,
     PAGE_ITEMS,
     Item,

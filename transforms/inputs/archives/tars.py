@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from typing import Any, Self
 
 from imageshards.transforms.elements import LOST, quoted
-from imageshards.transforms.inputs.members import (
+from imageshards.transforms.inputs.archives.members import (
     Member,
     NotAnArchive,
     View,
