@@ -106,6 +106,13 @@ def test_readers_return_pairs(build: Build, images: Path, tmp_path: Path):
         assert batch_masks.dtype == tf.uint8
         for image, mask in zip(batch_images.numpy(), batch_masks.numpy(), strict=True):
             check_pixels(image, mask, least=0.9)
+    arrays = reader.grain(
+        out, "train", batch_size=4, image_size=32, augment=True, dtype="uint8", repeat=False
+    )
+    for batch_images, batch_masks in arrays:
+        for image, mask in zip(batch_images, batch_masks, strict=True):
+            check_pixels(image, mask, least=0.9)
+    check_pixels(*reader.open(out, "train", image_size=32)[0], least=0.9)
     image, mask = next(iter(reader.load(out, "train")))
     check_pixels(image.numpy(), mask.numpy())
 
