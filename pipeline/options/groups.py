@@ -178,6 +178,15 @@ class Choice(Group):
 
     title = "choice"
 
+    exclude: tuple[str, ...] = option(
+        (),
+        "Leave out the images that a text file lists, one name or URI per line; local or remote, "
+        ".gz too. Repeat it for several files",
+        metavar="FILE",
+        default_text="none",
+        is_uri=True,
+        affects_shards=False,  # what remains does
+    )
     where: str = option(
         "",
         'Take only images whose columns meet a condition, such as "width >= 256 and split != '
