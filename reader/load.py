@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Unpack
 
-from imageshards.reader.elements.keys import Keys, find_keys
-from imageshards.reader.files import Source, find
-from imageshards.reader.options import ElementOptions, LoadOptions, group
+from imageshards.reader.elements.checks import check_elements
+from imageshards.reader.files import find
+from imageshards.reader.options import LoadOptions, group
 from imageshards.reader.order import make_blocks
-from imageshards.reader.splits import Span, share_of
+from imageshards.reader.splits import share_of
 from imageshards.transforms import extras
 from imageshards.transforms.elements import UsageError
-from imageshards.transforms.records.schemas import Schema
 
 if TYPE_CHECKING:
     from imageshards.reader.tensorflow.dataset import ImageDataset
@@ -105,10 +104,7 @@ def load(
     mine = share_of(spans, num_hosts, host)
     shares = [share_of(spans, num_hosts, each) for each in range(num_hosts)]
     schema = source.schema_with(element_options.image_key, element_options.label_key)
-    _check_dtype(source, schema, element_options)
-    keys = _keys(source, schema, element_options, batched=bool(read_options.batch_size))
-    if read_options.batch_size:
-        _check_sizes(source, spans, schema, element_options)
+    keys = check_elements(source, spans, schema, element_options, bool(read_options.batch_size))
 
     extras.require("train", "reader.load", ["tensorflow"])
     from imageshards.reader.tensorflow.dataset import ImageDataset
@@ -123,53 +119,3 @@ def load(
         least_records=min(sum(span.records for span in share) for share in shares),
     )
     return ImageDataset(recipe, source.classes)
-
-
-def _keys(source: Source, schema: Schema, options: ElementOptions, batched: bool) -> Keys | None:
-    """Returns the features that `keys` names, or None.
-
-    Raises:
-      UsageError: a key is invalid, or images of unknown size are batched with lists.
-    """
-    if options.keys is None:
-        return None
-    is_image = schema.holds != "text" and options.decode
-    moved = is_image and options.size is not None
-    keys = find_keys(source, schema, options.keys, options.list_length, moved)
-    array = schema.content.array if schema.content else None
-    unknown = is_image and options.size is None and not (array and array.shape)
-    if batched and unknown and keys.are_ragged:
-        raise UsageError(
-            f"keys {keys.lists[0]!r}: batches of lists of any length require images of a known "
-            "size: set image_size or list_length"
-        )
-    return keys
-
-
-def _check_dtype(source: Source, schema: Schema, options: ElementOptions) -> None:
-    """Raises a UsageError if the stored pixels cannot have the dtype."""
-    array = schema.content.array if schema.content else None
-    if options.dtype == "uint8" and array and array.dtype != "uint8":
-        raise UsageError(f"invalid dtype 'uint8': the images of {source.place} are {array.dtype}")
-
-
-def _check_sizes(
-    source: Source, spans: list[Span], schema: Schema, options: ElementOptions
-) -> None:
-    """Raises a UsageError if the decoded images differ in size and so cannot be batched."""
-    encoded = schema.holds == "encoded" and options.features is None
-    if not encoded or options.size or not options.decode:
-        return
-    files = {span.file for span in spans}
-    sizes = {
-        size
-        for split, smallest_and_largest in source.sizes.items()
-        if files & set(source.splits.get(split, ()))
-        for size in smallest_and_largest
-    }
-    if len(sizes) > 1:
-        small, large = min(sizes), max(sizes)
-        raise UsageError(
-            f"{source.place}: the images are from {small[1]}x{small[0]} to {large[1]}x{large[0]} "
-            "pixels, and a batch requires one size: set image_size, or omit batch_size"
-        )

@@ -81,6 +81,7 @@ def at_import(path: Path) -> set[str]:
 HEAVY = {"tensorflow", "torch", "grain", "jax"}
 # These import it at their top, and are imported where they are asked for.
 OF_THE_TRAINING_SIDE = {
+    "reader/grain/batches.py",
     "reader/tensorflow/dataset.py",
     "reader/tensorflow/elements.py",
     "reader/tensorflow/features.py",

@@ -13,6 +13,7 @@ from imageshards.transforms.elements import UsageError
 EXTRAS = {
     "array_record": ("array_record",),
     "dataflow": ("google.api_core", "google.cloud.dataflow", "google.cloud.storage"),
+    "grain": ("grain",),
     "s3": ("botocore",),
     "heic": ("pillow_heif",),
     "train": ("tensorflow", "tensorboard"),

@@ -17,6 +17,7 @@ _OPTIONAL = (
 _PURPOSES = {
     "array_record": "--file_format array_record",
     "dataflow": "--runner=DataflowRunner, and --writer beam to gs://",
+    "grain": "reader.grain",
     "s3": "s3:// URIs",
     "heic": "HEIC images",
     "train": "reader.load, and the training in Keras",
