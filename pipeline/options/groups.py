@@ -468,7 +468,7 @@ class Annotations(Group):
         (),
         "File or folder of annotations, whose images are matched with those of the inputs by name; "
         "repeat it for several",
-        brief="COCO file of the images' objects; repeatable",
+        brief="COCO, VOC, YOLO, ... of the images; repeatable",
         metavar="URI",
         is_uri=True,
         images_only=True,
