@@ -65,17 +65,13 @@ def make_tables(folder: Path, target: Path) -> dict[str, tuple[str, ...]]:
         uri = target / f"{len(runs)}.parquet"
         with parquet.ParquetWriter(uri, _SCHEMA, **options) as writer:
             for start in range(0, len(paths), _ROWS_OF_A_GROUP):
-                rows = [
-                    {
-                        "image": {
-                            "bytes": path.read_bytes(),
-                            "path": str(path.relative_to(folder)),
-                        },
-                        "label": path.parent.name,
-                    }
-                    for path in paths[start : start + _ROWS_OF_A_GROUP]
+                some = paths[start : start + _ROWS_OF_A_GROUP]
+                images = [
+                    {"bytes": path.read_bytes(), "path": str(path.relative_to(folder))}
+                    for path in some
                 ]
-                writer.write_table(pyarrow.Table.from_pylist(rows, _SCHEMA))
+                labels = [path.parent.name for path in some]
+                writer.write_table(pyarrow.table([images, labels], schema=_SCHEMA))
         runs[kind] = (str(uri), "--name_key=image.path")
     return runs
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from imageshards.transforms.elements import BuildError, Problem, enumerated, quoted
+from imageshards.transforms.elements import (
+    BuildError,
+    Problem,
+    enumerated,
+    quoted,
+    to_bytes,
+    to_text,
+)
 from imageshards.transforms.inputs.kind import ListingOptions
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.references.batch import RefBatch
@@ -43,7 +50,10 @@ def check_columns(uri: str, header: Sequence[str], options: ListingOptions) -> N
 
 
 def with_features(
-    refs: RefBatch, columns: Mapping[str, Sequence[Any]], features: Sequence[FeatureColumn]
+    refs: RefBatch,
+    columns: Mapping[str, Sequence[Any]],
+    features: Sequence[FeatureColumn],
+    absolute: Callable[[list[str]], list[str]] = list,
 ) -> RefBatch:
     """Returns references with values that become features of their records.
 
@@ -52,12 +62,16 @@ def with_features(
       columns: name -> one value per reference, of any type.
       features: the columns to convert. A value that cannot be converted makes its reference a
         reject.
+      absolute: makes the URIs of side files absolute.
     """
     values: dict[FeatureColumn, list[Any]] = {}
     problems = refs.problems if features else {}
     before = len(problems)
     for feature in features:
         values[feature], wrong = feature.values(columns[feature.column])
+        if feature.role == "uri":
+            known = iter(absolute([to_text(value) for value in values[feature] if value]))
+            values[feature] = [value and to_bytes(next(known)) for value in values[feature]]
         for row, reason in wrong.items():
             problems.setdefault(row, Problem("features", "NoFeature", reason))
     if len(problems) > before:
