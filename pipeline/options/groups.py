@@ -602,8 +602,8 @@ class CommandOptions(Group):
     )
     dry_run: bool = option(
         False,
-        "List the inputs on this machine, print the images, classes, shards and rejects that the "
-        "build would have, and write nothing",
+        "List the inputs on this machine, read a sample of the images, print the images, classes, "
+        "shards and rejects that the build would have, its time and cost, and write nothing",
         brief="Print what the build would do, and write nothing",
         affects_shards=False,
         in_template=False,
