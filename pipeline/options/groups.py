@@ -85,7 +85,11 @@ class Inputs(Group):
         parse=_suffixes,
     )
     uri_column: str = option(
-        "uri", "Column of manifests that has the URIs", metavar="NAME", images_only=True
+        "uri",
+        "Column of manifests that has the URIs, or of Parquet files that has the images",
+        metavar="NAME",
+        default_text="uri or file_name, else the only column with images",
+        images_only=True,
     )
     uri_template: str = option(
         "",
@@ -119,7 +123,8 @@ class Inputs(Group):
     )
     name_key: str = option(
         "",
-        "Feature of TFRecord inputs that has the name of the image, such as image/filename",
+        "Feature of TFRecord inputs, or column of Parquet files with images, that has the name of "
+        "the image, such as image/filename",
         metavar="KEY",
         default_text="FILE/NUMBER",
         images_only=True,

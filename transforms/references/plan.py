@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -64,7 +64,8 @@ class Tally:
       passed_over: files that were left out because their names are not those of images.
       digests: (split, bucket) -> digest of the references in order.
       label_sources: origins of the labels: "folder", "regex" or "column NAME".
-      unpacked: URIs of plain tars that were unpacked from compressed ones.
+      class_names: lists of class names that inputs have, in label order.
+      unpacked: URIs of files that were unpacked from compressed ones.
       blank_lines: lines of text files that hold only white space.
       inputs: text of an input that was listed in parts -> what was found.
       ref_bytes: bytes of the values of the listed references (`RefBatch.value_bytes`).
@@ -87,6 +88,7 @@ class Tally:
     passed_over: int = 0
     digests: Mapping[tuple[str, int], bytes] = field(default_factory=dict)
     label_sources: frozenset[str] = frozenset()
+    class_names: frozenset[tuple[str, ...]] = frozenset()
     unpacked: frozenset[str] = frozenset()
     blank_lines: int = 0
     inputs: Mapping[str, InputCount] = field(default_factory=dict)
@@ -144,7 +146,9 @@ class Tally:
         split_ref_bytes: Counter[str] = Counter()
         left_out: Counter[str] = Counter()
         digests: dict[tuple[str, int], bytes] = {}
-        texts: dict[str, set[str]] = {"labels": set(), "label_sources": set(), "unpacked": set()}
+        texts: dict[str, set[Any]] = {
+            name: set() for name in ("labels", "label_sources", "class_names", "unpacked")
+        }
         inputs: dict[str, InputCount] = {}
         annotated: dict[str, AnnotationCount] = {}
         object_classes: dict[str, int] = {}
@@ -365,9 +369,8 @@ class Planner:
         splits = {name: self._split(name, images[name], tally, notes) for name in names}
         classes = Classes()
         if self.with_labels:
-            classes = number_classes(
-                tally.labels, tally.label_sources, self.class_names, self.label_offset
-            )
+            given = self.class_names or _only(tally.class_names)
+            classes = number_classes(tally.labels, tally.label_sources, given, self.label_offset)
             notes.append(f"{counted(len(classes.names), 'class')} {classes.note}")
         if self.compression:
             notes.append(
@@ -483,6 +486,21 @@ class Planner:
                 ranks[bucket] = rank
                 rank += count
         return SplitPlan(images, num_shards, size, ranks, tally.split_ref_bytes.get(name, 0))
+
+
+def _only(names: Collection[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """The class names of the inputs; None if they have none.
+
+    Raises:
+      BuildError: the inputs number their classes differently.
+    """
+    if len(names) > 1:
+        first, second, *_ = (", ".join(some[:3]) for some in sorted(names))
+        raise BuildError(
+            f"the inputs have different classes, such as {first}, ... and {second}, ...: name all "
+            "of them in --class_names"
+        )
+    return next(iter(names), None)
 
 
 def _usual_order(splits: Iterable[str]) -> tuple[str, ...]:
