@@ -360,9 +360,9 @@ class Records(Group):
     )
     compression: str = option(
         "none",
-        "Compression of the shards of decoded pixels and texts; TensorFlow Datasets does not read "
-        "gzip, and it has no random access",
-        choices=("none", "gzip"),
+        "Compression of the shards of decoded pixels and texts: gzip for tfrecord, which "
+        "TensorFlow Datasets does not read, without random access; the others for array_record",
+        choices=("none", "gzip", "zstd", "brotli", "snappy"),
     )
     features_from: tuple[str, ...] = option(
         (AUTO,),
@@ -379,6 +379,13 @@ class Records(Group):
         "Format of the shards: tfrecord, or array_record, which Grain reads at random",
         metavar="NAME",
         choices=_containers,
+    )
+    group_size: int = option(
+        1,
+        "Records that array_record stores together: more take less space with --compression, and "
+        "more time to read at random",
+        metavar="N",
+        limits=(1, 1 << 16),
     )
 
 

@@ -89,6 +89,8 @@ class Recipe:
         # Column 0 becomes an index into the files of this host alone.
         numbers, used = np.unique(blocks.table[:, 0], return_inverse=True)
         table = np.column_stack([used, blocks.table[:, 1:]])
+        if not self.files[0].container.tf_data:  # Python reads by number, not by offset
+            table[:, 1] = [span.begin for span in blocks.spans]
         read_all = self._block_reader([self.files[number] for number in numbers.tolist()])
 
         def epoch(number: tf.Tensor) -> tf.data.Dataset:
@@ -129,10 +131,8 @@ class Recipe:
         default_reads = 16 if remote else min(max(os.cpu_count() or 1, 2), 8)
         parallel_reads = self.options.parallel_reads or default_reads
 
-        def block(at: int, offset: int, records: int) -> npt.NDArray[np.object_]:
-            file = files[at]
-            begin = int(np.searchsorted(file.index[:, 0], offset))
-            return np.array([*file.data(begin, begin + records)], dtype=object)
+        def block(at: int, begin: int, records: int) -> npt.NDArray[np.object_]:
+            return np.array([*files[at].data(begin, begin + records)], dtype=object)
 
         def read_block(row: tf.Tensor) -> tf.data.Dataset:
             data = tf.numpy_function(block, [row[0], row[1], row[2]], tf.string, stateful=False)
