@@ -183,6 +183,15 @@ class Choice(Group):
 
     title = "choice"
 
+    exclude: tuple[str, ...] = option(
+        (),
+        "Leave out the images that a text file lists, one name or URI per line; local or remote, "
+        ".gz too. Repeat it for several files",
+        metavar="FILE",
+        default_text="none",
+        is_uri=True,
+        affects_shards=False,  # what remains does
+    )
     where: str = option(
         "",
         'Take only images whose columns meet a condition, such as "width >= 256 and split != '
@@ -466,7 +475,7 @@ class Annotations(Group):
         (),
         "File or folder of annotations, whose images are matched with those of the inputs by name; "
         "repeat it for several",
-        brief="COCO file of the images' objects; repeatable",
+        brief="COCO, VOC, YOLO, ... of the images; repeatable",
         metavar="URI",
         is_uri=True,
         images_only=True,
