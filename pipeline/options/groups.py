@@ -348,9 +348,10 @@ class Records(Group):
 
     features: str = option(
         "slim",
-        "Schema of a record: slim or imagenet (the image file); raw (float32), pixels (uint8) or "
-        "shape (uint8 of any size) (decoded pixels); text. imageshards features NAME describes one",
-        brief="slim, imagenet, raw, pixels, shape, text (default: slim)",
+        "Schema of a record: slim or imagenet (the image file); segmentation (with a mask); raw "
+        "(float32), pixels (uint8) or shape (uint8 of any size) (decoded pixels); text. "
+        "imageshards features NAME describes one",
+        brief="slim, imagenet, segmentation, raw, pixels, shape, text (default: slim)",
         metavar="NAME",
         choices=_schemas,
     )
@@ -467,7 +468,7 @@ class Images(Group):
 
 @dataclass(frozen=True, kw_only=True)
 class Annotations(Group):
-    """Annotated objects, and how boxes and keypoints follow the pixels of their images."""
+    """Annotated objects and masks, and how they follow the pixels of their images."""
 
     title = "annotations"
 
@@ -487,11 +488,26 @@ class Annotations(Group):
         choices=_annotation_formats,
         images_only=True,
     )
+    masks: str = option(
+        "",
+        "Masks of --features segmentation: a path such as 'masks/{stem}.png', with the fields "
+        "{dir}, {name}, {stem} and {suffix} of the image's name, relative to the input; or "
+        "column:NAME, a manifest's column of their URIs",
+        metavar="PATH|column:NAME",
+        default_text="column:mask",
+        images_only=True,
+    )
+    mask_padding: int = option(
+        255,
+        "Class in masks of the pixels that --resize pad:WxH adds",
+        limits=(0, 255),
+        images_only=True,
+    )
 
     annotations_on: str = option(
         "stored",
-        "Pixels that boxes and keypoints refer to: stored, as in the file, which is what a reader "
-        "sees that ignores EXIF; upright, after the EXIF orientation is applied",
+        "Pixels that masks, boxes and keypoints refer to: stored, as in the file, which is what a "
+        "reader sees that ignores EXIF; upright, after the EXIF orientation is applied",
         choices=("stored", "upright"),
         images_only=True,
     )
