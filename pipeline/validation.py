@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
-from imageshards.transforms.records.columns import annotation_problem
+from imageshards.transforms.records.columns import SIDE_OPTIONS, annotation_problem
 from imageshards.transforms.records.containers import CONTAINERS
+from imageshards.transforms.records.schemas import SCHEMAS
 
 if TYPE_CHECKING:
     from imageshards.pipeline.assembly import BuildSpec
@@ -42,6 +43,12 @@ def _schema(spec: BuildSpec) -> Iterator[str]:
         yield f"--pixel_range requires a schema of float pixels, not {name}"
     if not spec.options.is_default("text_unit") and schema.holds != "text":
         yield f"--text_unit requires --features text, not {name}"
+    for side, option in SIDE_OPTIONS.items():
+        if not spec.options.is_default(option) and schema.side != side:
+            names = " or ".join(name for name, known in SCHEMAS.items() if known.side == side)
+            yield f"--{option} requires --features {names}, not {name}"
+    if not spec.options.is_default("mask_padding") and schema.side != "mask":
+        yield f"--mask_padding requires a schema with masks, not {name}"
     if records.compression != "none" and schema.holds == "encoded":
         yield (
             f"--compression {records.compression} is for decoded pixels and texts: the images of "

@@ -183,6 +183,15 @@ class Choice(Group):
 
     title = "choice"
 
+    exclude: tuple[str, ...] = option(
+        (),
+        "Leave out the images that a text file lists, one name or URI per line; local or remote, "
+        ".gz too. Repeat it for several files",
+        metavar="FILE",
+        default_text="none",
+        is_uri=True,
+        affects_shards=False,  # what remains does
+    )
     where: str = option(
         "",
         'Take only images whose columns meet a condition, such as "width >= 256 and split != '
@@ -339,9 +348,10 @@ class Records(Group):
 
     features: str = option(
         "slim",
-        "Schema of a record: slim or imagenet (the image file); raw (float32), pixels (uint8) or "
-        "shape (uint8 of any size) (decoded pixels); text. imageshards features NAME describes one",
-        brief="slim, imagenet, raw, pixels, shape, text (default: slim)",
+        "Schema of a record: slim or imagenet (the image file); segmentation (with a mask); raw "
+        "(float32), pixels (uint8) or shape (uint8 of any size) (decoded pixels); text. "
+        "imageshards features NAME describes one",
+        brief="slim, imagenet, segmentation, raw, pixels, shape, text (default: slim)",
         metavar="NAME",
         choices=_schemas,
     )
@@ -451,7 +461,7 @@ class Images(Group):
 
 @dataclass(frozen=True, kw_only=True)
 class Annotations(Group):
-    """Annotated objects, and how boxes and keypoints follow the pixels of their images."""
+    """Annotated objects and masks, and how they follow the pixels of their images."""
 
     title = "annotations"
 
@@ -471,11 +481,26 @@ class Annotations(Group):
         choices=_annotation_formats,
         images_only=True,
     )
+    masks: str = option(
+        "",
+        "Masks of --features segmentation: a path such as 'masks/{stem}.png', with the fields "
+        "{dir}, {name}, {stem} and {suffix} of the image's name, relative to the input; or "
+        "column:NAME, a manifest's column of their URIs",
+        metavar="PATH|column:NAME",
+        default_text="column:mask",
+        images_only=True,
+    )
+    mask_padding: int = option(
+        255,
+        "Class in masks of the pixels that --resize pad:WxH adds",
+        limits=(0, 255),
+        images_only=True,
+    )
 
     annotations_on: str = option(
         "stored",
-        "Pixels that boxes and keypoints refer to: stored, as in the file, which is what a reader "
-        "sees that ignores EXIF; upright, after the EXIF orientation is applied",
+        "Pixels that masks, boxes and keypoints refer to: stored, as in the file, which is what a "
+        "reader sees that ignores EXIF; upright, after the EXIF orientation is applied",
         choices=("stored", "upright"),
         images_only=True,
     )

@@ -23,6 +23,7 @@ from imageshards.transforms.elements import (
     InputCount,
     ShardId,
     counted,
+    quoted,
 )
 from imageshards.transforms.references.annotated import (
     AnnotationCount,
@@ -75,6 +76,9 @@ class Tally:
       object_classes: class of annotated objects -> its number in the files.
       unmatched: images of annotation files that are not among the inputs; the first by name.
       left_out: option that leaves out references -> number of them.
+      lines: lines of the lists of `--exclude`.
+      unknown: those that name no image.
+      unknown_lines: some of these.
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -99,6 +103,9 @@ class Tally:
     object_classes: Mapping[str, int] = field(default_factory=dict)
     unmatched: tuple[Unmatched, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
+    lines: int = 0
+    unknown: int = 0
+    unknown_lines: frozenset[str] = frozenset()
 
     @staticmethod
     def of(
@@ -146,9 +153,8 @@ class Tally:
         split_ref_bytes: Counter[str] = Counter()
         left_out: Counter[str] = Counter()
         digests: dict[tuple[str, int], bytes] = {}
-        texts: dict[str, set[Any]] = {
-            name: set() for name in ("labels", "label_sources", "class_names", "unpacked")
-        }
+        text_fields = ("labels", "label_sources", "class_names", "unpacked", "unknown_lines")
+        texts: dict[str, set[Any]] = {name: set() for name in text_fields}
         inputs: dict[str, InputCount] = {}
         annotated: dict[str, AnnotationCount] = {}
         object_classes: dict[str, int] = {}
@@ -161,6 +167,8 @@ class Tally:
             blank_lines=0,
             ref_bytes=0,
             objects=0,
+            lines=0,
+            unknown=0,
         )
         for tally in tallies:
             images.update(tally.images)
@@ -377,6 +385,13 @@ class Planner:
                 "gzip: TensorFlow reads the shards with compression_type='GZIP'; TensorFlow "
                 "Datasets cannot read them; no index files, because compressed files have no "
                 "random access"
+            )
+        if tally.unknown:
+            shown = ", ".join(map(quoted, sorted(tally.unknown_lines)[:3]))
+            name = "names" if tally.unknown == 1 else "name"
+            notes.append(
+                f"{tally.unknown:,} of {counted(tally.lines, 'line')} of --exclude {name} no "
+                f"{self.noun} of --input: {shown}{', ...' if tally.unknown > 3 else ''}"
             )
         if blank := tally.blank_lines:
             were = "was" if blank == 1 else "were"
