@@ -13,6 +13,7 @@ from imageshards.transforms.elements import UsageError
 EXTRAS = {
     "dataflow": ("google.api_core", "google.cloud.dataflow", "google.cloud.storage"),
     "s3": ("botocore",),
+    "azure": ("azure.storage.blob", "azure.identity"),
     "heic": ("pillow_heif",),
     "train": ("tensorflow", "tensorboard"),
     "jax": ("jax", "optax", "tensorflow", "tensorboard"),

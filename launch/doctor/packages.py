@@ -17,6 +17,7 @@ _OPTIONAL = (
 _PURPOSES = {
     "dataflow": "--runner=DataflowRunner, and --writer beam to gs://",
     "s3": "s3:// URIs",
+    "azure": "az:// URIs",
     "heic": "HEIC images",
     "train": "reader.load, and the training in Keras",
     "jax": "the training in JAX",
