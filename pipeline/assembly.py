@@ -13,19 +13,34 @@ from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.pipeline.validation import check_combinations
 from imageshards.transforms import storage
+from imageshards.transforms.annotations.formats import identify
+from imageshards.transforms.annotations.source import AnnotationSource
 from imageshards.transforms.elements import BuildError, UsageError, quoted
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.inputs.fetch import ImageReader
 from imageshards.transforms.inputs.kind import ListingOptions, RecordKeys, TextUnit, real_folder
-from imageshards.transforms.records.columns import channels_of, feature_columns, schema_of
+from imageshards.transforms.pairs.masks import Masks
+from imageshards.transforms.pairs.pattern import PathPattern
+from imageshards.transforms.pairs.side_file import SideFile
+from imageshards.transforms.records.columns import (
+    SIDE_KEY,
+    SIDE_OPTIONS,
+    FeatureColumn,
+    annotation_columns,
+    channels_of,
+    feature_columns,
+    label_rule,
+    schema_of,
+)
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.choice import Choice
 from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
+from imageshards.transforms.references.where import Where
 from imageshards.transforms.shards.annotations import Annotations
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.layout import Layout
@@ -50,7 +65,7 @@ class BuildSpec:
     def __post_init__(self) -> None:
         try:
             # Malformed rules are reported before anything runs.
-            _ = (self.annotator, self.shard_counts, self.rules, self.schema)
+            _ = (self.annotator, self.shard_counts, self.rules, self.schema, self._side)
         except ValueError as error:
             raise UsageError(str(error)) from error
         check_combinations(self)
@@ -63,14 +78,15 @@ class BuildSpec:
     @cached_property
     def annotator(self) -> Annotator:
         """Assigns labels, splits and keys to references."""
-        labels, splits = self.options.labels, self.options.splits
+        splits = self.options.splits
         return Annotator(
             seed=self.options.output.seed,
-            labels=LabelRule.parse(labels.labels),
+            labels=LabelRule.parse(label_rule(self.options.values())),
             splits=SplitRule.parse(splits.splits, splits.split_names),
             groups=GroupRule.parse(splits.group_by),
             features=feature_columns(self.options.values()),
             roots=Roots(base=self.base),
+            where=Where(where) if (where := self.options.choice.where) else None,
         )
 
     @property
@@ -199,19 +215,73 @@ class BuildSpec:
             unit_range=self.options.records.pixel_range == "0..1",
             class_texts=self._class_texts,
             annotations=self._annotations,
+            side=self._side,
         )
+
+    @property
+    def annotation_columns(self) -> tuple[FeatureColumn, ...]:
+        """The features that `--annotations` fills."""
+        return annotation_columns(self.options.values())
+
+    @cached_property
+    def annotation_sources(self) -> tuple[AnnotationSource, ...]:
+        """The files and folders of annotations; may read their beginnings.
+
+        Raises:
+          UsageError: one does not exist, or the formats differ or are not known.
+        """
+        given = self.options.annotations
+        found = [identify(text, given.annotation_format) for text in given.annotations]
+        if len({source.name for source in found}) > 1:
+            raise UsageError(
+                f"--annotations {found[0].uri} is {found[0].noun}, but {found[-1].uri} is "
+                f"{found[-1].noun}: build from annotations of one format"
+            )
+        return tuple(found)
 
     @property
     def _annotations(self) -> Annotations | None:
         """How the annotations among the columns are mapped; None if there are none."""
         given = self.options.annotations
         annotations = Annotations(
-            self.annotator.features,
+            (
+                *(column for column in self.annotator.features if column.key != SIDE_KEY),
+                *self.annotation_columns,
+            ),
             frame=given.annotations_on,  # type: ignore[arg-type]
             min_visible=given.min_box_visible,
             without_boxes=given.without_boxes,  # type: ignore[arg-type]
+            estimates_areas=bool(self.annotation_columns),
         )
         return annotations if annotations.are_needed else None
+
+    @property
+    def _side_pattern(self) -> PathPattern | None:
+        """The paths of the images' side files; None if a column has them, or there are none."""
+        if not self.schema.side or any(f.key == SIDE_KEY for f in self.annotator.features):
+            return None
+        name = SIDE_OPTIONS[self.schema.side]
+        text = self.options.values()[name]
+        is_absolute = text.startswith(("/", "~", "file:"))
+        text = storage.normalize(text) if is_absolute else text
+        return PathPattern.parse(f"--{name}", text, self.base)
+
+    @cached_property
+    def _side(self) -> SideFile | None:
+        """Reads the second file of each image; None if there is none."""
+        if not self.schema.side:
+            return None
+        column = next((f for f in self.annotator.features if f.key == SIDE_KEY), None)
+        given = self.options.annotations
+        return Masks(
+            self._side_pattern,
+            column,
+            self.options.images.max_bytes,
+            self.reader.web,
+            frame=given.annotations_on,  # type: ignore[arg-type]
+            padding=given.mask_padding,
+            max_pixels=self.options.images.max_pixels,
+        )
 
     @property
     def computes_sha256(self) -> bool:
@@ -246,12 +316,14 @@ class BuildSpec:
         return ListingOptions(
             columns=self.annotator.columns,
             uri_column=inputs.uri_column,
+            uri_template=inputs.uri_template,
             include_all=inputs.include_all,
             image_suffixes=inputs.image_suffix,
             scratch=self.layout.state,
             record_keys=RecordKeys(inputs.image_key, inputs.label_key, inputs.name_key),
             text_unit=self.text_unit,
             output=real_folder(self.layout.root),
+            side=self._side_pattern,
         )
 
     @cached_property

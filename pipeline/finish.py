@@ -6,6 +6,7 @@ after a failure.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable
 
@@ -80,6 +81,9 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
         _write_empty_shards(layout, plan, totals)
     if len(plan.splits) > 1:
         write_leaks(layout, plan, leaks, spec.schema)
+    if plan.annotated:
+        lines = (json.dumps(item._asdict()) + "\n" for item in plan.unmatched)
+        layout.write(layout.uri("unmatched"), "".join(lines).encode())
     facts_of_all = DatasetFacts(metadata.build_json(plan, totals, leaks.count, spec), spec.schema)
     layout.write_pieces(layout.build, json_pieces(facts_of_all.build))
     options = _build_yaml(spec)

@@ -20,6 +20,7 @@ from typing import Any, overload
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.options.build_options import FORMAT_VERSION
 from imageshards.transforms.elements import ShardId
+from imageshards.transforms.records.container import Container
 from imageshards.transforms.records.containers import container_of, shard_name
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.plan import Plan
@@ -91,9 +92,21 @@ def build_json(plan: Plan, totals: Totals, leaks: int, spec: BuildSpec) -> dict[
         **({"annotations": values["annotations"]} if values["annotations"] else {}),
         "notes": list(plan.notes),
         "classes": list(plan.classes),
+        **_annotated_json(plan),
         "splits": splits,
         "shards": ShardRows(plan, totals),
     }
+
+
+def _annotated_json(plan: Plan) -> dict[str, Any]:
+    """Returns the classes of annotated objects, and the counts of each file of annotations."""
+    if not plan.annotated:
+        return {}
+    files = {
+        file: {name: value for name, value in count._asdict().items() if name != "read"}
+        for file, count in sorted(plan.annotated.items())
+    }
+    return {"object_classes": list(plan.object_classes), "annotation_files": files}
 
 
 class ShardRows(Sequence[dict[str, Any]]):
@@ -192,6 +205,7 @@ def _versions(plan: Plan) -> dict[str, str]:
     versions |= {name: packages.version(name) for name in _VERSIONED}
     with suppress(packages.PackageNotFoundError):
         versions[_OPTIONAL] = packages.version(_OPTIONAL)
+    versions |= container_versions(container_of(plan.shard(next(iter(plan.splits)), 0)))
     return versions | ({"zlib": zlib.ZLIB_RUNTIME_VERSION} if plan.compression else {})
 
 
@@ -229,16 +243,27 @@ def dataset_info_json(plan: Plan, totals: Totals, spec: BuildSpec) -> dict[str, 
                 "name": name,
                 "numBytes": str(totals.of_split(name).bytes),
                 "shardLengths": list(map(str, totals.rows(name)["records"].tolist())),
-                "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}" + container.tfds_suffix,
+                "filepathTemplate": filepath_template(container),
             }
             for name in plan.splits
         ],
     }
 
 
+def filepath_template(container: Container) -> str:
+    """Returns how dataset_info.json declares the names of shards."""
+    return "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}" + container.tfds_suffix
+
+
+def container_versions(container: Container) -> dict[str, str]:
+    """Returns the version of the package that writes the files of a container, if there is one."""
+    package = container.package
+    return {package: packages.version(package)} if package else {}
+
+
 def _supervised_keys(schema: Schema) -> dict[str, Any]:
     """Returns the keys that `as_dataset(as_supervised=True)` returns: the content and the label."""
-    keys = [schema.key_of(schema.holds), schema.label_key]
+    keys = [schema.key_of(schema.holds), schema.target_key]
     if not all(keys):
         return {}
     return {"supervisedKeys": {"tuple": {"items": [{"featureKey": key} for key in keys]}}}

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
-from imageshards.transforms.records.columns import annotation_problem
+from imageshards.transforms.records.columns import SIDE_OPTIONS, annotation_problem
 from imageshards.transforms.records.containers import CONTAINERS
+from imageshards.transforms.records.schemas import SCHEMAS
 
 if TYPE_CHECKING:
     from imageshards.pipeline.assembly import BuildSpec
@@ -23,7 +24,8 @@ def check_combinations(spec: BuildSpec) -> None:
       UsageError: two options exclude each other, or one requires another.
     """
     checks = (
-        _schema, _pixels, _texts, _images, _labels_and_splits, _choice, _columns, _container,
+        _schema, _pixels, _texts, _images, _labels_and_splits, _choice, _columns, _annotations,
+        _container,
         _output,
     )  # fmt: skip
     for check in checks:
@@ -41,6 +43,12 @@ def _schema(spec: BuildSpec) -> Iterator[str]:
         yield f"--pixel_range requires a schema of float pixels, not {name}"
     if not spec.options.is_default("text_unit") and schema.holds != "text":
         yield f"--text_unit requires --features text, not {name}"
+    for side, option in SIDE_OPTIONS.items():
+        if not spec.options.is_default(option) and schema.side != side:
+            names = " or ".join(name for name, known in SCHEMAS.items() if known.side == side)
+            yield f"--{option} requires --features {names}, not {name}"
+    if not spec.options.is_default("mask_padding") and schema.side != "mask":
+        yield f"--mask_padding requires a schema with masks, not {name}"
     if records.compression != "none" and schema.holds == "encoded":
         yield (
             f"--compression {records.compression} is for decoded pixels and texts: the images of "
@@ -73,6 +81,8 @@ def _texts(spec: BuildSpec) -> Iterator[str]:
         value = values[option.name]
         if option.images_only and value and value != option.default:
             yield f"{option.flag} is for images: omit it with --features {spec.schema.name}"
+    if spec.options.choice.where:
+        yield "--where requires columns, which text files do not have"
     if columns := spec.annotator.columns.required:
         yield f"text files have no column {columns[0]!r}: use dirname, regex:RE or none"
 
@@ -138,11 +148,29 @@ def _columns(spec: BuildSpec) -> Iterator[str]:
     if AUTO in columns and len(columns) > 1:
         yield "invalid --features_from: auto cannot be combined with columns"
     yield from filter(None, map(annotation_problem, spec.annotator.features))
+    inputs = spec.options.inputs
+    if inputs.uri_template and not spec.options.is_default("uri_column"):
+        yield (
+            "--uri_template cannot be combined with --uri_column: write "
+            f"{{{inputs.uri_column}}} in the template"
+        )
+    if inputs.uri_template and "{" not in inputs.uri_template:
+        yield (
+            f"--uri_template {inputs.uri_template} names no column: write one in braces, such as "
+            "train/{id}.jpg"
+        )
+
+
+def _annotations(spec: BuildSpec) -> Iterator[str]:
+    given = spec.options.annotations
+    if given.annotation_format != AUTO and not given.annotations:
+        yield f"--annotation_format {given.annotation_format} requires --annotations"
 
 
 def _container(spec: BuildSpec) -> Iterator[str]:
     name = spec.options.records.file_format
     container = CONTAINERS[name]
+    container.check_writable()
     if spec.compression not in [variant.compression for variant in container.variants]:
         yield f"--file_format {name} has no --compression {spec.compression}"
     if spec.options.execution.writer == "beam" and not container.beam_writer:

@@ -10,9 +10,11 @@ import numpy as np
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.missing import suggestion
 from imageshards.transforms import storage
+from imageshards.transforms.annotations.objects import REJECTED
 from imageshards.transforms.elements import DUPLICATE_PIXELS, LOST, BuildError, ShardId, counted
 from imageshards.transforms.records.containers import is_shard_like, parse_shard_name
 from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.shards.annotations import BOXES, DROPPED
 from imageshards.transforms.shards.layout import Layout, first_lines
 from imageshards.transforms.shards.totals import Totals
 
@@ -37,6 +39,13 @@ def check_counts(plan: Plan, totals: Totals) -> None:
         count = sum(map(len, reported.values()))
         raise BuildError(
             f"{count:,} of {plan.num_shards:,} shards were reported: run the command again"
+        )
+    annotations = totals.all_splits.values()["annotations"]
+    written = sum(annotations.get(kind, 0) for kind in (BOXES, DROPPED, REJECTED))
+    if plan.annotated and written != plan.objects:
+        raise BuildError(
+            f"the images have {plan.objects:,} annotated objects, but {written:,} were written, "
+            "dropped or rejected: run the command again"
         )
     rejects = totals.errors.total()
     if totals.records + rejects != plan.images:
@@ -148,7 +157,11 @@ def _too_many(plan: Plan, errors: Counter[str], spec: BuildSpec) -> str:
     kinds = ", ".join(f"{count:,} {error}" for error, count in faults)
     images = counted(plan.images, spec.schema.noun)
     were = "was" if rejects == 1 else "were"
-    advice = suggestion(spec.layout) if errors["Missing"] * 2 > plan.images else ""
+    advice = (
+        suggestion(spec.layout, spec.options.inputs.template_column)
+        if errors["Missing"] * 2 > plan.images
+        else ""
+    )
     return (
         f"{rejects:,} of {images} ({rejects / plan.images:.1%}) {were} rejected, "
         f"more than --max_reject_fraction {most:g}: {kinds}"

@@ -55,10 +55,26 @@ def _features_in(key: str, node: Mapping[str, Any]) -> Iterator[Feature]:
         yield Feature(key, "bytes", key, name)
     elif name == "ClassLabel":
         yield Feature(key, "int64", key, name)
+    elif name == "BBoxFeature":
+        yield Feature(key, "float", key, "Boxes")
+    elif name == "Sequence":
+        yield from _sequence(key, node["sequence"]["feature"])
     elif name in ("Tensor", "Scalar"):
         yield _tensor(key, node["tensor"])
     else:
         raise ValueError(f"{key!r} is a feature of the class {name}, which is not supported")
+
+
+def _sequence(key: str, node: Mapping[str, Any]) -> Iterator[Feature]:
+    for item in _features_in(key, node):
+        if item.tfds == "ClassLabel":
+            yield replace(item, tfds="ClassLabels")
+        elif item.tfds == "Boxes":
+            yield item
+        elif item.tfds in ("Text", "Scalar"):
+            yield replace(item, tfds="List")
+        else:
+            raise ValueError(f"{key!r} is a sequence of {item.tfds}, which is not supported")
 
 
 def _tensor(key: str, tensor: Mapping[str, Any]) -> Feature:

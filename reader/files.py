@@ -10,7 +10,7 @@ import difflib
 import glob
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,15 +26,21 @@ from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ByteRange, UsageError, counted
 from imageshards.transforms.inputs import ranges
 from imageshards.transforms.records import example
-from imageshards.transforms.records.container import Container, CorruptRecord, parse_index
+from imageshards.transforms.records.container import (
+    Container,
+    CorruptRecord,
+    check_crc32c,
+    parse_index,
+)
 from imageshards.transforms.records.containers import container_of_file, is_record_file
 from imageshards.transforms.records.schemas import COLUMN, SLIM, Feature, Kind, Schema
 
 _REQUESTS = 16
 _TAIL_BYTES = 8
+_HEAD_BYTES = 64
 _INDEX_SUFFIXES = (".idx", ".index")
 Index = npt.NDArray[np.int64]
-"""[records, 2]: offset and stored size of every record, in bytes."""
+"""[records, 2]: offset and stored size of every record, in bytes; internally with its CRC32C."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +69,22 @@ class RecordFile:
         """Its compression as TensorFlow names it: `GZIP`, or empty."""
         return self.container.compression.upper()
 
-    @cached_property
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a file of this machine's filesystems."""
+        return storage.is_local(self.uri)
+
+    @property
     def index(self) -> Index:
         """Offset and stored size of every record, both after decompression.
 
         Raises:
           BuildError: the file is of another format or truncated, or its index is damaged.
         """
+        return self._index[:, :2]
+
+    @cached_property
+    def _index(self) -> Index:
         if storage.is_local(self.uri) or not self.container.random_access:
             _ = self._stamp  # before the file is read, so that later changes are detected
         if not self.index_uri:
@@ -85,8 +100,8 @@ class RecordFile:
                 "build.json: build the data set again"
             )
         if storage.is_local(self.uri):  # for a remote file this would be a request
-            size, expected = storage.size(self.uri), int(index[-1].sum()) if len(index) else 0
-            if size != expected:
+            size, expected = storage.size(self.uri), int(index[-1, :2].sum()) if len(index) else 0
+            if size < expected or (size > expected and not self.container.has_footer):
                 found = f"{size:,} bytes" if size >= 0 else "missing"
                 raise BuildError(f"{self.uri}: {found}, but {expected:,} bytes in its index")
         return index
@@ -114,20 +129,54 @@ class RecordFile:
         except storage.ReadError as error:
             raise CorruptRecord(f"{self.uri}: record at byte {first}: {error}") from error
 
+    def data(self, begin: int, end: int, *, check: bool = True) -> Iterator[bytes]:
+        """Yields the data of records [begin, end), which are read at once.
+
+        Args:
+          begin: number of the first record in the file.
+          end: number of the record after the last.
+          check: whether to compare the checksums of the data.
+
+        Raises:
+          CorruptRecord: a record is damaged, or the file has changed.
+        """
+        yield from self.records_in(self.stored(begin, end), begin, end, check=check)
+
+    def records_in(
+        self, stored: bytes, begin: int, end: int, *, check: bool = True
+    ) -> Iterator[bytes]:
+        """Yields the data of records [begin, end), given what the file stores for them."""
+        view = memoryview(stored)
+        rows = self._index[begin:end].tolist()
+        for offset, size, *crc32c in rows:
+            at = offset - rows[0][0]
+            try:
+                data = self.container.data_of(view[at : at + size], offset, check=check)
+                if check and crc32c:
+                    check_crc32c(data, crc32c[0])
+            except CorruptRecord as error:
+                raise CorruptRecord(f"{self.uri}: record at byte {offset}: {error}") from error
+            yield data
+
     @cached_property
     def fingerprint(self) -> str:
         """Differs between files of the same name, and is equal for copies of a file.
 
         The fingerprint is the file's CRC32C, or the last 8 bytes if no data set declares the CRC.
-        They contain the CRC of the last record, or of all data of a gzip file (RFC 1952, 2.3.1).
+        They contain the CRC of the last record, or of all data of a gzip file (RFC 1952, 2.3.1). Of
+        a file with a footer it is the beginning of its last record, which has a checksum, too.
 
         Raises:
           BuildError: the file does not exist.
         """
         if self.crc32c >= 0:
             return f"{self.crc32c:08x}"
-        size = storage.size(self.uri)
-        tail = ByteRange(self.uri, max(size - _TAIL_BYTES, 0), min(size, _TAIL_BYTES), "stored")
+        if self.container.has_footer:
+            offset, size = self.index[-1].tolist() if len(self.index) else (0, _TAIL_BYTES)
+            tail = ByteRange(self.uri, offset, min(size, _HEAD_BYTES), "stored")
+        else:
+            size = storage.size(self.uri)
+            tail = ByteRange(self.uri, max(size - _TAIL_BYTES, 0), min(size, _TAIL_BYTES), "stored")
         try:
             return ranges.read(tail, self._local_stamp).hex()
         except storage.ReadError as error:
@@ -208,8 +257,8 @@ class Source:
         if file is None:
             return ()
         try:
-            values = example.decode(file.container.data_of(memoryview(file.stored(0, 1))))
-        except (CorruptRecord, example.CorruptExample) as error:
+            values = example.decode(next(file.data(0, 1)))
+        except example.CorruptExample as error:
             raise CorruptRecord(f"{file.uri}: record at byte {file.index[0, 0]}: {error}") from None
         kinds: dict[type, Kind] = {bytes: "bytes", int: "int64", float: "float"}
         return tuple(
@@ -279,13 +328,22 @@ def find(place: str | os.PathLike[str]) -> Source:
       BuildError: there is no such data set, or no file matches.
     """
     name = os.fspath(place)
-    uri = storage.normalize(name)
-    is_file = is_record_file(name) or os.path.isfile(uri)
+    if is_pattern(name):
+        return _of_pattern(storage.normalize(name))
+    return _of_dataset(open_dataset(name))
+
+
+def is_pattern(place: str) -> bool:
+    """Returns whether a place is a record file or a glob pattern, and not the folder of a data set.
+
+    >>> is_pattern("old/train-*"), is_pattern("old.tfrecord"), is_pattern("gs://bucket/dataset")
+    (True, True, False)
+    """
+    uri = storage.normalize(place)
+    is_file = is_record_file(place) or os.path.isfile(uri)
     # The name of a folder may contain *, ? or [.
     is_folder = storage.is_local(uri) and os.path.isdir(uri)
-    if not is_folder and (is_file or any(letter in name for letter in "*?[")):
-        return _of_pattern(uri)
-    return _of_dataset(open_dataset(name))
+    return not is_folder and (is_file or any(letter in place for letter in "*?["))
 
 
 def _of_dataset(dataset: Dataset) -> Source:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict, get_args
@@ -46,6 +46,42 @@ class LoadOptions(TypedDict, total=False):
     start: int
 
 
+class OpenOptions(TypedDict, total=False):
+    """The keyword arguments of `open`."""
+
+    decode: bool
+    channels: int
+    image_size: int | tuple[int, int] | None
+    transform: Callable[[Any], Any] | None
+    image_key: str | None
+    label_key: str | None
+    check: bool
+
+
+class GrainOptions(TypedDict, total=False):
+    """The keyword arguments of `grain`."""
+
+    batch_size: int | None
+    drop_remainder: bool | None
+    image_size: int | tuple[int, int] | None
+    dtype: Dtype
+    channels: int
+    crop_fraction: float
+    augment: bool
+    decode: bool
+    keys: Sequence[str] | None
+    list_length: int | None
+    image_key: str | None
+    label_key: str | None
+    num_hosts: int
+    host: int
+    shuffle: bool
+    seed: int
+    repeat: bool
+    workers: int
+    threads: int | None
+
+
 def check_integer(name: str, value: object, least: int = 0, most: int = MAX_SEED) -> int:
     """Returns an argument as an int. NumPy's integers are accepted.
 
@@ -67,6 +103,53 @@ def check_channels(channels: int, allowed: Sequence[int]) -> None:
     if channels not in allowed:
         choices = " or ".join(map(str, allowed))
         raise UsageError(f"invalid channels {channels!r}: must be {choices}")
+
+
+def size_of(image_size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    """Returns the height and width of an `image_size`, or None.
+
+    Raises:
+      UsageError: the value is invalid.
+    """
+    if image_size is None:
+        return None
+    sides = tuple(image_size) if isinstance(image_size, Sequence) else (image_size, image_size)
+    if len(sides) != 2:
+        raise UsageError(f"invalid image_size {image_size!r}: must be a number or (height, width)")
+    return check_integer("image_size", sides[0], 1), check_integer("image_size", sides[1], 1)
+
+
+def check_names(function: str, options: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Raises a UsageError if a function does not have one of the options."""
+    known = list(known)
+    for name in options:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}"
+            raise UsageError(f"{function} has no option {name!r}: {hint}")
+
+
+@dataclass(frozen=True)
+class OpenSettings:
+    """The options of `open`."""
+
+    decode: bool = True
+    channels: int = 3
+    image_size: int | tuple[int, int] | None = None
+    transform: Callable[[Any], Any] | None = None
+    image_key: str | None = None
+    label_key: str | None = None
+    check: bool = True
+
+    def __post_init__(self) -> None:
+        check_channels(self.channels, (3, 1, 0))
+        if self.size and not self.decode:
+            raise UsageError("image_size requires decode=True")
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width in pixels, or None."""
+        return size_of(self.image_size)
 
 
 @dataclass(frozen=True)
@@ -110,13 +193,7 @@ class ElementOptions:
     @property
     def size(self) -> tuple[int, int] | None:
         """Height and width in pixels, or None."""
-        size = self.image_size
-        if size is None:
-            return None
-        sides = tuple(size) if isinstance(size, Sequence) else (size, size)
-        if len(sides) != 2:
-            raise UsageError(f"invalid image_size {size!r}: must be a number or (height, width)")
-        return check_integer("image_size", sides[0], 1), check_integer("image_size", sides[1], 1)
+        return size_of(self.image_size)
 
 
 _LEAST = {"batch_size": 1, "num_hosts": 1, "host": 0, "seed": 0, "parallel_reads": 1, "start": 0}
@@ -166,14 +243,48 @@ def group(options: Mapping[str, Any]) -> tuple[ElementOptions, ReadOptions]:
     Raises:
       UsageError: an option is unknown, or its value is invalid.
     """
-    known = LoadOptions.__annotations__
-    for name in options:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}"
-            raise UsageError(f"load has no option {name!r}: {hint}")
+    check_names("load", options, LoadOptions.__annotations__)
     of_elements = {field.name for field in fields(ElementOptions)} & options.keys()
     return (
         ElementOptions(**{name: options[name] for name in of_elements}),
         ReadOptions(**{name: options[name] for name in options.keys() - of_elements}),
+    )
+
+
+@dataclass(frozen=True)
+class GrainSettings:
+    """The options that only `grain` has."""
+
+    workers: int = 0
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        check_integer("workers", self.workers)
+        if self.threads is not None:
+            check_integer("threads", self.threads, 1)
+
+
+def group_grain(
+    options: Mapping[str, Any],
+) -> tuple[ElementOptions, ReadOptions, GrainSettings]:
+    """Sorts the keyword arguments of `grain` into their groups.
+
+    Raises:
+      UsageError: an option is unknown, or its value is invalid.
+    """
+    check_names("grain", options, GrainOptions.__annotations__)
+    if not isinstance(options.get("shuffle", True), bool):
+        raise UsageError(
+            f"invalid shuffle {options['shuffle']!r}: must be True or False: with random access, "
+            "all records of an epoch are shuffled"
+        )
+
+    def of(kind: type) -> dict[str, Any]:
+        names = {field.name for field in fields(kind)} & options.keys()
+        return {name: options[name] for name in names}
+
+    return (
+        ElementOptions(**of(ElementOptions)),
+        ReadOptions(**of(ReadOptions)),
+        GrainSettings(**of(GrainSettings)),
     )

@@ -82,7 +82,7 @@ def spec_of(feature: Feature) -> Any:
     import tensorflow as tf
 
     dtype = tf.dtypes.as_dtype(_DTYPES[feature.kind])
-    if feature.tfds == "List":
+    if feature.is_list:
         return tf.io.RaggedFeature(dtype)
     return tf.io.FixedLenFeature([], dtype)
 
@@ -115,10 +115,12 @@ def decode(
     for feature in schema.features:
         if feature.key not in parsed:
             continue
+        if feature.tfds in ("Image", "Mask") and parsed[feature.key].shape.rank:
+            raise ValueError(f"{feature.key!r}: {_DIFFERENT_SIZES}")
         if feature.tfds == "Image":
-            if parsed[feature.key].shape.rank:
-                raise ValueError(f"{feature.key!r}: {_DIFFERENT_SIZES}")
             values[feature.key] = images.decode_image(parsed[feature.key], channels)
+        elif feature.tfds == "Mask":
+            values[feature.key] = images.decode_image(parsed[feature.key], 1)
         elif feature.array:
             values[feature.key] = _decode_array(parsed, feature, feature.array, schema)
     return values
@@ -158,7 +160,7 @@ def decode_record(found: Mapping[str, list[Any]], schema: str | Schema) -> dict[
     values: dict[str, Any] = {}
     for feature in schema.features:
         items = found.get(feature.key)
-        if feature.tfds == "List":
+        if feature.is_list:
             values[feature.key] = items or []
         elif not items:
             raise example.CorruptExample(f"the record has no feature {feature.key!r}")

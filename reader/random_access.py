@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import numpy as np
+import numpy.typing as npt
 
+from imageshards.reader.elements.pixels import decode_mask, decode_window
+from imageshards.reader.elements.windows import Window, centered
 from imageshards.reader.files import Source, find
-from imageshards.reader.options import check_channels, check_integer
-from imageshards.reader.order import make_blocks
+from imageshards.reader.options import OpenOptions, OpenSettings, check_integer, check_names
+from imageshards.reader.ordering.blocks import make_blocks
 from imageshards.reader.parse import array_with_channels, decode_image, decode_numpy
 from imageshards.reader.splits import Span, share_of, take
 from imageshards.transforms.elements import UsageError
@@ -29,14 +32,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def open(
-    place: str | os.PathLike[str],
-    split: str | None = None,
-    *,
-    decode: bool = True,
-    channels: int = 3,
-    image_key: str | None = None,
-    label_key: str | None = None,
-    check: bool = True,
+    place: str | os.PathLike[str], split: str | None = None, **options: Unpack[OpenOptions]
 ) -> Records:
     """Opens the records of a split for random access. Does not import TensorFlow.
 
@@ -44,16 +40,22 @@ def open(
     >>> image, label = records[7]
     >>> image.dtype, records.classes[label] in ("class00", "class01")
     (dtype('uint8'), True)
+    >>> open("dataset", "train", image_size=32)[7][0].shape
+    (32, 32, 3)
 
     Args:
       place: the folder of a data set that imageshards built, or a glob pattern of record files.
       split: the split, as in `load`. None selects the only split.
-      decode: whether to decode encoded images, and to convert pixels to `channels`.
+      decode: whether to decode encoded images, and to convert pixels to `channels`. Default: True.
       channels: the number of channels of decoded images and of pixels: 3, 1, or 0 to keep each
-        image's own.
+        image's own. Default: 3.
+      image_size: the size to which images are resized, a number or (height, width), after they are
+        cropped to the largest centered window of that aspect ratio. Default: None, no resizing.
+      transform: a function that is called with each image, or text; its result is returned instead.
+        Default: None.
       image_key: the feature that is the image, as in `load`.
       label_key: the feature that is the label, as in `load`.
-      check: whether to verify the checksum of each record that is read.
+      check: whether to verify the checksum of each record that is read. Default: True.
 
     Returns:
       A sequence of (image, label).
@@ -62,10 +64,11 @@ def open(
       BuildError: there is no such data set, or it is damaged.
       UsageError: an argument has an invalid value.
     """
-    check_channels(channels, (3, 1, 0))
+    check_names("open", options, OpenOptions.__annotations__)
+    settings = OpenSettings(**options)
     source = find(place)
-    schema = source.schema_with(image_key, label_key)
-    return Records(source, source.spans(split), schema, decode, channels, check)
+    schema = source.schema_with(settings.image_key, settings.label_key)
+    return Records(source, source.spans(split), schema, settings)
 
 
 class Records(Sequence[Any]):
@@ -90,22 +93,20 @@ class Records(Sequence[Any]):
         source: Source,
         spans: Sequence[Span],
         schema: Schema,
-        decode: bool,
-        channels: int,
-        check: bool,
+        settings: OpenSettings,
     ) -> None:
         self.classes = list(source.classes)
         self._source = source
         self._spans = tuple(spans)
         self._schema = schema
-        self._decode = decode
-        self._channels = channels
-        self._check = check
-        wanted = (schema.key_of(schema.holds), schema.label_key, schema.key_of("shape"))
+        self._settings = settings
+        self._mask_key = schema.key_of("mask")
+        self._target_key = schema.target_key
+        named = (schema.holds, "mask", "shape")
+        wanted = (*map(schema.key_of, named), schema.target_key)
         kept = tuple(f for f in schema.features if f.key in wanted)
         self._read = replace(schema, features=kept)
         self._content_key = schema.key_of(schema.holds) or ""
-        self._label_key = schema.label_key
         self._ends = np.cumsum([span.records for span in self._spans])
 
     def __repr__(self) -> str:
@@ -154,6 +155,24 @@ class Records(Sequence[Any]):
             raise CorruptRecord(self._message(where, error)) from error
         return {key: value[0] if len(value) == 1 else value for key, value in values.items()}
 
+    def made(self, index: int, schema: Schema, make: Callable[[dict[str, Any]], Any]) -> Any:
+        """Returns what a function makes of the features of a record.
+
+        Args:
+          index: the number of the record.
+          schema: the features to read.
+          make: a function of key -> value, as `decode_numpy` returns them.
+
+        Raises:
+          CorruptRecord: the record is damaged, or `make` raises an error.
+        """
+        data, where = self._raw(index)
+        values = self._parsed(data, where, schema)
+        try:
+            return make(values)
+        except Exception as error:  # Pillow raises many types of errors for damaged images
+            raise CorruptRecord(self._message(where, error)) from error
+
     def share(self, num_hosts: int, host: int) -> Records:
         """Returns the records for one of `num_hosts` hosts; together they read each record once."""
         num_hosts, host = check_integer("num_hosts", num_hosts, 1), check_integer("host", host)
@@ -188,7 +207,7 @@ class Records(Sequence[Any]):
                 yield self._element(*held[at])
 
     def _with(self, spans: Sequence[Span]) -> Records:
-        return Records(self._source, spans, self._schema, self._decode, self._channels, self._check)
+        return Records(self._source, spans, self._schema, self._settings)
 
     def _raw(self, index: int) -> tuple[bytes, tuple[int, int]]:
         number = operator.index(index)
@@ -206,7 +225,6 @@ class Records(Sequence[Any]):
         """Yields the data of each record, and (position of its file, number in the file)."""
         for span in spans:
             file = self._source.files[span.file]
-            container = file.container
             sizes = file.index[:, 1]
             begin = span.begin
             while begin < span.end:
@@ -215,16 +233,10 @@ class Records(Sequence[Any]):
                 while end < span.end and size + sizes[end] <= _CHUNK_BYTES:
                     size += int(sizes[end])
                     end += 1
-                chunk = memoryview(file.stored(begin, end))
-                at = 0
-                for row in range(begin, end):
-                    stored = chunk[at : at + int(sizes[row])]
-                    try:
-                        data = container.data_of(stored, check=self._check)
-                    except CorruptRecord as error:
-                        raise CorruptRecord(self._message((span.file, row), error)) from error
+                for row, data in enumerate(
+                    file.data(begin, end, check=self._settings.check), begin
+                ):
                     yield data, (span.file, row)
-                    at += len(stored)
                 begin = end
 
     def _message(self, where: tuple[int, int], error: Exception) -> str:
@@ -240,13 +252,25 @@ class Records(Sequence[Any]):
     def _element(self, data: bytes, where: tuple[int, int]) -> Any:
         values = self._parsed(data, where, self._read)
         content = values[self._content_key]
-        if self._decode and self._schema.holds == "encoded":
+        settings = self._settings
+        target = values[self._target_key] if self._target_key else None
+        if settings.decode and self._schema.holds != "text":
             try:
-                content = decode_image(content, self._channels)
+                content, window = self._image(content)
+                if self._mask_key:
+                    target = decode_mask(values[self._mask_key], window, settings.size)
             except Exception as error:  # Pillow raises many types of errors for damaged images
                 raise CorruptRecord(self._message(where, error)) from error
-        if self._decode and self._schema.holds == "pixels":
-            content = array_with_channels(content, self._channels)
         if isinstance(content, np.ndarray) and not content.flags.writeable:
             content = content.copy()  # PyTorch requires writable arrays
-        return (content, values[self._label_key]) if self._label_key else content
+        if settings.transform is not None:
+            content = settings.transform(content)
+        return content if target is None else (content, target)
+
+    def _image(self, data: bytes | npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Window | None]:
+        channels, size = self._settings.channels, self._settings.size
+        if size:
+            return decode_window(data, lambda full: centered(full, size), size, channels)
+        if isinstance(data, bytes):
+            return decode_image(data, channels), None
+        return array_with_channels(data, channels), None

@@ -39,7 +39,7 @@ def _comment(schema: Schema) -> Iterator[str]:
     yield "#"
     width = max(len(feature.key) for feature in schema.features) + 2
     for feature in schema.features:
-        kind = feature.kind + (" list" if feature.tfds == "List" else "")
+        kind = feature.kind + (" list" if feature.is_list else "")
         yield f"# {feature.key:<{width}}{kind:<12}{_meaning(feature)}"
 
 
@@ -64,7 +64,7 @@ def _code(schema: Schema) -> Iterator[str]:
     yield "SPEC = {"
     for feature in schema.features:
         kind = _TF_TYPES[feature.kind]
-        is_list = feature.tfds == "List"
+        is_list = feature.is_list
         parsed = f"RaggedFeature({kind})" if is_list else f"FixedLenFeature([], {kind})"
         yield f'    "{feature.key}": tf.io.{parsed},'
     yield "}"

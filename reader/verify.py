@@ -431,7 +431,8 @@ def _shard_problems(
     """Reads a shard; yields None for each sound record among `numbers`, else a problem."""
     chosen = numbers if isinstance(numbers, range) else set(numbers)
     container = container_of(shard.id)
-    found = array("q")  # offset and size of each record, in turn
+    found = array("q")  # the numbers in each record's line of the index, in turn
+    records = 0
     waiting: deque[tuple[int, Future[Problem | None]]] = deque()
 
     def settle(limit: int) -> Iterator[Problem | None]:
@@ -443,17 +444,18 @@ def _shard_problems(
     with storage.open_read(shard.uri) as raw:
         file = read_back.CountingFile(cast(BinaryIO, raw))
         try:
-            for number, (offset, size, data) in enumerate(container.read(cast(BinaryIO, file))):
-                found.extend((offset, size))
+            for number, record in enumerate(container.read(cast(BinaryIO, file))):
+                found.extend(container.index_row(record))
+                records += 1
                 if number in chosen:
-                    waiting.append((number, executor.submit_record(partial(_check, check), data)))
+                    future = executor.submit_record(partial(_check, check), record.data)
+                    waiting.append((number, future))
                 yield from settle(_IN_FLIGHT)
         except CorruptRecord as error:
             yield from settle(0)
             yield Problem(f"{error}; the records after it were not read")
             return
         yield from settle(0)
-    records = len(found) // 2
     if records != shard.records:
         yield Problem(f"{counted(records, 'record')}, but {shard.records:,} in build.json")
     if file.size != shard.bytes or file.crc32c != shard.crc32c:
@@ -494,7 +496,7 @@ def _sample_problems(
 
 
 def _read_index(layout: Layout, shard: Shard) -> npt.NDArray[np.int64] | None:
-    """Returns int64 [records, 2], (offset, stored size); None if it is missing or damaged."""
+    """Returns the index, as `parse_index` does; None if it is missing or damaged."""
     try:
         with storage.open_read(layout.index(shard.id)) as file:
             return parse_index(file.read())
@@ -562,4 +564,20 @@ def _content_problem(record: Record, schema: Schema, inspect: Inspect) -> Proble
         return Unsuitable(f"does not decode: {error}")
     if declared != info:
         return Problem(f"declares {declared}, but its image is {info}")
+    if mask_key := schema.key_of("mask"):
+        return _mask_problem(record.first(mask_key, b""), info, inspect)
+    return None
+
+
+def _mask_problem(data: bytes, image: validate.ImageInfo, inspect: Inspect) -> Problem | None:
+    """Returns what is wrong with the mask of an image, or None."""
+    try:
+        mask = inspect(data)
+    except validate.ImageError as error:
+        return Unsuitable(f"its mask does not decode: {error}")
+    if (mask.height, mask.width) != (image.height, image.width):
+        return Problem(
+            f"its mask is {mask.width} x {mask.height} pixels, and its image {image.width} x "
+            f"{image.height}"
+        )
     return None

@@ -9,7 +9,17 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("transforms", "pipeline", "reader", "launch")
-PTRANSFORMS = {"choose", "read", "dedupe", "merge_facts", "shuffle", "write_beam", "write_shards"}
+PTRANSFORMS = {
+    "choose",
+    "exclude",
+    "read",
+    "join_annotations",
+    "dedupe",
+    "merge_facts",
+    "shuffle",
+    "write_beam",
+    "write_shards",
+}
 OF_BEAM = {*PTRANSFORMS, "metrics", "runner", "tallies"}
 # Top to bottom. A package imports itself and those below it.
 ORDER = (
@@ -23,7 +33,9 @@ ORDER = (
     "transforms.failure",
     "transforms.shards",
     "transforms.inputs",
+    "transforms.annotations",
     "transforms.references",
+    "transforms.pairs",
     "transforms.records",
     "transforms.storage",
     "transforms.images",
@@ -71,6 +83,7 @@ def at_import(path: Path) -> set[str]:
 HEAVY = {"tensorflow", "torch", "grain", "jax"}
 # These import it at their top, and are imported where they are asked for.
 OF_THE_TRAINING_SIDE = {
+    "reader/grain/batches.py",
     "reader/tensorflow/dataset.py",
     "reader/tensorflow/elements.py",
     "reader/tensorflow/features.py",

@@ -11,7 +11,9 @@ from importlib.util import find_spec
 from imageshards.transforms.elements import UsageError
 
 EXTRAS = {
+    "array_record": ("array_record",),
     "dataflow": ("google.api_core", "google.cloud.dataflow", "google.cloud.storage"),
+    "grain": ("grain",),
     "s3": ("botocore",),
     "azure": ("azure.storage.blob", "azure.identity"),
     "heic": ("pillow_heif",),

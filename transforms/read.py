@@ -69,7 +69,7 @@ class References(NamedTuple):
           The remaining references, counted again: the build ignores the dropped ones.
         """
         batches = self.batches | "Apply" >> beam.ParDo(fn)
-        others = self.tallies | "ExceptListed" >> beam.Map(replace, listed=0, ref_bytes=0)
+        others = self.tallies | "ExceptListed" >> beam.Map(_without_listed)
         remaining = batches | "CountAgain" >> beam.Map(_count_listed)
         return References(batches, (others, remaining) | "AllTallies" >> beam.Flatten())
 
@@ -172,6 +172,10 @@ def _without_key(group: tuple[int, Iterable[WorkUnit]]) -> Iterable[WorkUnit]:
     return group[1]
 
 
+def _without_listed(tally: Tally) -> Tally:
+    return replace(tally, listed=sum(tally.left_out.values()), ref_bytes=0)
+
+
 def _count_listed(element: tuple[int, RefBatch]) -> Tally:
     return Tally(listed=len(element[1]), ref_bytes=element[1].value_bytes)
 
@@ -239,9 +243,10 @@ class _List(beam.DoFn):  # type: ignore[misc]
         metrics.count_usage()
 
     def _list(self, unit: WorkUnit) -> Iterator[_Output]:
-        blank_lines = listed = below_base = ref_bytes = 0
+        blank_lines = listed = left_out = below_base = ref_bytes = 0
         count = InputCount()
         label_sources = set()
+        class_names: set[tuple[str, ...]] = set()
         unpacked = set()
         units: list[beam.pvalue.TaggedOutput] = []
         is_divided = False
@@ -255,19 +260,25 @@ class _List(beam.DoFn):  # type: ignore[misc]
                 continue
             count += found.count
             blank_lines += found.blank_lines
+            if names := found.class_names.get(self._annotator.labels.column or ""):
+                class_names.add(names)
             if found.unpacked:
                 unpacked.add(found.unpacked)
             if not len(found.refs):
                 continue
-            label_sources.add(self._annotator.label_source(found.refs))
-            below_base += self._annotator.count_below_base(found.refs)
-            self._held.append(self._annotator.annotate(found.refs))
+            refs = self._annotator.select(found.refs)
             listed += len(found.refs)
-            self._rows_of_unit += len(found.refs)
-            metrics.LISTED.add(len(found.refs))
+            left_out += len(found.refs) - len(refs)
+            if not len(refs):
+                continue
+            label_sources.add(self._annotator.label_source(refs))
+            below_base += self._annotator.count_below_base(refs)
+            self._held.append(self._annotator.annotate(refs))
+            self._rows_of_unit += len(refs)
+            metrics.LISTED.add(len(refs))
             value_bytes = self._held[-1].value_bytes
             ref_bytes += value_bytes
-            self._rows_held += len(found.refs)
+            self._rows_held += len(refs)
             self._bytes_held += value_bytes
             if self._rows_held >= FLUSH_ROWS or self._bytes_held >= FLUSH_BYTES:
                 yield from self._flush()
@@ -277,10 +288,12 @@ class _List(beam.DoFn):  # type: ignore[misc]
             passed_over=count.passed_over,
             label_sources=frozenset(label_sources),
             unpacked=frozenset(unpacked),
+            class_names=frozenset(class_names),
             blank_lines=blank_lines,
             # A whole input without a reference has failed.
             inputs={unit.input.text: count} if unit.part or is_divided else {},
             ref_bytes=ref_bytes,
+            left_out={"--where": left_out} if left_out else {},
         )
         metrics.IMAGES_LISTED.inc(listed)
         yield beam.pvalue.TaggedOutput("tallies", tally)

@@ -7,7 +7,7 @@ the runner must have a shuffle that spills to disk. Beam chooses the shard of ea
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import apache_beam as beam
@@ -87,22 +87,27 @@ class _Encode(beam.DoFn):  # type: ignore[misc]
         split, ref = element
         begin = time.perf_counter()
         try:
-            encoded = self._encoder.encode(ref, plan.class_of)
+            encoded = self._encoder.encode(ref, plan.class_of, plan.object_numbers)
         except Rejected as rejected:
             reject = Reject(ref.name, ref.uri, split, rejected.problem)
             yield beam.pvalue.TaggedOutput("rejects", (split, reject))
+            yield from _counted(split, rejected.annotations)
             return
         data = b"".join(encoded.parts)
         metrics.ENCODE_MS.update(round((time.perf_counter() - begin) * 1000))
         metrics.IMAGE_BYTES.update(len(data))
         if encoded.conversions:
             yield beam.pvalue.TaggedOutput("conversions", (split, encoded.conversions))
-        for kind, count in encoded.annotations.items():
-            yield beam.pvalue.TaggedOutput("annotations", ((split, kind), count))
+        yield from _counted(split, encoded.annotations)
         yield split, data
 
     def finish_bundle(self) -> None:
         metrics.count_usage()
+
+
+def _counted(split: str, annotations: Mapping[str, int]) -> Iterator[beam.pvalue.TaggedOutput]:
+    for kind, count in annotations.items():
+        yield beam.pvalue.TaggedOutput("annotations", ((split, kind), count))
 
 
 @dataclass

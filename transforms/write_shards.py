@@ -100,6 +100,7 @@ class _Write(beam.DoFn):  # type: ignore[misc]
             self._settings,
             digests=len(plan.splits) > 1,
             sha256=self._sha256,
+            object_numbers=plan.object_numbers,
         )
         self._failures = self._failures.of(plan)
         with self._failures.recording():

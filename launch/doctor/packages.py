@@ -11,11 +11,13 @@ from imageshards.launch.doctor.finding import Finding
 from imageshards.transforms import extras
 
 _OPTIONAL = (
-    "google-cloud-storage", "pillow-heif", "tensorflow", "tensorflow-cpu", "tensorflow-datasets",
-    "jax", "torch",
+    "array_record", "google-cloud-storage", "pillow-heif", "tensorflow", "tensorflow-cpu",
+    "tensorflow-datasets", "jax", "torch",
 )  # fmt: skip
 _PURPOSES = {
+    "array_record": "--file_format array_record",
     "dataflow": "--runner=DataflowRunner, and --writer beam to gs://",
+    "grain": "reader.grain",
     "s3": "s3:// URIs",
     "azure": "az:// URIs",
     "heic": "HEIC images",

@@ -10,6 +10,7 @@ from apache_beam.options.pipeline_options import (
     PortableOptions,
     StandardOptions,
 )
+from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.runner import PipelineResult
 
 from imageshards.pipeline.job import access
@@ -42,6 +43,7 @@ def new_pipeline(options: PipelineOptions, billing_project: str) -> beam.Pipelin
     """
     access.carry(billing_project, options)
     _let_prism_run(options)
+    _flush_whole_elements()
     try:
         return beam.Pipeline(options=options)
     except ValueError as error:
@@ -49,6 +51,15 @@ def new_pipeline(options: PipelineOptions, billing_project: str) -> beam.Pipelin
             problems = str(error).removeprefix(_INVALID).split("\n")
             raise UsageError("; ".join(filter(None, problems))) from error
         raise
+
+
+def _flush_whole_elements() -> None:
+    """Makes the local runner flush its streams by size alone.
+
+    With several workers, a thread of Beam (2.77) flushes a stream every second, also while another
+    thread is writing an element: the element is split, or what is written meanwhile is lost.
+    """
+    worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
 
 
 def _let_prism_run(options: PipelineOptions) -> None:

@@ -9,7 +9,7 @@ from imageshards.pipeline.claim import check_output
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.transforms import storage
-from imageshards.transforms.elements import UsageError, enumerated
+from imageshards.transforms.elements import BuildError, UsageError, enumerated
 from imageshards.transforms.inputs.kind import (
     InputKind,
     ListingOptions,
@@ -20,6 +20,7 @@ from imageshards.transforms.inputs.kind import (
 from imageshards.transforms.inputs.manifests import Manifest
 from imageshards.transforms.inputs.sources import identify
 from imageshards.transforms.records.columns import columns_of
+from imageshards.transforms.records.objects import BOXES
 from imageshards.transforms.records.schemas import SCHEMAS
 from imageshards.transforms.storage import StoreError
 
@@ -41,15 +42,29 @@ def prepare(
     storage.bill(options.inputs.billing_project)
     sources = [identify(text, spec.text_unit) for text in options.inputs.input]
     check_apart(spec, sources)
-    spec = _with_other_features(spec, sources)
+    spec = _with_annotations(_with_other_features(spec, sources))
     check_output(spec)
     _ = spec.planner  # reads the class names
+    for uri in options.choice.exclude:
+        if not storage.exists(storage.normalize(uri)):
+            raise BuildError(f"--exclude {uri}: no such file")
     for source in sources:
         if not spec.text_unit and storage.is_local(source.uri):
             source.check(spec.listing)
         elif isinstance(source, Manifest) and not reads_local_files:
             _check_no_local_files(source, spec.listing)
     return spec, sources
+
+
+def _with_annotations(spec: BuildSpec) -> BuildSpec:
+    """Replaces `--annotation_format auto` with the format of the files.
+
+    Raises:
+      UsageError: a file does not exist, or its format is not known.
+    """
+    if not spec.annotation_sources:
+        return spec
+    return BuildSpec(spec.options.replace(annotation_format=spec.annotation_sources[0].name))
 
 
 def check_apart(spec: BuildSpec, sources: Sequence[InputKind]) -> None:
@@ -105,7 +120,7 @@ def _with_other_features(spec: BuildSpec, sources: Sequence[InputKind]) -> Build
     schema = SCHEMAS[options.records.features]  # with labels, even if the build has none
     keys = spec.listing.record_keys
     left_out = {feature.key for feature in schema.features if not feature.is_open}
-    left_out |= {*schema.not_copied, keys.image, keys.label, keys.name}
+    left_out |= {*schema.not_copied, keys.image, keys.label, keys.name, BOXES}
     columns = columns_of(
         (
             {key: values for key, values in row.items() if key not in left_out}

@@ -43,6 +43,7 @@ class Summary:
       converted: images whose bytes differ from those of their file.
       conversions: kind of conversion -> images.
       annotations: kind of annotation -> number of them; empty without boxes.
+      unmatched: images of annotation files that are not among the inputs, and their objects.
       splits: name -> (records, shards).
       notes: what the build chose automatically, and why.
       seconds: wall time, start-up included.
@@ -68,6 +69,7 @@ class Summary:
     converted: int
     conversions: dict[str, int]
     annotations: dict[str, int]
+    unmatched: tuple[int, int]
     splits: dict[str, tuple[int, int]]
     notes: tuple[str, ...]
     seconds: float
@@ -111,6 +113,7 @@ class Summary:
             and not build["options"].get("stratify"),
             conversions=build["conversions"],
             annotations=build.get("annotations", {}),
+            unmatched=_unmatched(build),
             splits={
                 name: (split["records"], split["shards"]) for name, split in build["splits"].items()
             },
@@ -179,6 +182,12 @@ class Summary:
             yield f"{kept:,} with an EXIF orientation that readers have to apply"
         if self.annotations:
             yield annotations_text(self.annotations)
+        images, objects = self.unmatched
+        if images:
+            yield (
+                f"{counted(images, 'annotated image')} not among the inputs, with "
+                f"{counted(objects, 'object')} (metadata/unmatched_annotations.jsonl)"
+            )
 
     def _work(self) -> str:
         if self.resumed == self.shards:
@@ -196,6 +205,14 @@ class Summary:
         )
         pace = f"{speed} {self.noun}s/s"
         return f"{done}in {_time(self.seconds)}{started}; {pace}; see metadata/report.html"
+
+
+def _unmatched(build: Mapping[str, Any]) -> tuple[int, int]:
+    files = build.get("annotation_files", {}).values()
+    return (
+        sum(file["unmatched_images"] for file in files),
+        sum(file["unmatched_objects"] for file in files),
+    )
 
 
 def _time(seconds: float) -> str:

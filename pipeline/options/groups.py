@@ -34,6 +34,12 @@ def _containers() -> Iterable[str]:
     return CONTAINERS
 
 
+def _annotation_formats() -> Iterable[str]:
+    from imageshards.transforms.records.objects import NO_FORMAT, OBJECT_COLUMNS
+
+    return (NO_FORMAT, *OBJECT_COLUMNS)
+
+
 def _label_rule(texts: Sequence[str]) -> str:
     return [AUTO, *(text for text in texts if not is_beam_label(text))][-1]
 
@@ -80,7 +86,20 @@ class Inputs(Group):
         parse=_suffixes,
     )
     uri_column: str = option(
-        "uri", "Column of manifests that has the URIs", metavar="NAME", images_only=True
+        "uri",
+        "Column of manifests that has the URIs, or of Parquet files that has the images",
+        metavar="NAME",
+        default_text="uri or file_name, else the only column with images",
+        images_only=True,
+    )
+    uri_template: str = option(
+        "",
+        "URI of an image, with columns of the manifest in braces, such as train/{id}.jpg",
+        metavar="TEMPLATE",
+        default_text="the column of --uri_column",
+        pattern=r"[^{}]*(\{[^{}]+\}[^{}]*)*",
+        expected="a URI with names of columns in braces, such as train/{id}.jpg",
+        images_only=True,
     )
     base_uri: str = option(
         "",
@@ -95,6 +114,7 @@ class Inputs(Group):
         metavar="KEY",
         images_only=True,
     )
+
     label_key: str = option(
         "",
         "Feature of TFRecord inputs that has the label",
@@ -104,7 +124,8 @@ class Inputs(Group):
     )
     name_key: str = option(
         "",
-        "Feature of TFRecord inputs that has the name of the image, such as image/filename",
+        "Feature of TFRecord inputs, or column of Parquet files with images, that has the name of "
+        "the image, such as image/filename",
         metavar="KEY",
         default_text="FILE/NUMBER",
         images_only=True,
@@ -151,6 +172,11 @@ class Inputs(Group):
         affects_shards=False,
     )
 
+    @property
+    def template_column(self) -> str:
+        """The column that the URIs of a manifest are; empty: they come from a template."""
+        return "" if self.uri_template else self.uri_column
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Group):
@@ -158,6 +184,23 @@ class Choice(Group):
 
     title = "choice"
 
+    exclude: tuple[str, ...] = option(
+        (),
+        "Leave out the images that a text file lists, one name or URI per line; local or remote, "
+        ".gz too. Repeat it for several files",
+        metavar="FILE",
+        default_text="none",
+        is_uri=True,
+        affects_shards=False,  # what remains does
+    )
+    where: str = option(
+        "",
+        'Take only images whose columns meet a condition, such as "width >= 256 and split != '
+        "'bad'\": comparisons, in, and, or, not and arithmetic; columns in backticks if they are "
+        "no identifiers",
+        metavar="EXPRESSION",
+        default_text="all",
+    )
     limit: int = option(
         0,
         "Take at most so many images, drawn at random with --seed; together with --per_class, the "
@@ -306,9 +349,10 @@ class Records(Group):
 
     features: str = option(
         "slim",
-        "Schema of a record: slim or imagenet (the image file); raw (float32), pixels (uint8) or "
-        "shape (uint8 of any size) (decoded pixels); text. imageshards features NAME describes one",
-        brief="slim, imagenet, raw, pixels, shape, text (default: slim)",
+        "Schema of a record: slim or imagenet (the image file); segmentation (with a mask); raw "
+        "(float32), pixels (uint8) or shape (uint8 of any size) (decoded pixels); text. "
+        "imageshards features NAME describes one",
+        brief="slim, imagenet, segmentation, raw, pixels, shape, text (default: slim)",
         metavar="NAME",
         choices=_schemas,
     )
@@ -342,7 +386,10 @@ class Records(Group):
         parse=_features_from,
     )
     file_format: str = option(
-        "tfrecord", "Format of the files of records", metavar="NAME", choices=_containers
+        "tfrecord",
+        "Format of the shards: tfrecord, or array_record, which Grain reads at random",
+        metavar="NAME",
+        choices=_containers,
     )
 
 
@@ -415,14 +462,46 @@ class Images(Group):
 
 @dataclass(frozen=True, kw_only=True)
 class Annotations(Group):
-    """How boxes and keypoints among the features follow the pixels of their images."""
+    """Annotated objects and masks, and how they follow the pixels of their images."""
 
     title = "annotations"
 
+    annotations: tuple[str, ...] = option(
+        (),
+        "File or folder of annotations, whose images are matched with those of the inputs by name; "
+        "repeat it for several",
+        brief="COCO, VOC, YOLO, ... of the images; repeatable",
+        metavar="URI",
+        is_uri=True,
+        images_only=True,
+        affects_shards=False,  # their content does
+    )
+    annotation_format: str = option(
+        AUTO,
+        "Format of --annotations; auto finds it by their content",
+        choices=_annotation_formats,
+        images_only=True,
+    )
+    masks: str = option(
+        "",
+        "Masks of --features segmentation: a path such as 'masks/{stem}.png', with the fields "
+        "{dir}, {name}, {stem} and {suffix} of the image's name, relative to the input; or "
+        "column:NAME, a manifest's column of their URIs",
+        metavar="PATH|column:NAME",
+        default_text="column:mask",
+        images_only=True,
+    )
+    mask_padding: int = option(
+        255,
+        "Class in masks of the pixels that --resize pad:WxH adds",
+        limits=(0, 255),
+        images_only=True,
+    )
+
     annotations_on: str = option(
         "stored",
-        "Pixels that boxes and keypoints refer to: stored, as in the file, which is what a reader "
-        "sees that ignores EXIF; upright, after the EXIF orientation is applied",
+        "Pixels that masks, boxes and keypoints refer to: stored, as in the file, which is what a "
+        "reader sees that ignores EXIF; upright, after the EXIF orientation is applied",
         choices=("stored", "upright"),
         images_only=True,
     )

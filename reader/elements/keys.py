@@ -63,7 +63,7 @@ class Keys:
     @property
     def lists(self) -> tuple[str, ...]:
         """Keys of the dict whose values have any number of rows."""
-        found = [key for key, feature in self.features.items() if feature.tfds == "List"]
+        found = [key for key, feature in self.features.items() if feature.is_list]
         return (*found, *([BOXES] if self.boxes else []))
 
 
@@ -86,7 +86,7 @@ def find_keys(
     features: dict[str, Feature] = {}
     boxes = False
     for key in keys:
-        if key == BOXES and source.feature(key) is None:
+        if key == BOXES and not _is_other(source.feature(key)):
             features |= {side: _find(source, side) for side in SIDES if side not in keys}
             boxes = True
             continue
@@ -120,14 +120,19 @@ def _find(source: Source, key: str) -> Feature:
     return feature
 
 
+def _is_other(feature: Feature | None) -> bool:
+    """Whether a feature under the key of boxes has other values than their sides."""
+    return feature is not None and feature.tfds != "Boxes"
+
+
 def _is_of_boxes(feature: Feature) -> bool:
-    return feature.key.startswith(OBJECT) and feature.tfds == "List"
+    return feature.key.startswith(OBJECT) and feature.is_list
 
 
 def _cannot_follow(feature: Feature) -> bool:
     if feature.key in BOX_SIDES:
         return False
     kind = {"int64": "int", "float": "float", "bytes": "bytes"}[feature.kind]
-    suffix = "_list" if feature.tfds == "List" else ""
+    suffix = "_list" if feature.is_list else ""
     column = FeatureColumn(feature.key, feature.key, kind + suffix)  # type: ignore[arg-type]
     return feature.key == AREA or feature.key.startswith(KEYPOINT) or is_shape(column)

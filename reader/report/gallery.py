@@ -101,8 +101,7 @@ def _records_at(files: Iterable[RecordFile], wanted: set[int]) -> dict[int, read
         for number in sorted(number for number in wanted if begin <= number < end):
             if container.random_access and container.has_index:
                 try:
-                    stored = file.stored(number - begin, number - begin + 1)
-                    data = container.data_of(memoryview(stored))
+                    data = next(file.data(number - begin, number - begin + 1))
                     found[number] = read_back.Record(0, 0, example.decode(data))
                 except (BuildError, CorruptRecord, CorruptExample):
                     continue  # `verify` reports it

@@ -117,15 +117,12 @@ class Pages:
             offset = int(ends[at]) - file.records
             first, last = begin - offset, min(end, int(ends[at])) - offset
             last = _end_of_chunk(file.index[first:last, 1], first)
-            chunk = memoryview(file.stored(first, last))
-            position = 0
-            for size in file.index[first:last, 1].tolist():
-                data = file.container.data_of(chunk[position : position + size])
+            for row, data in enumerate(file.data(first, last), first):
                 try:
-                    yield Record(position, size, example.decode(data))
+                    offset, size = file.index[row].tolist()
+                    yield Record(offset, size, example.decode(data))
                 except CorruptExample as error:
                     raise CorruptRecord(f"{file.uri}: {error}") from error
-                position += size
             begin = offset + last
 
     def records(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from conftest import Build, Command
-from helpers import build_json, image_bytes, names
+from helpers import build_json, image_bytes, names, records
 
 from imageshards.pipeline.job.failures import JobError
-from imageshards.transforms.elements import UsageError
+from imageshards.transforms.elements import BuildError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +122,92 @@ def test_options_that_do_not_go_together(
 def test_too_few_images_for_the_counts_are_an_error(build: Build, uneven: Path):
     with pytest.raises(JobError, match="there are 83 images for 84: require fewer"):
         build(uneven, splits="train=80,test=4")
+
+
+@pytest.fixture
+def table(uneven: Path, tmp_path: Path) -> Path:
+    """A manifest with columns: every third image is 100 wide, and one is in an unknown split."""
+    path = tmp_path / "list.csv"
+    images = sorted(uneven.rglob("*.jpg"))
+    rows = [
+        f"{image},{100 if number % 3 else 300},{'bad' if number == 0 else 'train'},"
+        for number, image in enumerate(images)
+    ]
+    path.write_text("\n".join(["uri,width,split,note", *rows]))
+    return path
+
+
+def test_where_selects_rows_before_anything_else_looks_at_them(
+    build: Build, command: Command, table: Path, tmp_path: Path
+):
+    summary = build(
+        table, where="width >= 256 and split != 'bad'", features_from=("width:int",), limit=20
+    )
+    assert summary.records == 20
+    assert summary.left_out == {"--limit": 7, "--where": 56}
+    assert {record.first("width") for record in records(tmp_path / "out")} == {300}
+    code, _, _ = command("verify", tmp_path / "out")
+    assert code == 0
+    with pytest.raises(JobError, match="no image is left: --where leave out all 83"):
+        build(table, where="note == 'x'", output=tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("widht > 3", "no column 'widht' (of --where); its columns are: uri, width, split, note"),
+        ("height > 3", "no column 'height' (of --where; it reads columns, not images: --min_size"),
+        ("width = 3", "invalid --where 'width = 3': write == instead of ="),
+    ],
+)
+def test_mistakes_in_where_are_reported_before_the_build(
+    command: Command, table: Path, tmp_path: Path, where: str, says: str
+):
+    code, _, errors = command(
+        "build", f"--input={table}", f"--output={tmp_path / 'out'}", f"--where={where}"
+    )
+    assert code in (1, 2)
+    assert says in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_folder_has_no_columns(build: Build, uneven: Path):
+    with pytest.raises(BuildError, match=r"has no column 'width' \(of --where; it reads columns"):
+        build(uneven, where="width > 3")
+
+
+def test_excluded_images_are_left_out_of_every_kind_of_input(
+    build: Build, command: Command, uneven: Path, tmp_path: Path
+):
+    with tarfile.open(tmp_path / "mid.tar", "w") as archive:
+        archive.add(uneven / "mid", "mid")
+    manifest = tmp_path / "small.csv"
+    manifest.write_text("uri\n" + "".join(f"{uneven}/small/{n}.jpg\n" for n in range(3)))
+    # By its name below the input, and by URIs: a file, a member, and a row.
+    lines = ["3.jpg", f"{uneven}/big/4.jpg", f"{tmp_path}/mid.tar/mid/5.jpg", "none.jpg"]
+    lists = tmp_path / "first.txt", tmp_path / "second.txt"
+    lists[0].write_text("\n".join(lines))
+    lists[1].write_text(f"{uneven}/small/1.jpg")
+    sources = (uneven / "big", tmp_path / "mid.tar", manifest)
+    summary = build(*sources, exclude=tuple(map(str, lists)), per_class=30)
+    assert summary.left_out == {"--exclude": 4, "--per_class": 28}
+    found = names(tmp_path / "out")
+    assert len(found) == 30 + 19 + 2
+    assert not {"3.jpg", "4.jpg", "mid/5.jpg", f"{uneven}/small/1.jpg"} & {*found}
+    note = "1 of 5 lines of --exclude names no image of --input: 'none.jpg'"
+    assert note in summary.notes
+    assert note in build_json(tmp_path / "out")["notes"]
+    code, _, _ = command("verify", tmp_path / "out")
+    assert code == 0
+    # The content of the lists decides, and not their names.
+    lists[1].rename(tmp_path / "third.txt")
+    again = build(*sources, exclude=(str(lists[0]), str(tmp_path / "third.txt")), per_class=30)
+    assert again.resumed == again.shards
+    lists[0].write_text("3.jpg\n")
+    with pytest.raises(JobError, match="with other inputs"):
+        build(*sources, exclude=(str(lists[0]),), per_class=30)
+
+
+def test_a_missing_list_is_an_error_before_the_build(build: Build, uneven: Path):
+    with pytest.raises(BuildError, match=r"--exclude nowhere\.txt: no such file"):
+        build(uneven, exclude=("nowhere.txt",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -94,10 +95,15 @@ def red_box(image: np.ndarray) -> list[float]:
             (columns.max() + 1) / SIZE]  # fmt: skip
 
 
-def test_boxes_follow_the_crop_and_the_mirroring(boxed: Path):
-    data = reader.load(boxed, keys=[BOXES, LABELS], image_size=SIZE, augment=True, list_length=3)
+@pytest.mark.parametrize("by", ["load", "grain"])
+def test_boxes_follow_the_crop_and_the_mirroring(boxed: Path, by: str):
+    options = {"keys": [BOXES, LABELS], "image_size": SIZE, "augment": True, "list_length": 3}
+    if by == "load":
+        elements = reader.load(boxed, **options).as_numpy_iterator()
+    else:
+        elements = iter(reader.grain(boxed, **options))
     seen = dropped = 0
-    for element in data.take(8 * COUNT).as_numpy_iterator():
+    for element in islice(elements, 8 * COUNT):
         boxes, size = element[BOXES], int(element[f"{BOXES}/size"])
         assert boxes.shape == (3, 4)
         assert size == int(element[f"{LABELS}/size"])
@@ -109,6 +115,21 @@ def test_boxes_follow_the_crop_and_the_mirroring(boxed: Path):
             np.testing.assert_allclose(boxes[labels.index(7)], red_box(element["image"]), atol=0.05)
     assert seen > 4 * COUNT
     assert dropped
+
+
+def test_grain_gives_the_features_that_load_gives(boxed: Path):
+    options = {"keys": KEYS, "image_size": SIZE, "list_length": 3, "batch_size": COUNT}
+    loaded = next(reader.load(boxed, shuffle=False, **options).as_numpy_iterator())
+    batch = next(iter(reader.grain(boxed, shuffle=False, **options)))
+    assert batch.keys() == loaded.keys()
+    for key, values in loaded.items():
+        assert batch[key].dtype == values.dtype, key
+        if key == "image":
+            assert np.abs(batch[key] - values).mean() < 0.02
+        elif values.dtype == np.float32:
+            np.testing.assert_allclose(batch[key], values, atol=1e-6)
+        else:
+            assert batch[key].tolist() == values.tolist(), key
 
 
 def test_lists_are_padded_or_cut_to_a_length(boxed: Path):

@@ -16,6 +16,7 @@ from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, Codec, ImageRef, InputCount, shortened
 from imageshards.transforms.inputs import ranges
 from imageshards.transforms.inputs.listed import Listed
+from imageshards.transforms.pairs.pattern import PathPattern
 from imageshards.transforms.references.annotate import Columns
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.names import Roots
@@ -53,6 +54,7 @@ class ListingOptions:
     Attributes:
       columns: columns of manifests, or features of TFRecord files, to list with each reference.
       uri_column: the column of manifests that holds the URIs.
+      uri_template: a URI with columns of manifests in braces, instead of that column; or empty.
       include_all: take files whatever their name.
       image_suffixes: what follows the first dot in the names of the members of tars that are
         images, in small letters; empty: members are images by the suffix of their name.
@@ -61,11 +63,13 @@ class ListingOptions:
       text_unit: the part of a text file that becomes one record; None: inputs are images.
       divide: whether a large unit of work yields parts of itself, which other workers list. If not,
         the worker that has the unit lists all of it.
+      side: the paths of files that belong to images, which are not images themselves; or None.
       output: the `real_folder` of the data set, of which no file may be listed; empty: none.
     """
 
     columns: Columns = field(default_factory=Columns)
     uri_column: str = "uri"
+    uri_template: str = ""
     include_all: bool = False
     image_suffixes: tuple[str, ...] = ()
     scratch: str = ""
@@ -73,6 +77,11 @@ class ListingOptions:
     text_unit: TextUnit | None = None
     divide: bool = False
     output: str = ""
+    side: PathPattern | None = None
+
+    def is_side_file(self, uri: str, root_length: int) -> bool:
+        """Whether a file is not listed because it belongs to an image; see `side`."""
+        return self.side is not None and self.side.matches(uri, uri[:root_length])
 
 
 class Read(NamedTuple):
@@ -214,7 +223,8 @@ class InputKind(ABC):
         """Raises a BuildError if columns are required; for kinds without columns."""
         if required := options.columns.all_required:
             raise BuildError(
-                f"--input {self.text} is not a manifest and has no column {required[0]!r}: "
+                f"--input {self.text} is not a manifest and has no column {required[0]!r}"
+                f"{options.columns.origin(required[0])}: "
                 "columns come from CSV, JSONL or Parquet files"
             )
 
@@ -350,4 +360,7 @@ def _check_columns(source: InputKind, refs: RefBatch, columns: Columns) -> None:
         found = refs.rows.schema.names
         missing += [feature.column for feature in columns.features if feature.source not in found]
     if missing and len(refs):
-        raise BuildError(f"--input {source.text}: {source.noun} has no column {missing[0]!r}")
+        raise BuildError(
+            f"--input {source.text}: {source.noun} has no column {missing[0]!r}"
+            f"{columns.origin(missing[0])}"
+        )

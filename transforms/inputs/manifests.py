@@ -5,16 +5,21 @@ Only the columns that are needed are read. An error message contains the line or
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
+from typing import Any
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, enumerated, quoted
 from imageshards.transforms.inputs import spans, tables
 from imageshards.transforms.inputs.columns import texts_of, with_features
+from imageshards.transforms.inputs.embedded.parquet import ImageTable
 from imageshards.transforms.inputs.kind import (
     FileKind,
     FileState,
@@ -50,10 +55,18 @@ class Manifest(FileKind):
 
     def check(self, options: ListingOptions) -> None:
         """Reads the header and the first rows."""
+        if images := self._images(spans.Span(self), options):
+            images.check()
+            return
         next(list_references(WorkUnit(self), options), None)
 
-    def fingerprint(self, unit: WorkUnit, options: ListingOptions) -> Iterator[FileState]:
+    def fingerprint(
+        self, unit: WorkUnit, options: ListingOptions
+    ) -> Iterator[FileState | WorkUnit]:
         """Yields a digest of the content: manifests are often rewritten without a change."""
+        if self._images(spans.Span(self), options):
+            yield from super().fingerprint(unit, options)
+            return
         digest, size = blake2b(digest_size=16), 0
         try:
             with storage.open_read(self.uri) as file:
@@ -92,46 +105,50 @@ class Manifest(FileKind):
     def _list(
         self, span: spans.Span, root_length: int, options: ListingOptions
     ) -> Iterator[Listed]:
+        if images := self._images(span, options):
+            yield from images.references(root_length)
+            return
         columns = options.columns
         names = (*columns.required, *columns.optional)
+        uris = Uris.of(options)
         header, chunks = tables.open_table(
-            span, [options.uri_column, *names, *columns.feature_names]
+            span, [*uris.columns, *names, *columns.feature_names, FILE_NAME]
         )
-        self._check_header(header, options)
+        uris = uris.of_header(header)
+        self._check_header(header, uris, options)
         texts = [name for name in dict.fromkeys(names) if name in header]
         root = self.uri[:root_length]
         for rows in chunks:
-            yield Listed(self._references(rows, root, options.uri_column, texts, columns.features))
+            yield Listed(self._references(rows, root, uris, texts, columns.features))
+
+    def _images(self, span: spans.Span, options: ListingOptions) -> ImageTable | None:
+        """The images inside a Parquet file; None if this is a table of URIs."""
+        return ImageTable.of(span, options) if self.uri.lower().endswith(".parquet") else None
 
     def _references(
         self,
         rows: tables.Rows,
         root: str,
-        uri_column: str,
+        uris: Uris,
         names: list[str],
         features: Sequence[FeatureColumn],
     ) -> RefBatch:
         texts = {
             name: texts_of(rows.columns[name], name, rows.where)
-            for name in dict.fromkeys((uri_column, *names))
+            for name in dict.fromkeys((*uris.columns, *names))
         }
-        if not all(texts[uri_column]):
-            row = texts[uri_column].index(None)
-            raise BuildError(f"{rows.where(row)}: no value in the column {uri_column!r}")
-        if max(map(len, texts[uri_column])) > _LONGEST_URI:  # type: ignore[arg-type]
-            raise _too_long(texts[uri_column], uri_column, rows.where)  # type: ignore[arg-type]
-        uris = _absolute(texts[uri_column], self.uri.rpartition("/")[0])  # type: ignore[arg-type]
-        roots = array("I", [len(root) if uri.startswith(root) else 0 for uri in uris])
-        refs = RefBatch.listed(uris, roots).with_texts({name: texts[name] for name in names})
-        return with_features(refs, rows.columns, features)
+        folder = self.uri.rpartition("/")[0]
+        absolute = partial(_absolute, folder=folder)
+        found = absolute(uris.texts(texts, rows.where))
+        roots = array("I", [len(root) if uri.startswith(root) else 0 for uri in found])
+        refs = RefBatch.listed(found, roots).with_texts({name: texts[name] for name in names})
+        return with_features(refs, rows.columns, features, absolute)
 
-    def _check_header(self, header: list[str], options: ListingOptions) -> None:
+    def _check_header(self, header: list[str], uris: Uris, options: ListingOptions) -> None:
         """Raises a BuildError if a required column is missing, or an optional one is misspelled."""
-        for column in (options.uri_column, *options.columns.all_required):
+        for column in (*uris.columns, *options.columns.all_required):
             if column not in header:
-                named = (
-                    " (--uri_column specifies another one)" if column == options.uri_column else ""
-                )
+                named = uris.hint if column in uris.columns else options.columns.origin(column)
                 if len(header) == 1 and ";" in header[0]:
                     named = "; it seems to be separated by semicolons: use commas"
                 raise BuildError(
@@ -146,6 +163,77 @@ class Manifest(FileKind):
                     f"write --{name}s 'column:{near[0]}' (or another rule for --{name}s)"
                 )
 
+
+_URI = "uri"
+FILE_NAME = "file_name"
+"""The column of URIs in the `imagefolder` layout of Hugging Face `datasets`."""
+
+
+@dataclass(frozen=True)
+class Uris:
+    """Makes the URIs of a manifest.
+
+    Attributes:
+      template: a URI with columns in braces.
+      columns: the names of these columns.
+      hint: what to add to the message that a column is missing.
+
+    >>> uris = Uris("train/{id}.jpg", ("id",))
+    >>> uris.texts({"id": ["12", "13"]}, str)
+    ['train/12.jpg', 'train/13.jpg']
+    """
+
+    template: str
+    columns: tuple[str, ...]
+    hint: str = ""
+
+    @classmethod
+    def of(cls, options: ListingOptions) -> Uris:
+        """The URIs that options describe."""
+        if options.uri_template:
+            columns = dict.fromkeys(_FIELD.findall(options.uri_template))
+            return cls(options.uri_template, tuple(columns), " of --uri_template")
+        hint = (
+            " (--uri_column specifies another one, and --uri_template 'train/{id}.jpg' makes URIs "
+            "of columns)"
+        )
+        return cls(f"{{{options.uri_column}}}", (options.uri_column,), hint)
+
+    def of_header(self, header: Sequence[str]) -> Uris:
+        """The URIs of a manifest with certain columns: `uri`, else `file_name`."""
+        if self.columns == (_URI,) and _URI not in header and FILE_NAME in header:
+            return Uris(f"{{{FILE_NAME}}}", (FILE_NAME,))
+        return self
+
+    def texts(
+        self, columns: Mapping[str, Sequence[str | None]], where: Callable[[int], str]
+    ) -> list[str]:
+        """The URIs, relative to the manifest or absolute.
+
+        Args:
+          columns: name -> texts, None without a value.
+          where: row -> where it is, for messages.
+
+        Raises:
+          BuildError: a value is missing, or a URI is too long.
+        """
+        for name in self.columns:
+            if not all(columns[name]):
+                row = columns[name].index(None)
+                raise BuildError(f"{where(row)}: no value in the column {name!r}")
+        parts = _FIELD.split(self.template)  # every other one is the name of a column
+        pieces: list[Any] = [
+            columns[part] if number % 2 else itertools.repeat(part)
+            for number, part in enumerate(parts)
+        ]
+        is_column = self.template == f"{{{self.columns[0]}}}"
+        texts = pieces[1] if is_column else list(map("".join, zip(*pieces, strict=False)))
+        if max(map(len, texts)) > _LONGEST_URI:
+            raise _too_long(texts, self.template, where)
+        return texts
+
+
+_FIELD = re.compile(r"\{([^{}]+)\}")
 
 # URIs, joined by line breaks, that contain none of these need at most a prefix to become absolute.
 # `in` searches 1 GB/s, a regular expression 15 MB/s.
@@ -177,10 +265,10 @@ def _normal(text: str, prefix: str) -> str:
     return prefix + _THIS_FOLDER.sub("", text)
 
 
-def _too_long(uris: list[str], column: str, where: Callable[[int], str]) -> BuildError:
+def _too_long(uris: list[str], template: str, where: Callable[[int], str]) -> BuildError:
     row = next(row for row, uri in enumerate(uris) if len(uri) > _LONGEST_URI)
     return BuildError(
-        f"{where(row)}: the column {column!r} does not have URIs, but {quoted(uris[row])} of "
+        f"{where(row)}: {template} is no URI, but {quoted(uris[row])} of "
         f"{len(uris[row]):,} characters (--uri_column specifies another one)"
     )
 

@@ -159,7 +159,9 @@ class TFRecordFile(FileKind):
                     f"specifies another one, --labels none builds without labels); {found}"
                 )
             elif first and required:
-                raise BuildError(f"{self.uri}: no feature {column!r}; {found}")
+                raise BuildError(
+                    f"{self.uri}: no feature {column!r}{columns.origin(column)}; {found}"
+                )
         return filled
 
 

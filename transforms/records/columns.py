@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from imageshards.transforms.elements import counted, quoted
 from imageshards.transforms.images.resize import Resize
+from imageshards.transforms.records.objects import COMPUTED, NO_FORMAT, OBJECT_COLUMNS
 from imageshards.transforms.records.schemas import (
     AREA,
     BOX_SIDES,
@@ -43,13 +44,14 @@ class FeatureColumn:
       column: the manifest's column, or the key of the feature in a TFRecord input.
       type: `int` (int64), `float` (float32) or `bytes` for a single value, which every image must
         have; or a list of any length, which is empty if there is no value.
-      is_label: whether it is the label, which is finite.
+      role: "label" for the label, which is finite; "uri" for a URI, which is relative to the
+        manifest's folder; empty for all others.
     """
 
     key: str
     column: str
     type: Type
-    is_label: bool = False
+    role: Literal["", "label", "uri"] = ""
 
     @classmethod
     def parse(cls, text: str) -> FeatureColumn:
@@ -149,7 +151,7 @@ class FeatureColumn:
 
     @property
     def _parse(self) -> Callable[[Any], Any]:
-        return _finite if self.is_label else _PARSERS[self.kind]
+        return _finite if self.role == "label" else _PARSERS[self.kind]
 
     def _value(self, value: Any) -> Any:
         parse = self._parse
@@ -160,6 +162,10 @@ class FeatureColumn:
         return None if _is_nothing(value) else parse(value)
 
 
+SIDE_OPTIONS = {"mask": "masks"}
+"""Source of a side file -> the option that says where the files are."""
+SIDE_KEY = "--side"
+"""Key of the column with the URIs of side files. No feature has it."""
 _VALUE = re.compile("column:(.+):float")
 
 
@@ -185,8 +191,24 @@ def feature_columns(options: Mapping[str, Any]) -> tuple[FeatureColumn, ...]:
     columns = [FeatureColumn.parse(text) for text in options["features_from"] if text != "auto"]
     key, column = SCHEMAS[options["features"]].class_key, value_column(options["labels"])
     if column and key:
-        columns.append(FeatureColumn(key, column, "float", is_label=True))
+        columns.append(FeatureColumn(key, column, "float", role="label"))
+    if column := side_column(options):
+        columns.append(FeatureColumn(SIDE_KEY, column, "bytes", role="uri"))
     return tuple(columns)
+
+
+def side_column(options: Mapping[str, Any]) -> str:
+    """Returns the column with the URIs of side files; empty if a pattern has their paths."""
+    side = SCHEMAS[options["features"]].side
+    rule = options[SIDE_OPTIONS[side]] if side else "-"
+    kind, _, name = (rule or "column").partition(":")
+    return (name or side) if kind == "column" else ""
+
+
+def label_rule(options: Mapping[str, Any]) -> str:
+    """Returns the rule of `--labels`: "none" if it is "auto" and the schema has no classes then."""
+    rule: str = options["labels"]
+    return "none" if rule == "auto" and not SCHEMAS[options["features"]].has_labels else rule
 
 
 def schema_of(options: Mapping[str, Any]) -> Schema:
@@ -200,8 +222,12 @@ def schema_of(options: Mapping[str, Any]) -> Schema:
       KeyError: there is no schema of that name.
     """
     schema = SCHEMAS[options["features"]]
+    annotated = annotation_columns(options)
+    if annotated:
+        schema = schema.with_features((*(column.feature for column in annotated), *COMPUTED))
     columns = [FeatureColumn.parse(text) for text in options["features_from"] if text != "auto"]
     taken: dict[str, Feature | None] = {feature.key: feature for feature in schema.features}
+    taken |= dict.fromkeys(column.key for column in annotated)
     for column in columns:
         if column.key in taken:
             _check_open(taken[column.key], column)
@@ -212,7 +238,17 @@ def schema_of(options: Mapping[str, Any]) -> Schema:
         schema = schema.with_shape(_shape(options))
     if value_column(options["labels"]):
         return schema.with_value()
-    return schema.without_labels() if options["labels"] == "none" else schema
+    return schema.without_labels() if label_rule(options) == "none" else schema
+
+
+def annotation_columns(options: Mapping[str, Any]) -> tuple[FeatureColumn, ...]:
+    """Returns the features that `--annotations` fills.
+
+    Args:
+      options: option name -> value, as in build.json.
+    """
+    name = options.get("annotation_format", NO_FORMAT)
+    return tuple(map(FeatureColumn.parse, OBJECT_COLUMNS.get(name, ())))
 
 
 def annotation_problem(column: FeatureColumn) -> str:

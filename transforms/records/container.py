@@ -4,7 +4,8 @@ To add a container, subclass `Container` and register it in `containers.CONTAINE
 reads or writes shards, and dataset_info.json, uses the registered containers.
 
 The index file has the format of NVIDIA DALI's tfrecord2idx: one ASCII line "offset size" per
-record, both in bytes.
+record, both in bytes. Where the container's own checksums cannot be compared, a third number is the
+CRC32C of the record.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Protocol
+
+import google_crc32c
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,6 +72,11 @@ class Container(ABC):
       beam_writer: whether `--writer=beam` can write it.
       tfds_format: the `fileFormat` in dataset_info.json.
       tfds_suffix: the text after `{FILEFORMAT}` in the file names that dataset_info.json declares.
+      media_type: the type of its files in croissant.json.
+      package: the package that writes its files, if there is one; build.json records its version.
+      has_footer: whether a file goes on after its last record.
+      permuted: whether readers shuffle single records, instead of blocks of consecutive ones.
+      can_copy: whether stored records can be appended to another file unchanged.
     """
 
     name: str
@@ -79,6 +87,11 @@ class Container(ABC):
     beam_writer: bool = False
     tfds_format: str
     tfds_suffix: str = ""
+    media_type: str = "application/octet-stream"
+    package: str = ""
+    has_footer: bool = False
+    permuted: bool = False
+    can_copy: bool = True
 
     @property
     def shard_like(self) -> str:
@@ -97,6 +110,14 @@ class Container(ABC):
         """Returns whether the name of a file indicates this container."""
         return name.endswith(self.suffix)
 
+    def check_writable(self) -> None:
+        """Checks that what writes files is installed.
+
+        Raises:
+          UsageError: a package is missing.
+        """
+        return
+
     @abstractmethod
     def writer(self, sink: Sink) -> RecordWriter:
         """Returns a writer that streams records to `sink`."""
@@ -114,12 +135,21 @@ class Container(ABC):
         """
 
     @abstractmethod
-    def data_of(self, stored: memoryview, *, check: bool = True) -> bytes:
-        """Returns the data of one record, given the bytes that the file stores for it.
+    def data_of(self, stored: memoryview, offset: int, *, check: bool = True) -> bytes:
+        """Returns the data of one record.
+
+        Args:
+          stored: the bytes that the file stores for it.
+          offset: the offset of the first of them in the file.
+          check: whether to compare the checksums of the record's data.
 
         Raises:
           CorruptRecord: the record is truncated or damaged.
         """
+
+    def index_row(self, record: StoredRecord) -> tuple[int, ...]:
+        """Returns the numbers in a record's line of the index file."""
+        return record.offset, record.size
 
     def locate(self, file: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
         """Yields (offset, stored size) of every record of a file that has no index file.
@@ -173,17 +203,17 @@ class IndexedWriter:
         return bytes(self._index)
 
 
-def index_line(offset: int, size: int) -> str:
-    r"""Returns the line of a record in an index file.
+def index_line(*numbers: int) -> str:
+    r"""Returns the line of a record in an index file: offset, stored size, and maybe its CRC32C.
 
     >>> index_line(0, 21)
     '0 21\n'
     """
-    return f"{offset} {size}\n"
+    return " ".join(map(str, numbers)) + "\n"
 
 
 def parse_index(content: bytes) -> npt.NDArray[np.int64]:
-    """Returns (offset, stored size) of every record of an index file: int64 [records, 2].
+    """Returns offset, stored size, and maybe the CRC32C, of every record: int64 [records, 2 or 3].
 
     Raises:
       ValueError: the content is not an index.
@@ -191,4 +221,17 @@ def parse_index(content: bytes) -> npt.NDArray[np.int64]:
     import numpy as np
 
     numbers: Any = content.split()
-    return np.array(numbers, dtype=np.int64).reshape(-1, 2)
+    columns = len(content.partition(b"\n")[0].split()) or 2
+    if columns not in (2, 3):
+        raise ValueError(f"{columns} numbers in a line")
+    return np.array(numbers, dtype=np.int64).reshape(-1, columns)
+
+
+def check_crc32c(data: bytes, expected: int) -> None:
+    """Compares the CRC32C of a record with the one in its index.
+
+    Raises:
+      CorruptRecord: they differ.
+    """
+    if google_crc32c.value(data) != expected:
+        raise CorruptRecord("its CRC32C is not the one in the index")

@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 
 from imageshards.transforms.elements import ShardId
+from imageshards.transforms.records.array_record import ArrayRecord
 from imageshards.transforms.records.container import Container
 from imageshards.transforms.records.tfrecord import TFRecord
 
-CONTAINERS: dict[str, Container] = {container.name: container for container in (TFRecord(),)}
+CONTAINERS: dict[str, Container] = {
+    container.name: container for container in (TFRecord(), ArrayRecord())
+}
 """Value of `--file_format` -> container, uncompressed."""
 
 _STEM = re.compile(r"(?P<split>.+)-(?P<index>\d{5,})-of-(?P<num_shards>\d{5,})")

@@ -60,7 +60,6 @@ _CONTEXT = {
     "subField": "cr:subField",
     "transform": "cr:transform",
 }
-_RECORDS_TYPE = "application/x-tfrecord"
 _SPDX = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
 _SHARDS, _LABELS, _SPLITS, _CLASSES, _EXAMPLES = "shards", "labels", "splits", "classes", "examples"
 
@@ -125,9 +124,10 @@ def _files(build: Mapping[str, Any], schema: Schema) -> list[dict[str, Any]]:
         path = f"{schema.class_key.replace('/', '.')}.labels.txt"
         files.append(_file(_LABELS, path, len(names), "text/plain", sha256(names).hexdigest()))
     shards = build["shards"]
+    media_type = container_of_file(shards[0]["name"]).media_type
     if len(shards) <= MOST_FILES and all("sha256" in shard for shard in shards):
         files += [
-            _file(shard["name"], shard["name"], shard["bytes"], _RECORDS_TYPE, shard["sha256"])
+            _file(shard["name"], shard["name"], shard["bytes"], media_type, shard["sha256"])
             for shard in shards
         ]
     return files
@@ -147,14 +147,14 @@ def _file(identity: str, path: str, size: int, encoding: str, digest: str) -> di
 
 def _file_set(build: Mapping[str, Any]) -> dict[str, Any]:
     first = build["shards"][0]["name"]
-    suffix = container_of_file(first).suffix
+    container = container_of_file(first)
     return {
         "@type": "cr:FileSet",
         "@id": _SHARDS,
         "name": _SHARDS,
         "description": "Files of serialized tf.train.Example records, in random order.",
-        "encodingFormat": _RECORDS_TYPE,
-        "includes": [f"{split}-*{suffix}" for split in build["splits"]],
+        "encodingFormat": container.media_type,
+        "includes": [f"{split}-*{container.suffix}" for split in build["splits"]],
     }
 
 
@@ -219,14 +219,15 @@ def _examples(build: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
 
 
 def _example_field(build: Mapping[str, Any], feature: Feature) -> dict[str, Any]:
-    kind = "sc:ImageObject" if feature.tfds == "Image" else _DATA_TYPES[feature.kind]
+    is_image = feature.tfds in ("Image", "Mask")
+    kind = "sc:ImageObject" if is_image else _DATA_TYPES[feature.kind]
     if feature.tfds == "Array":
         kind = "sc:Text"  # raw bytes, for which the format has no type
     field = {
         **_field(_EXAMPLES, feature.key, kind),
         "source": {"fileSet": {"@id": _SHARDS}, "extract": {"column": feature.key}},
     }
-    if feature.tfds == "List":
+    if feature.is_list:
         field |= {"isArray": True, "arrayShape": "-1"}
     if feature.tfds == "ClassLabel" and build["classes"]:
         field["references"] = {"field": {"@id": f"{_CLASSES}/label"}}

@@ -135,6 +135,7 @@ class TFRecord(Container):
     name = "tfrecord"
     beam_writer = True
     tfds_format = "tfrecord"
+    media_type = "application/x-tfrecord"
     shard_like = r"\.tfrecords?(\..*)?"
 
     def __init__(self, compression: Literal["", "gzip"] = "") -> None:
@@ -163,7 +164,7 @@ class TFRecord(Container):
                 raise CorruptRecord(f"record at byte {record.offset}: {record.problem}")
             yield StoredRecord(record.offset, record.length + FRAME_BYTES, record.data)
 
-    def data_of(self, stored: memoryview, *, check: bool = True) -> bytes:
+    def data_of(self, stored: memoryview, offset: int, *, check: bool = True) -> bytes:
         """Removes the frame of a record. The CRC of its length is always compared."""
         if len(stored) < FRAME_BYTES:
             raise CorruptRecord("breaks off")

@@ -26,6 +26,9 @@ from imageshards.transforms.references.rules import (
     parent_name,
     top_folder,
 )
+from imageshards.transforms.references.where import Where
+
+_OF_IMAGES = ("width", "height")
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,13 @@ class Columns:
       required: columns that labels, splits or groups come from; without them the build fails.
       optional: columns that labels or splits come from if a manifest has them.
       features: columns that become features; without them the build fails.
+      where: those of the required columns that `--where` names.
     """
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     features: tuple[FeatureColumn, ...] = ()
+    where: tuple[str, ...] = ()
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -51,6 +56,15 @@ class Columns:
     def all_required(self) -> tuple[str, ...]:
         """Names of the columns without which the build fails."""
         return (*self.required, *self.feature_names)
+
+    def origin(self, column: str) -> str:
+        """The option that requires a column, and advice, for the message that it is missing."""
+        if any(feature.column == column and feature.role == "uri" for feature in self.features):
+            return " (--masks sets another column, or a path such as 'masks/{stem}.png')"
+        if column not in self.where:
+            return ""
+        sizes = "; it reads columns, not images: --min_size rejects small ones"
+        return f" (of --where{sizes if column in _OF_IMAGES else ''})"
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,7 @@ class Annotator:
       features: columns that become features.
       roots: where names begin. Names are hashed, and not URIs, so that a copy of the images in
         another folder gives the same data set.
+      where: which references the data set takes; None: all.
 
     >>> labels, splits = LabelRule.parse("dirname"), SplitRule.parse("train=1")
     >>> annotator = Annotator(0, labels, splits, GroupRule.parse("uri"))
@@ -79,6 +94,7 @@ class Annotator:
     groups: GroupRule
     features: tuple[FeatureColumn, ...] = ()
     roots: Roots = Roots()
+    where: Where | None = None
 
     @property
     def columns(self) -> Columns:
@@ -87,11 +103,21 @@ class Annotator:
         optional: list[str | None] = []
         for rule in (self.labels, self.splits):
             (required if rule.kind == "column" else optional).append(rule.column)
+        where = self.where.columns if self.where else ()
         return Columns(
-            tuple(column for column in dict.fromkeys(required) if column),
+            tuple(column for column in dict.fromkeys([*required, *where]) if column),
             tuple(column for column in optional if column),
             self.features,
+            where,
         )
+
+    def select(self, refs: RefBatch) -> RefBatch:
+        """Returns the listed references that `where` selects.
+
+        Raises:
+          BuildError: a value does not have the type that the expression requires.
+        """
+        return refs.take(np.flatnonzero(self.where.mask(refs))) if self.where else refs
 
     def label_source(self, refs: RefBatch) -> str:
         """Where the labels of listed references come from: "folder", "regex" or "column NAME"."""

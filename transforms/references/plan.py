@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -23,6 +23,15 @@ from imageshards.transforms.elements import (
     InputCount,
     ShardId,
     counted,
+    quoted,
+)
+from imageshards.transforms.references.annotated import (
+    AnnotationCount,
+    Unmatched,
+    check_annotated,
+    count_objects,
+    first_unmatched,
+    number_objects,
 )
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.classes import Classes, number_classes
@@ -56,12 +65,20 @@ class Tally:
       passed_over: files that were left out because their names are not those of images.
       digests: (split, bucket) -> digest of the references in order.
       label_sources: origins of the labels: "folder", "regex" or "column NAME".
-      unpacked: URIs of plain tars that were unpacked from compressed ones.
+      class_names: lists of class names that inputs have, in label order.
+      unpacked: URIs of files that were unpacked from compressed ones.
       blank_lines: lines of text files that hold only white space.
       inputs: text of an input that was listed in parts -> what was found.
       ref_bytes: bytes of the values of the listed references (`RefBatch.value_bytes`).
       split_ref_bytes: split -> bytes of the values of its references.
+      annotated: annotation file -> counts of its annotations.
+      objects: annotated objects of the references in the buckets.
+      object_classes: class of annotated objects -> its number in the files.
+      unmatched: images of annotation files that are not among the inputs; the first by name.
       left_out: option that leaves out references -> number of them.
+      lines: lines of the lists of `--exclude`.
+      unknown: those that name no image.
+      unknown_lines: some of these.
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -75,12 +92,20 @@ class Tally:
     passed_over: int = 0
     digests: Mapping[tuple[str, int], bytes] = field(default_factory=dict)
     label_sources: frozenset[str] = frozenset()
+    class_names: frozenset[tuple[str, ...]] = frozenset()
     unpacked: frozenset[str] = frozenset()
     blank_lines: int = 0
     inputs: Mapping[str, InputCount] = field(default_factory=dict)
     ref_bytes: int = 0
     split_ref_bytes: Mapping[str, int] = field(default_factory=dict)
+    annotated: Mapping[str, AnnotationCount] = field(default_factory=dict)
+    objects: int = 0
+    object_classes: Mapping[str, int] = field(default_factory=dict)
+    unmatched: tuple[Unmatched, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
+    lines: int = 0
+    unknown: int = 0
+    unknown_lines: frozenset[str] = frozenset()
 
     @staticmethod
     def of(
@@ -115,6 +140,7 @@ class Tally:
             duplicates=duplicates,
             digests={(split, bucket): digest_of(refs) for split, refs in splits.items()},
             split_ref_bytes={split: refs.value_bytes for split, refs in splits.items()},
+            objects=sum(map(count_objects, splits.values())),
         )
 
     @staticmethod
@@ -127,10 +153,22 @@ class Tally:
         split_ref_bytes: Counter[str] = Counter()
         left_out: Counter[str] = Counter()
         digests: dict[tuple[str, int], bytes] = {}
-        texts: dict[str, set[str]] = {"labels": set(), "label_sources": set(), "unpacked": set()}
+        text_fields = ("labels", "label_sources", "class_names", "unpacked", "unknown_lines")
+        texts: dict[str, set[Any]] = {name: set() for name in text_fields}
         inputs: dict[str, InputCount] = {}
+        annotated: dict[str, AnnotationCount] = {}
+        object_classes: dict[str, int] = {}
+        unmatched: tuple[Unmatched, ...] = ()
         counts = Counter(
-            listed=0, below_base=0, duplicates=0, passed_over=0, blank_lines=0, ref_bytes=0
+            listed=0,
+            below_base=0,
+            duplicates=0,
+            passed_over=0,
+            blank_lines=0,
+            ref_bytes=0,
+            objects=0,
+            lines=0,
+            unknown=0,
         )
         for tally in tallies:
             images.update(tally.images)
@@ -144,12 +182,19 @@ class Tally:
                 found |= getattr(tally, name)
             for text, count in tally.inputs.items():
                 inputs[text] = inputs.get(text, InputCount()) + count
+            for file, of_file in tally.annotated.items():
+                annotated[file] = annotated.get(file, AnnotationCount()) + of_file
+            for name, order in tally.object_classes.items():
+                object_classes[name] = min(order, object_classes.get(name, order))
+            if tally.unmatched:
+                unmatched = first_unmatched((*unmatched, *tally.unmatched))
             for name in counts:
                 counts[name] += getattr(tally, name)
         rest: dict[str, Any] = {name: frozenset(found) for name, found in texts.items()} | counts
         return Tally(
             images, acceptable, num_bytes, sized, digests=digests, inputs=inputs,
-            split_ref_bytes=split_ref_bytes, left_out=left_out, **rest,
+            split_ref_bytes=split_ref_bytes, annotated=annotated, object_classes=object_classes,
+            unmatched=unmatched, left_out=left_out, **rest,
         )  # fmt: skip
 
 
@@ -221,6 +266,10 @@ class Plan:
       unpacked: URIs of plain tars that were unpacked from compressed ones; the build deletes them.
       compression: compression of the shards: "gzip", or empty.
       file_format: name of the record container of the shards.
+      object_classes: names of the classes of annotated objects, by number; empty without them.
+      annotated: annotation file -> counts of its annotations.
+      objects: annotated objects of all references.
+      unmatched: images of annotation files that are not among the inputs; the first by name.
       left_out: option that leaves out references -> number of them.
     """
 
@@ -235,6 +284,10 @@ class Plan:
     unpacked: frozenset[str] = frozenset()
     compression: Literal["", "gzip"] = ""
     file_format: str = "tfrecord"
+    object_classes: tuple[str, ...] = ()
+    annotated: Mapping[str, AnnotationCount] = field(default_factory=dict)
+    objects: int = 0
+    unmatched: tuple[Unmatched, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     def shard(self, split: str, index: int) -> ShardId:
@@ -264,6 +317,11 @@ class Plan:
         return {
             label: (number, self.classes[number].encode()) for label, number in self.labels.items()
         }
+
+    @cached_property
+    def object_numbers(self) -> Mapping[bytes, int]:
+        """UTF-8 name of a class of annotated objects -> its number."""
+        return {name.encode(): number for number, name in enumerate(self.object_classes)}
 
     @property
     def images(self) -> int:
@@ -319,9 +377,8 @@ class Planner:
         splits = {name: self._split(name, images[name], tally, notes) for name in names}
         classes = Classes()
         if self.with_labels:
-            classes = number_classes(
-                tally.labels, tally.label_sources, self.class_names, self.label_offset
-            )
+            given = self.class_names or _only(tally.class_names)
+            classes = number_classes(tally.labels, tally.label_sources, given, self.label_offset)
             notes.append(f"{counted(len(classes.names), 'class')} {classes.note}")
         if self.compression:
             notes.append(
@@ -329,9 +386,17 @@ class Planner:
                 "Datasets cannot read them; no index files, because compressed files have no "
                 "random access"
             )
+        if tally.unknown:
+            shown = ", ".join(map(quoted, sorted(tally.unknown_lines)[:3]))
+            name = "names" if tally.unknown == 1 else "name"
+            notes.append(
+                f"{tally.unknown:,} of {counted(tally.lines, 'line')} of --exclude {name} no "
+                f"{self.noun} of --input: {shown}{', ...' if tally.unknown > 3 else ''}"
+            )
         if blank := tally.blank_lines:
             were = "was" if blank == 1 else "were"
             notes.append(f"{counted(blank, 'empty line')} {were} left out")
+        object_classes = number_objects(tally.object_classes)
         return Plan(
             splits=splits,
             classes=classes.names,
@@ -340,25 +405,33 @@ class Planner:
             duplicates=tally.duplicates,
             passed_over=tally.passed_over,
             notes=tuple(notes),
-            digest=self._digest(splits, classes, tally),
+            digest=self._digest(splits, classes, tally, object_classes),
             unpacked=tally.unpacked,
             compression=self.compression,
             file_format=self.file_format,
+            object_classes=object_classes,
+            annotated=tally.annotated,
+            objects=tally.objects,
+            unmatched=tally.unmatched,
             left_out={name: count for name, count in sorted(tally.left_out.items()) if count},
         )
 
     def _check(self, tally: Tally, images: Counter[str]) -> None:
         for text, count in sorted(tally.inputs.items()):
             count.check(text, is_text=self.noun == "text")
+        left_out = sum(tally.left_out.values())
+        if not images and left_out:
+            options = " and ".join(sorted(name for name, count in tally.left_out.items() if count))
+            raise BuildError(f"no {self.noun} is left: {options} leave out all {left_out:,}")
         if not images:
             raise BuildError(f"no {self.noun} in any --input")
-        left_out = sum(tally.left_out.values())
         if tally.listed != images.total() + tally.duplicates + left_out:
             raise BuildError(
                 f"{tally.listed:,} references were listed, but {images.total():,} and "
                 f"{tally.duplicates:,} duplicates came out of the shuffle, and {left_out:,} were "
                 "left out: the runner lost some"
             )
+        check_annotated(tally.annotated, tally.unmatched)
         if self.base and not tally.below_base:
             raise BuildError(f"--base_uri {self.base}: none of the {self.noun}s is below it")
 
@@ -381,9 +454,16 @@ class Planner:
                     f"--num_shards names the split {name!r}; the splits are {', '.join(names)}"
                 )
 
-    def _digest(self, splits: Mapping[str, SplitPlan], classes: Classes, tally: Tally) -> str:
+    def _digest(
+        self,
+        splits: Mapping[str, SplitPlan],
+        classes: Classes,
+        tally: Tally,
+        object_classes: Sequence[str],
+    ) -> str:
         shards = [(name, split.num_shards) for name, split in splits.items()]
-        head = json.dumps([shards, classes.names, sorted(classes.numbers.items())])
+        facts = [shards, classes.names, sorted(classes.numbers.items())]
+        head = json.dumps(facts + [object_classes] * bool(object_classes))
         digest = blake2b(head.encode(), digest_size=16)
         for texts in sorted(self.class_texts.items()):
             digest.update(b"%b\t%b\n" % texts)
@@ -421,6 +501,21 @@ class Planner:
                 ranks[bucket] = rank
                 rank += count
         return SplitPlan(images, num_shards, size, ranks, tally.split_ref_bytes.get(name, 0))
+
+
+def _only(names: Collection[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """The class names of the inputs; None if they have none.
+
+    Raises:
+      BuildError: the inputs number their classes differently.
+    """
+    if len(names) > 1:
+        first, second, *_ = (", ".join(some[:3]) for some in sorted(names))
+        raise BuildError(
+            f"the inputs have different classes, such as {first}, ... and {second}, ...: name all "
+            "of them in --class_names"
+        )
+    return next(iter(names), None)
 
 
 def _usual_order(splits: Iterable[str]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from imageshards.transforms.elements import ShardId
 from imageshards.transforms.records.card import card
 from imageshards.transforms.records.containers import container_of, index_name, shard_name
 from imageshards.transforms.records.croissant import croissant_json
+from imageshards.transforms.records.objects import LABEL
 from imageshards.transforms.records.schemas import SCHEMAS, Schema
 from imageshards.transforms.records.tfds import features_json
 
@@ -114,7 +115,8 @@ class MetadataFile:
     """One kind of file in a data set's folder.
 
     Attributes:
-      path: path below the folder. It may contain `{shard}` or `{index}` (one file for each shard;
+      path: path below the folder. It begins with `{objects}` if only data sets with `--annotations`
+        have the file. It may contain `{shard}` or `{index}` (one file for each shard;
         the name of the shard or of its index), `{part}` (one file for each part of rejects.jsonl),
         or `{label}` (the key of the label feature with dots for slashes; no file without labels).
       make: computes the content from build.json and the schema. Building and resharding write it;
@@ -151,11 +153,25 @@ class MetadataFile:
 
 
 def _features(facts: DatasetFacts) -> bytes:
-    return to_json(features_json(facts.schema, len(facts.build["classes"])))
+    objects = len(facts.build.get("object_classes", ()))
+    return to_json(features_json(facts.schema, len(facts.build["classes"]), objects))
 
 
 def _class_names(facts: DatasetFacts) -> bytes:
     return "".join(f"{name}\n" for name in facts.build["classes"]).encode()
+
+
+def _object_names(facts: DatasetFacts) -> bytes:
+    return "".join(f"{name}\n" for name in facts.build["object_classes"]).encode()
+
+
+def _label_map(facts: DatasetFacts) -> bytes:
+    names = facts.build["object_classes"]
+    return "".join(
+        f"item {{\n  id: {number}\n  name: {json.dumps(name, ensure_ascii=False)}\n}}\n"
+        for number, name in enumerate(names)
+        if number
+    ).encode()
 
 
 def _croissant(facts: DatasetFacts) -> bytes:
@@ -178,6 +194,14 @@ METADATA_FILES: dict[str, MetadataFile] = {
     "features": MetadataFile("features.json", make=_features),
     # Class names in label order, under the name that TensorFlow Datasets expects.
     "labels": MetadataFile("{label}.labels.txt", make=_class_names),
+    # The same of the classes of annotated objects, also as the TF Object Detection API reads them.
+    "object_labels": MetadataFile(
+        f"{{objects}}{LABEL.replace('/', '.')}.labels.txt", make=_object_names
+    ),
+    "label_map": MetadataFile("{objects}label_map.pbtxt", make=_label_map),
+    # A line for each image that an annotation file names, and that is not among the inputs: the
+    # first thousand of them by name; by `finish`.
+    "unmatched": MetadataFile("{objects}metadata/unmatched_annotations.jsonl", resharded=True),
     # A description for catalogues, in the format Croissant 1.1.
     "croissant": MetadataFile("croissant.json", make=_croissant),
     # A description for people.
@@ -264,10 +288,15 @@ class Layout:
         >>> Layout("/data/birds").uri("build")
         '/data/birds/metadata/build.json'
         """
-        return storage.join(self.root, METADATA_FILES[name].path.format(**fields))
+        path = METADATA_FILES[name].path.format(**{"objects": "", **fields})
+        return storage.join(self.root, path)
 
     def uris(
-        self, name: str, shards: Iterable[ShardId] = (), label_keys: Iterable[str] = ()
+        self,
+        name: str,
+        shards: Iterable[ShardId] = (),
+        label_keys: Iterable[str] = (),
+        with_objects: bool = True,
     ) -> list[str]:
         """Returns every path of a file in `METADATA_FILES`.
 
@@ -275,6 +304,7 @@ class Layout:
           name: its name in the table.
           shards: the shards whose files are returned, for files of shards.
           label_keys: keys of the label feature, for files with `{label}`.
+          with_objects: whether the data set may have the files with `{objects}`.
         """
         path = METADATA_FILES[name].path
         fields: list[dict[str, str]] = [{}]
@@ -285,6 +315,8 @@ class Layout:
             fields = [{"part": part} for part in sorted(parts)]
         elif "{label}" in path:
             fields = [{"label": key.replace("/", ".")} for key in label_keys]
+        elif "{objects}" in path and not with_objects:
+            fields = []
         return [self.uri(name, **values) for values in fields]
 
     def uris_cleared(self, when: Cleared, shards: Sequence[ShardId] = ()) -> list[str]:
@@ -365,10 +397,11 @@ class Layout:
     def files_of(self, facts: DatasetFacts) -> list[tuple[MetadataFile, str]]:
         """Returns (file, path) of each metadata file that belongs to the whole data set."""
         key = facts.schema.class_key
+        with_objects = "object_classes" in facts.build
         return [
             (file, uri)
             for name, file in METADATA_FILES.items()
-            for uri in self.uris(name, label_keys=[key] if key else [])
+            for uri in self.uris(name, label_keys=[key] if key else [], with_objects=with_objects)
         ]
 
     def write_derived(self, facts: DatasetFacts) -> None:

@@ -14,7 +14,7 @@ from imageshards.transforms.elements import ShardId, ShardReport
 from imageshards.transforms.images.digests import image_digest
 from imageshards.transforms.images.validate import ImageInfo, inspect
 from imageshards.transforms.records import example
-from imageshards.transforms.records.container import index_line
+from imageshards.transforms.records.container import check_crc32c, index_line
 from imageshards.transforms.records.containers import container_of, container_of_file
 from imageshards.transforms.records.schemas import SHAPE_STRUCT, Schema
 from imageshards.transforms.shards.profile import Profiler
@@ -78,8 +78,14 @@ def read_shard(uri: str) -> Iterator[Record]:
             yield Record(offset, size, example.decode(data))
 
 
-def read_record(uri: str, offset: int, size: int) -> Record:
+def read_record(uri: str, offset: int, size: int, crc32c: int | None = None) -> Record:
     """Returns the parsed record at a position that the index file gives.
+
+    Args:
+      uri: the file.
+      offset: the offset of its first stored byte.
+      size: the number of stored bytes.
+      crc32c: of its data, if the index has it.
 
     Raises:
       CorruptRecord: the position holds no record, or a damaged one.
@@ -88,7 +94,9 @@ def read_record(uri: str, offset: int, size: int) -> Record:
     container = container_of_file(uri)
     with storage.open_read(uri) as file:
         file.seek(offset)
-        data = container.data_of(memoryview(file.read(size)))
+        data = container.data_of(memoryview(file.read(size)), offset)
+    if crc32c is not None:
+        check_crc32c(data, crc32c)
     return Record(offset, size, example.decode(data))
 
 
@@ -122,9 +130,10 @@ def scan_shard(
     digests: list[bytes] = []
     with storage.open_read(uri) as raw:
         file = CountingFile(cast(BinaryIO, raw), sha256)
-        for offset, size, data in container_of(shard).read(cast(BinaryIO, file)):
-            record = Record(offset, size, example.decode(data))
-            index.append(index_line(offset, size))
+        container = container_of(shard)
+        for stored in container.read(cast(BinaryIO, file)):
+            record = Record(stored.offset, stored.size, example.decode(stored.data))
+            index.append(index_line(*container.index_row(stored)))
             info = info_of(record, schema)
             content = record.first(schema.key_of(schema.holds), b"")
             profiler.add(content, info, position=stats.records, row=stats.records)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -50,6 +50,7 @@ class ShardJob:
       settings: digest of the options that affect the shards' bytes.
       digests: whether to write the digests of the images, to find leaks between splits.
       sha256: whether to compute the SHA-256 of the file.
+      object_numbers: name of a class of annotated objects -> its number.
     """
 
     shard: ShardId
@@ -60,6 +61,7 @@ class ShardJob:
     settings: str
     digests: bool = False
     sha256: bool = False
+    object_numbers: Mapping[bytes, int] = field(default_factory=dict)
 
 
 def write_shard(job: ShardJob, ahead: ReadAhead | None) -> ShardResult:
@@ -75,7 +77,8 @@ def write_shard(job: ShardJob, ahead: ReadAhead | None) -> ShardResult:
     """
     shard, layout = job.shard, job.layout
     fingerprint = shard_fingerprint(shard, loaded(job.pieces), job.settings)
-    done = finished_shard(shard, layout, fingerprint, job.pieces, job.digests, job.sha256)
+    side = job.encoder.side
+    done = finished_shard(shard, layout, fingerprint, job.pieces, job.digests, job.sha256, side)
     if done:
         return done
     layout.begin_rewrite(shard)
@@ -92,13 +95,14 @@ def repeated_if_lost(write: Callable[[], Result]) -> Result:
 
 def _write(job: ShardJob, ahead: ReadAhead | None, fingerprint: str) -> ShardResult:
     shard, layout = job.shard, job.layout
-    encode = partial(job.encoder.encode, classes=job.classes)
+    encode = partial(job.encoder.encode, classes=job.classes, object_numbers=job.object_numbers)
     holds_files = job.encoder.schema.holds == "encoded"
     stats = ShardStats()
     profiler = Profiler(stats.profile, shard, job.encoder.schema, job.encoder.check == "full")
     rejects: list[Reject] = []
     digests = bytearray()
     stamps = StampsDigest()
+    side = job.encoder.side
     refs = (ref for batch in loaded(job.pieces) for ref in batch.refs())
     with storage.open_sink(layout.shard(shard), layout.state) as sink:
         if job.sha256:
@@ -107,14 +111,16 @@ def _write(job: ShardJob, ahead: ReadAhead | None, fingerprint: str) -> ShardRes
         for position, (ref, encoded) in enumerate(encode_all(refs, encode, ahead)):
             if has_no_stamp(ref):
                 stamps.add([encoded.stamp])
+            if side and side.stamped_uri(ref):
+                stamps.add([encoded.side_stamp])
+            if encoded.annotations:
+                stats.add_annotations(encoded.annotations)
             if isinstance(encoded, Rejected):
                 rejects.append(Reject(ref.name, ref.uri, shard.split, encoded.problem))
                 continue
             writer.write(encoded.parts)
             profiler.add(encoded.content, encoded.info, position, row=stats.records)
             stats.add(encoded.info, encoded.label, encoded.conversions)
-            if encoded.annotations:
-                stats.add_annotations(encoded.annotations)
             if job.digests:
                 digests += image_digest(encoded.content, holds_files)
         index = writer.close()

@@ -49,7 +49,11 @@ def test_a_shard_of_another_build_at_the_same_time_is_an_error(
 
 
 MISTAKES = {
-    "{name}": ("{stem}", "exist with .jpg at the end: add it to the URIs in the manifest"),
+    "{name}": (
+        "{stem}",
+        "exist with .jpg at the end: add it to the URIs in the manifest, or set --uri_template "
+        "'{{uri}}.jpg'",
+    ),
     "changed": ("{stem}.png", "exist with the suffix .jpg: change the suffix in the manifest"),
     "below": ("{name}", "exist below {tmp}/lists/photos/: move the manifest into that folder"),
     "beside": ("{name}", "exist below {tmp}/photos/: move the manifest into that folder"),

@@ -46,10 +46,10 @@ class JsonLines(Container):
         content = file.read()
         offset = 0
         for line in content.splitlines(keepends=True):
-            yield StoredRecord(offset, len(line), self.data_of(memoryview(line)))
+            yield StoredRecord(offset, len(line), self.data_of(memoryview(line), offset))
             offset += len(line)
 
-    def data_of(self, stored: memoryview, *, check: bool = True) -> bytes:
+    def data_of(self, stored: memoryview, offset: int, *, check: bool = True) -> bytes:
         try:
             return base64.b64decode(json.loads(bytes(stored)), validate=True)
         except ValueError as error:

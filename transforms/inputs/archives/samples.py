@@ -225,8 +225,9 @@ class SampleRows(ListedRows):
             for name in self._wanted.all_required:
                 if name not in present:
                     raise BuildError(
-                        f"{self._archive}: no column {name!r}: no image has a side file .{name} or "
-                        f"a field {name!r} in a .json file; {self._first}"
+                        f"{self._archive}: no column {name!r}{self._wanted.origin(name)}: "
+                        f"no image has a side file .{name} or a field {name!r} in a .json file; "
+                        f"{self._first}"
                     )
         for name in present - {*self._present}:
             row = next(row for row, values in enumerate(rows) if values.get(name) is not None)

@@ -1,0 +1,190 @@
+"""Elements as numpy arrays: what `reader.tensorflow.elements` makes as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from imageshards.reader.elements import windows
+from imageshards.reader.elements.keys import BOXES, LABEL, MIN_VISIBLE, SIDES, Keys
+from imageshards.reader.elements.pixels import decode_mask, decode_window
+from imageshards.reader.elements.windows import Window
+from imageshards.reader.options import ElementOptions
+from imageshards.reader.parse import array_with_channels, decode_image
+from imageshards.transforms.records.schemas import Kind, Schema
+
+Array = npt.NDArray[Any]
+_DTYPES: dict[Kind, Any] = {"int64": np.int64, "float": np.float32, "bytes": object}
+
+
+@dataclass(frozen=True)
+class ArrayElements:
+    """Converts parsed records to elements.
+
+    Attributes:
+      schema: the features that are the content and the label.
+      options: the options that determine an element.
+      seed: the seed of the augmentation.
+      keys: the features of elements that are dicts, or None.
+    """
+
+    schema: Schema
+    options: ElementOptions
+    seed: int
+    keys: Keys | None = None
+
+    @property
+    def parsed(self) -> Schema:
+        """The features that `element` needs."""
+        schema = self.schema
+        named = {*map(schema.key_of, (schema.holds, "mask", "shape")), schema.label_key}
+        wanted = {feature.key: feature for feature in schema.features if feature.key in named}
+        wanted = {**(self.keys.parsed if self.keys else {}), **wanted}
+        return replace(schema, features=tuple(wanted.values()))
+
+    def element(self, position: int, values: Mapping[str, Any]) -> Any:
+        """Returns the element of a record.
+
+        Args:
+          position: the number of the sample, which the augmentation depends on.
+          values: the features of `parsed`, as `decode_record` returns them.
+        """
+        schema, options = self.schema, self.options
+        content = values[schema.key_of(schema.holds) or ""]
+        window = None
+        if options.decode and schema.holds != "text":
+            content, window = self._image(content, position)
+        label_key, mask_key = schema.label_key, schema.key_of("mask")
+        mask = values[mask_key] if mask_key else None
+        if mask is not None and options.decode:
+            mask = decode_mask(mask, window, options.size)
+        if self.keys is None:
+            if mask is not None:
+                return content, mask
+            return (content, self._label(values[label_key])) if label_key else content
+        element = {self.keys.content: content, **selected(values, self.keys, window)}
+        if label_key:
+            element[LABEL] = self._label(values[label_key])
+        if mask_key:
+            element[mask_key] = mask
+        return element
+
+    def _label(self, value: Any) -> Any:
+        if self.schema.class_key:
+            return np.int32(value)
+        feature = next(f for f in self.schema.features if f.key == self.schema.label_key)
+        return value if feature.kind == "bytes" else _DTYPES[feature.kind](value)
+
+    def _image(self, data: bytes | Array, position: int) -> tuple[Array, Window | None]:
+        options, size = self.options, self.options.size
+        window: Window | None = None
+        if size:
+            if options.augment:
+                rng = np.random.default_rng([self.seed, position])
+                image, window = decode_window(
+                    data, lambda full: windows.random(full, rng), size, options.channels
+                )
+            else:
+                fraction = float(options.crop_fraction)
+                image, window = decode_window(
+                    data, lambda full: windows.centered(full, size, fraction), size,
+                    options.channels,
+                )  # fmt: skip
+        elif isinstance(data, bytes):
+            image = decode_image(data, options.channels)
+        else:
+            image = array_with_channels(data, options.channels)
+        return self._as_dtype(image), window
+
+    def _as_dtype(self, image: Array) -> Array:
+        wanted = self.options.dtype
+        if wanted == "bfloat16":
+            import ml_dtypes
+
+            dtype: Any = ml_dtypes.bfloat16
+        else:
+            dtype = np.dtype(wanted)
+        if image.dtype != np.uint8:
+            return image.astype(dtype)
+        if wanted == "uint8":
+            return np.ascontiguousarray(image)
+        return np.multiply(image, np.float32(1 / 255), dtype=np.float32).astype(dtype, copy=False)
+
+
+def selected(values: Mapping[str, Any], keys: Keys, window: Window | None) -> dict[str, Any]:
+    """Returns the features of an element that `keys` names, as numbers, bytes and arrays.
+
+    Args:
+      values: the features of a record.
+      keys: the features to return.
+      window: where the image is in the stored one; None if they are the same.
+    """
+    found: dict[str, Any] = {}
+    for key, feature in keys.parsed.items():
+        value, dtype = values[key], _DTYPES[feature.kind]
+        if feature.tfds == "List":
+            found[key] = np.array(value, dtype)
+        else:
+            found[key] = value if feature.kind == "bytes" else dtype(value)
+    if window is not None and keys.follows and found.keys() >= set(SIDES):
+        _follow(found, keys, window)
+    chosen = {key: found[key] for key in keys.features}
+    if keys.boxes:
+        chosen[BOXES] = np.stack([found[side] for side in SIDES], -1)
+    if keys.list_length is not None:
+        for key in keys.lists:
+            chosen[f"{key}/size"] = np.int32(len(chosen[key]))
+            chosen[key] = _padded(chosen[key], keys.list_length)
+    return chosen
+
+
+def _follow(found: dict[str, Any], keys: Keys, window: Window) -> None:
+    boxes, share = window.boxes(np.stack([found[side] for side in SIDES]))
+    kept = (share > 0) & (share >= MIN_VISIBLE)
+    found.update(zip(SIDES, boxes, strict=True))
+    for key in keys.of_boxes:
+        # A list that is not one value per box, such as an empty one, is kept as it is.
+        if len(found[key]) == len(kept):
+            found[key] = found[key][kept]
+
+
+def _padded(values: Array, length: int) -> Array:
+    filler = b"" if values.dtype == object else 0
+    padded = np.full((length, *values.shape[1:]), filler, values.dtype)
+    padded[: len(values)] = values[:length]
+    return padded
+
+
+def stacked(elements: Sequence[Any]) -> Any:
+    """Returns a batch of elements: their leaves, stacked."""
+    first = elements[0]
+    if isinstance(first, dict):
+        return {key: stacked([element[key] for element in elements]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(map(stacked, zip(*elements, strict=True)))
+    if isinstance(first, bytes):
+        return np.array(elements, object)
+    return np.stack(elements)
+
+
+class ArraySpec(NamedTuple):
+    """The shape and the dtype of an array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def spec_of(element: Any) -> Any:
+    """Returns an element with an `ArraySpec` in place of each array, number and text."""
+    if isinstance(element, dict):
+        return {key: spec_of(value) for key, value in element.items()}
+    if isinstance(element, tuple):
+        return tuple(map(spec_of, element))
+    if isinstance(element, bytes):
+        return ArraySpec((), np.dtype(object))
+    array = np.asarray(element)
+    return ArraySpec(array.shape, array.dtype)

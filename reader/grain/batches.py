@@ -1,0 +1,164 @@
+"""The batches of a host, as a data set of Grain whose state fits any number of hosts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import grain
+import numpy as np
+from absl import flags
+
+from imageshards.reader.elements.arrays import ArrayElements, spec_of, stacked
+from imageshards.reader.options import ReadOptions
+from imageshards.reader.ordering.global_order import NO_RECORD, GlobalOrder, host_slots
+from imageshards.reader.random_access import Records
+
+
+@dataclass(frozen=True)
+class BatchSource:
+    """A data source of Grain: item i is this host's part of a global batch.
+
+    Attributes:
+      records: the records of the split.
+      elements: converts a record to an element.
+      order: which records are in a global batch.
+      options: the batch size, the host, and whether epochs repeat.
+      start: the number of global batches before item 0.
+    """
+
+    records: Records
+    elements: ArrayElements
+    order: GlobalOrder
+    options: ReadOptions
+    start: int = 0
+
+    def __repr__(self) -> str:
+        # Grain logs it, and compares it where it checkpoints a data source.
+        return f"BatchSource({self.records!r}, {self.order.state(self.start)})"
+
+    def __len__(self) -> int:
+        steps = sys.maxsize if self.options.repeat else self.order.steps
+        return max(steps - self.start, 0)
+
+    def __getitem__(self, index: int) -> Any:
+        """Returns a batch, or one element if there is no batch size."""
+        step, options, order = self.start + index, self.options, self.order
+        numbers = order.part(step, options.host, options.num_hosts)
+        first, _ = host_slots(order.global_batch, options.host, options.num_hosts)
+        samples = step * order.global_batch + first + np.arange(len(numbers))
+        made = [
+            self._element(sample, number)
+            for sample, number in zip(samples.tolist(), numbers.tolist(), strict=True)
+            if number != NO_RECORD
+        ]
+        return stacked(made) if options.batch_size else made[0]
+
+    @cached_property
+    def _schema(self) -> Any:
+        return self.elements.parsed
+
+    def _element(self, sample: int, number: int) -> Any:
+        return self.records.made(
+            number, self._schema, lambda values: self.elements.element(sample, values)
+        )
+
+
+class Batches(grain.IterDataset[Any]):  # type: ignore[misc]
+    """Batches of one host; made by `reader.grain`.
+
+    Attributes:
+      records: the records in an epoch of all hosts together.
+      steps_per_epoch: the number of batches in an epoch; equal on all hosts.
+      class_names: names in label order; empty if unknown.
+      num_classes: the number of class names.
+    """
+
+    def __init__(self, source: BatchSource, workers: int, threads: int) -> None:
+        super().__init__()
+        self.records = source.order.records
+        self.steps_per_epoch = source.order.steps
+        self.class_names = list(source.records.classes)
+        self.num_classes = len(self.class_names)
+        self._source = source
+        self._workers = workers
+        self._threads = threads
+
+    def __iter__(self) -> BatchIterator:
+        return BatchIterator(self)
+
+    def __str__(self) -> str:
+        return f"Batches({self._source!r})"
+
+    @cached_property
+    def element_spec(self) -> Any:
+        """The shapes and dtypes of the first element: an element of `ArraySpec`."""
+        return spec_of(self._source[0])
+
+    def starting_at(self, step: int) -> grain.IterDataset[Any]:
+        """Returns the batches from a step on, as Grain's own data set, whose state counts anew."""
+        options = grain.ReadOptions(
+            num_threads=self._threads, prefetch_buffer_size=max(self._threads, 2)
+        )
+        data = grain.MapDataset.source(replace(self._source, start=step)).to_iter_dataset(options)
+        if self._workers:
+            # Grain reads flags of its own, which only programs started by absl's app.run parse.
+            if not flags.FLAGS.is_parsed():
+                flags.FLAGS.mark_as_parsed()
+            data = data.mp_prefetch(grain.MultiprocessingOptions(num_workers=self._workers))
+        return data
+
+
+class BatchIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
+    """An iterator whose state is a step: the number of global batches that were delivered.
+
+    The state does not depend on the host, the number of hosts, processes or threads.
+    """
+
+    def __init__(self, data: Batches) -> None:
+        super().__init__()
+        self._data = data
+        self._order = data._source.order
+        self._inner: grain.DatasetIterator[Any] | None = None
+        self.step = 0
+
+    def __next__(self) -> Any:
+        """Returns the next batch.
+
+        Raises:
+          CorruptRecord: a record or an image is damaged. The message names the file and the offset.
+        """
+        if self._inner is None:
+            self.start_prefetch()
+        batch = next(self._inner)  # type: ignore[arg-type]
+        self.step += 1
+        return batch
+
+    def start_prefetch(self) -> None:
+        """Starts to read ahead."""
+        if self._inner is None:
+            self._inner = iter(self._data.starting_at(self.step))
+            self._inner.start_prefetch()
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the position, a dict of less than 200 bytes that json.dumps accepts."""
+        return self._order.state(self.step)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Moves to the position of a state, which any number of hosts may have saved.
+
+        Raises:
+          UsageError: it is not a state, or it belongs to another order of records.
+        """
+        step = self._order.step_of(state)
+        self.close()
+        self.step = step
+
+    def close(self) -> None:
+        """Ends the threads and processes that read ahead."""
+        if self._inner is not None:
+            self._inner.close()
+            self._inner = None

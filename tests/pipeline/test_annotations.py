@@ -1,0 +1,285 @@
+"""Builds with --annotations: files of real writers, each object written, dropped or listed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import globox
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from conftest import Build
+from helpers import build_json, image_bytes, records, rejects
+from pycocotools.coco import COCO
+
+from imageshards.reader.verify import verify
+from imageshards.transforms.elements import UsageError
+from imageshards.transforms.records.schemas import BOX_SIDES
+
+WIDTH, HEIGHT = 120, 80
+COUNT = 24
+NAMES = ("zebra", "owl", "cat")
+LABEL, TEXT = "image/object/class/label", "image/object/class/text"
+
+
+def boxes_of(number: int) -> list[tuple[str, tuple[float, float, float, float]]]:
+    """The objects of an image: (class, (xmin, ymin, xmax, ymax) in pixels)."""
+    rng = np.random.default_rng(number)
+    found = []
+    for _ in range(number % 4):
+        x, y = float(rng.integers(0, 60)), float(rng.integers(0, 40))
+        width, height = float(rng.integers(4, 56)) + 0.5, float(rng.integers(4, 36))
+        found.append((NAMES[rng.integers(3)], (x, y, x + width, y + height)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of COUNT images in two folders."""
+    folder = tmp_path_factory.mktemp("images")
+    for number in range(COUNT):
+        path = folder / ("train" if number % 3 else "val") / f"{number:04d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(image_bytes(number, size=(WIDTH, HEIGHT)))
+    return folder
+
+
+def annotation_set(more: int = 0) -> globox.AnnotationSet:
+    """The annotations of all images, and of some that are not there."""
+    return globox.AnnotationSet(
+        globox.Annotation(
+            f"{number:04d}.jpg",
+            (WIDTH, HEIGHT),
+            [
+                globox.BoundingBox(label=label, xmin=box[0], ymin=box[1], xmax=box[2], ymax=box[3])
+                for label, box in boxes_of(number)
+            ],
+        )
+        for number in range(COUNT + more)
+    )
+
+
+def written(folder: Path) -> dict[int, list[tuple[str, tuple[float, ...]]]]:
+    """Number of an image -> its objects, in pixels of an image of WIDTH x HEIGHT."""
+    found = {}
+    for record in records(folder):
+        texts = [text.decode() for text in record.values[TEXT]]
+        sides = np.array([record.values[key] for key in BOX_SIDES]).reshape(4, -1)
+        pixels = (sides.T * [WIDTH, HEIGHT, WIDTH, HEIGHT]).tolist()
+        number = int(Path(record.first("image/filename").decode()).stem)
+        found[number] = list(zip(texts, map(tuple, pixels), strict=True))
+    return found
+
+
+def assert_written(folder: Path) -> None:
+    """Checks that every image has its objects, in the pixels of its file."""
+    found = written(folder)
+    assert set(found) == set(range(COUNT))
+    for number, objects in found.items():
+        expected = boxes_of(number)
+        assert [text for text, _ in objects] == [text for text, _ in expected]
+        for (_, box), (_, pixels) in zip(objects, expected, strict=True):
+            assert box == pytest.approx(pixels, abs=0.5)
+
+
+def objects_in(numbers: range) -> int:
+    return sum(len(boxes_of(number)) for number in numbers)
+
+
+def test_objects_of_coco_are_written(images: Path, tmp_path: Path, build: Build):
+    file = tmp_path / "instances.json"
+    annotation_set(more=8).save_coco(file, auto_ids=True)
+    summary = build(images, annotations=(str(file),), resize="60x40", num_shards="2")
+    out = tmp_path / "out"
+    assert_written(out)
+
+    # Counts reconcile.
+    others = objects_in(range(COUNT, COUNT + 8))
+    counts = {"images": COUNT, "objects": objects_in(range(COUNT)), "unmatched_images": 8}
+    assert build_json(out)["annotation_files"] == {
+        str(file): {**counts, "unmatched_objects": others}
+    }
+    assert build_json(out)["annotations"] == {"boxes": objects_in(range(COUNT))}
+    lines = (out / "metadata/unmatched_annotations.jsonl").read_text().splitlines()
+    assert [json.loads(line)["name"] for line in lines] == [
+        f"{number:04d}.jpg" for number in range(COUNT, COUNT + 8)
+    ]
+    assert f"8 annotated images not among the inputs, with {others} objects" in str(summary)
+    assert not verify(str(out)).problems
+
+    # The classes are in the order of their numbers in the file.
+    coco = COCO(str(file))
+    names = [coco.cats[key]["name"] for key in sorted(coco.cats)]
+    assert build_json(out)["object_classes"] == ["background", *names]
+    assert (out / "label_map.pbtxt").read_text().count("item {") == 3
+
+    # TensorFlow Datasets has typed boxes and labels.
+    data = tfds.builder_from_directory(str(out))
+    objects = data.info.features[LABEL].feature
+    assert objects.names == ["background", *names]
+    assert isinstance(data.info.features["image/object/bbox"].feature, tfds.features.BBoxFeature)
+    for row in tfds.as_numpy(data.as_dataset("train")):
+        boxes = row["image/object/bbox"]
+        assert [objects.int2str(label).encode() for label in row[LABEL]] == row[TEXT].tolist()
+        sides = np.stack([row[BOX_SIDES[at]] for at in (1, 0, 3, 2)], axis=-1)
+        np.testing.assert_array_equal(boxes, sides.reshape(-1, 4))
+        # The area of a segmentation is scaled like the image; here it is that of the box.
+        height, width = (boxes[:, 2:] - boxes[:, :2]).T
+        np.testing.assert_allclose(
+            row["image/object/area"], width * height * 60 * 40, rtol=1e-3, atol=1e-2
+        )
+
+
+def write_voc(folder: Path) -> Path:
+    annotation_set().save_pascal_voc(folder / "Annotations")
+    return folder / "Annotations"
+
+
+def write_yolo(folder: Path) -> Path:
+    """The text files are of globox; data.yaml is what Ultralytics documents."""
+    numbers = {name: number for number, name in enumerate(NAMES)}
+    annotation_set().save_yolo_v5(folder / "labels", label_to_id=numbers)
+    (folder / "data.yaml").write_text(f"train: images\nnc: 3\nnames: [{', '.join(NAMES)}]\n")
+    return folder
+
+
+def write_openimages(folder: Path) -> Path:
+    annotation_set().save_openimage(folder / "boxes.csv")
+    return folder / "boxes.csv"
+
+
+def write_kaggle(folder: Path) -> Path:
+    """As of the competition Global Wheat Detection, with classes; no writer is installed."""
+    rows = [
+        f'{number:04d},{WIDTH},{HEIGHT},"[{x}, {y}, {right - x}, {bottom - y}]",{label}'
+        for number in range(COUNT)
+        for label, (x, y, right, bottom) in boxes_of(number)
+    ]
+    path = folder / "train.csv"
+    path.write_text("\n".join(["image_id,width,height,bbox,class", *rows]) + "\n")
+    return path
+
+
+def write_labelme(folder: Path) -> Path:
+    annotation_set().save_labelme(folder)
+    return folder
+
+
+def write_cvat(folder: Path) -> Path:
+    annotation_set().save_cvat(folder / "annotations.xml")
+    return folder / "annotations.xml"
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("voc", write_voc),
+        ("yolo", write_yolo),
+        pytest.param("csv", write_openimages, marks=pytest.mark.slow),
+        pytest.param("csv", write_kaggle, marks=pytest.mark.slow),
+        pytest.param("labelme", write_labelme, marks=pytest.mark.slow),
+        pytest.param("cvat", write_cvat, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_objects_of_every_format_are_written(
+    images: Path, tmp_path: Path, build: Build, name: str, write: Callable[[Path], Path]
+):
+    folder = tmp_path / "annotations"
+    folder.mkdir()
+    place = write(folder)
+    build(images, annotations=(str(place),))
+    out = tmp_path / "out"
+    assert_written(out)
+    assert build_json(out)["options"]["annotation_format"] == name
+    classes = NAMES if name == "yolo" else sorted(NAMES)
+    assert build_json(out)["object_classes"] == ["background", *classes]
+    assert build_json(out)["annotations"] == {"boxes": objects_in(range(COUNT))}
+
+
+def test_objects_that_a_crop_cuts_off_have_the_rest_of_their_area(
+    images: Path, tmp_path: Path, build: Build
+):
+    file = tmp_path / "instances.json"
+    annotation_set().save_coco(file, auto_ids=True)
+    build(images, annotations=(str(file),), resize="crop:40x40", without_boxes="keep")
+    out = tmp_path / "out"
+    counts = build_json(out)["annotations"]
+    assert counts["clipped"] > 0
+    assert counts["dropped"] > 0
+    assert counts["boxes"] + counts["dropped"] == objects_in(range(COUNT))
+    for record in records(out):
+        sides = np.array([record.values[key] for key in BOX_SIDES]).reshape(4, -1)
+        areas = (sides[2] - sides[0]) * (sides[3] - sides[1]) * 1600
+        assert record.values["image/object/area"] == pytest.approx(areas, rel=1e-3, abs=0.01)
+
+
+def coco(images: list[dict[str, Any]], objects: list[dict[str, Any]]) -> str:
+    categories = [{"id": 7, "name": "owl"}]
+    return json.dumps({"images": images, "annotations": objects, "categories": categories})
+
+
+def test_annotations_that_are_wrong_are_rejects_of_their_images(
+    images: Path, tmp_path: Path, build: Build
+):
+    good = {"category_id": 7, "bbox": [0, 0, 5, 5]}
+    entries = [
+        {"id": 0, "file_name": "0000.jpg", "width": WIDTH, "height": HEIGHT},
+        {"id": 1, "file_name": "0001.jpg", "width": HEIGHT, "height": WIDTH},
+        {"id": 2, "file_name": "0002.jpg"},
+        {"id": 3, "file_name": "0003.jpg", "width": 2 * WIDTH, "height": 2 * HEIGHT},
+    ]
+    objects = [
+        {"id": 10, "image_id": 0, **good, "category_id": 8},
+        {"id": 11, "image_id": 1, **good},
+        {"id": 12, "image_id": 2, **good},
+        {"id": 13, "image_id": 2, **good, "bbox": None},
+        {"id": 14, "image_id": 3, **good},
+        {"id": 15, "image_id": 4, **good},
+    ]
+    file = tmp_path / "instances.json"
+    file.write_text(coco(entries, objects))
+    build(images, annotations=(str(file),), max_reject_fraction=0.5)
+    out = tmp_path / "out"
+    found = {Path(line["name"]).stem: (line["error"], line["reason"]) for line in rejects(out)}
+    assert found == {
+        "0000": ("BadAnnotation",
+                 f"{file}: annotation 10 has the category_id 8, which no category has"),
+        "0001": ("OtherSize",
+                 "the annotations are for an image of 80 x 120 pixels, but it has 120 x 80: set "
+                 "--annotations_on to the pixels that they were drawn on"),
+        "0002": ("BadAnnotation",
+                 f"{file}: annotation 13 has the bbox None and the area None"),
+    }  # fmt: skip
+    # The image 3 was scaled after it was annotated.
+    assert written(out)[3] == [("owl", pytest.approx((0, 0, 2.5, 2.5)))]
+    counts = build_json(out)["annotation_files"][str(file)]
+    assert counts == {"images": 4, "objects": 5, "unmatched_images": 1, "unmatched_objects": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[1]", "is neither a JSON file of COCO, .* nor a folder with text files and the data"),
+        ('{"images": [{"id": 1', "is not JSON"),
+    ],
+)
+def test_a_file_that_is_not_coco_is_one_line(
+    images: Path, tmp_path: Path, build: Build, content: str, message: str
+):
+    file = tmp_path / "instances.json"
+    file.write_text(content)
+    with pytest.raises(Exception, match=message) as raised:
+        build(images, annotations=(str(file),))
+    assert "\n" not in str(raised.value)
+
+
+def test_options_that_do_not_fit_are_errors(images: Path, tmp_path: Path, build: Build):
+    with pytest.raises(UsageError, match=r"--annotations .*: no such file or folder"):
+        build(images, annotations=(str(tmp_path / "none.json"),))
+    with pytest.raises(UsageError, match="--annotation_format coco requires --annotations"):
+        build(images, annotation_format="coco")
+    file = tmp_path / "instances.json"
+    file.write_text(coco([{"id": 0, "file_name": "other.jpg"}], []))
+    with pytest.raises(Exception, match="none of its 1 image is among the inputs, such as 'oth"):
+        build(images, annotations=(str(file),))

@@ -1,0 +1,40 @@
+"""Names in annotation files find their images, or say that they cannot."""
+
+import pytest
+
+from imageshards.transforms.annotations.match import match, normalized
+from imageshards.transforms.elements import BuildError
+
+
+@pytest.mark.parametrize(
+    ("uris", "names", "folder", "found"),
+    [
+        (["/d/1.jpg"], ["1.jpg"], "/", {"1.jpg": "/d/1.jpg"}),
+        (["/d/1.jpg"], ["1"], "/", {"1": "/d/1.jpg"}),
+        (["/d/1.jpg"], ["1.png"], "/", {}),
+        (["/d/1.jpg"], ["images/1.jpg"], "/", {"images/1.jpg": "/d/1.jpg"}),
+        (["/d/a/1.jpg", "/d/b/1.jpg"], ["b/1.jpg"], "/", {"b/1.jpg": "/d/b/1.jpg"}),
+        # The only image that is an input is that of one of two names.
+        (["/d/a/1.jpg"], ["a/1.jpg", "b/1.jpg"], "/", {"a/1.jpg": "/d/a/1.jpg"}),
+        # Roboflow writes an annotation file into each folder of images.
+        (["/d/train/1.jpg", "/d/valid/1.jpg"], ["1.jpg"], "/d/valid/",
+         {"1.jpg": "/d/valid/1.jpg"}),
+        (["/d/v.tar/x/1.jpg"], ["x/1"], "/", {"x/1": "/d/v.tar/x/1.jpg"}),
+    ],
+)  # fmt: skip
+def test_a_name_finds_the_image_whose_uri_has_most_of_it(
+    uris: list[str], names: list[str], folder: str, found: dict[str, str]
+):
+    assert match(uris, names, folder, "a.json") == found
+
+
+def test_what_is_ambiguous_is_an_error():
+    with pytest.raises(BuildError, match=r"^a.json: the image 1.jpg may be /d/a/1.jpg or /d/b/1"):
+        match(["/d/a/1.jpg", "/d/b/1.jpg"], ["1.jpg"], "/", "a.json")
+    with pytest.raises(BuildError, match=r"^a.json: /d/1.jpg may be the image a/1.jpg or b/1.jpg"):
+        match(["/d/1.jpg"], ["a/1.jpg", "b/1.jpg"], "/", "a.json")
+
+
+def test_names_of_other_systems_are_paths():
+    assert normalized("C:\\images\\1.jpg") == "C:/images/1.jpg"
+    assert normalized("../x/./1.jpg") == "x/1.jpg"

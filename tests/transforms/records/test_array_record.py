@@ -1,0 +1,285 @@
+"""ArrayRecord: the bytes of the array_record package, without a file on a disk."""
+
+import contextlib
+import io
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import grain
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from array_record.python.array_record_module import ArrayRecordWriter
+from conftest import Build, Command
+from helpers import build_json, contents
+
+from imageshards import reader
+from imageshards.pipeline.operations.reshard import reshard
+from imageshards.reader.inspect import inspect
+from imageshards.reader.verify import verify
+from imageshards.transforms import storage
+from imageshards.transforms.records.array_record import ArrayRecord
+from imageshards.transforms.records.container import CorruptRecord, parse_index
+
+SPLITS = "train=0.7,test=0.3"
+EDGE = (1 << 16) - 24
+# Sizes around the block headers, which come every 64 KiB and may interrupt a chunk's header.
+SIZES = [0, 1, 9000, EDGE - 64 - 9130, 1, EDGE - 200, 70, *range(EDGE - 130, EDGE - 10, 7), 300_000]
+
+
+def data_of_size(size: int) -> bytes:
+    return np.random.default_rng(size).bytes(size)
+
+
+def theirs(path: Path, records: Sequence[bytes], options: str) -> bytes:
+    """A file that the package writes itself."""
+    writer = ArrayRecordWriter(str(path), options)
+    for record in records:
+        writer.write(record)
+    writer.close()
+    return path.read_bytes()
+
+
+def ours(path: Path, records: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """The same file through a sink, and its index."""
+    with storage.open_sink(str(path), str(path.parent)) as sink:
+        writer = ArrayRecord().writer(sink)
+        for record in records:
+            writer.write([record[:7], record[7:]])
+        index = writer.close()
+    assert index is not None
+    return path.read_bytes(), index
+
+
+@pytest.mark.parametrize("count", [0, 1, len(SIZES)])
+def test_the_package_would_write_the_same_bytes(tmp_path: Path, count: int):
+    records = [data_of_size(size) for size in SIZES[:count]]
+    found, index = ours(tmp_path / "ours", records)
+    assert found == theirs(tmp_path / "theirs", records, "group_size:1,uncompressed")
+    rows = parse_index(index).tolist()
+    assert [tuple(row[:2]) for row in rows] == list(
+        ArrayRecord().locate(io.BytesIO(found), len(found))
+    )
+    read = list(ArrayRecord().read(io.BytesIO(found)))
+    assert [record.data for record in read] == records
+    assert [[*ArrayRecord().index_row(record)] for record in read] == rows
+    for (offset, size, _), record in zip(rows, records, strict=True):
+        stored = memoryview(found)[offset : offset + size]
+        assert ArrayRecord().data_of(stored, offset) == record
+
+
+def test_a_large_file_passes_through_memory_in_pieces(tmp_path: Path):
+    records = [data_of_size(900_001 + number) for number in range(60)]
+    path = tmp_path / "large"
+    largest = 0
+    with storage.open_sink(str(path), str(tmp_path)) as sink:
+        writer = ArrayRecord().writer(sink)
+        for record in records:
+            writer.write([record])
+            largest = max(largest, os.fstat(writer._file.fileno()).st_blocks * 512)
+        writer.close()
+    # Between the pieces, the file in memory has no pages.
+    assert largest == 0
+    assert path.read_bytes() == theirs(tmp_path / "theirs", records, "group_size:1,uncompressed")
+
+
+@pytest.mark.parametrize("options", ["group_size:1", "group_size:3,snappy", "group_size:4,brotli"])
+def test_files_of_other_programs_are_read(tmp_path: Path, options: str):
+    records = [bytes([65 + number]) * 20_000 * number for number in range(9)]
+    content = theirs(tmp_path / "theirs.array_record", records, options)
+    assert [record.data for record in ArrayRecord().read(io.BytesIO(content))] == records
+    if options == "group_size:1":
+        for offset, size in ArrayRecord().locate(io.BytesIO(content), len(content)):
+            stored = memoryview(content)[offset : offset + size]
+            assert ArrayRecord().data_of(stored, offset) in records
+    else:
+        with pytest.raises(CorruptRecord, match="records in a chunk cannot be read at random"):
+            list(ArrayRecord().locate(io.BytesIO(content), len(content)))
+
+
+def test_a_truncated_file_and_one_of_another_format_are_reported(tmp_path: Path):
+    records = [data_of_size(size) for size in (5, 70_000, 9)]
+    content = theirs(tmp_path / "theirs", records, "group_size:1,uncompressed")
+    for cut in (0, 63, 64, 80, 70_000, 71_000, len(content) - (1 << 16)):
+        with pytest.raises(CorruptRecord):
+            list(ArrayRecord().read(io.BytesIO(content[:cut])))
+        with pytest.raises(CorruptRecord):
+            list(ArrayRecord().locate(io.BytesIO(content[:cut]), cut))
+    for at in itertools.chain(range(64, 120), range(len(content) - (1 << 16), len(content), 97)):
+        damaged = bytearray(content)
+        damaged[at] ^= 0xFF
+        for read in (
+            lambda file: [record.data for record in ArrayRecord().read(file)],
+            lambda file: list(ArrayRecord().locate(file, len(content))),
+        ):
+            # Hashes are not compared; no other error may be raised.
+            with contextlib.suppress(CorruptRecord):
+                read(io.BytesIO(bytes(damaged)))
+
+
+@pytest.fixture(scope="module")
+def built(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders `array_record` and `tfrecord` with the same data set."""
+    from imageshards.pipeline.options.build_options import BuildOptions
+    from imageshards.pipeline.run import run
+
+    folder = tmp_path_factory.mktemp("built")
+    for file_format in ("array_record", "tfrecord"):
+        options = BuildOptions.of(
+            input=(str(photos),), output=str(folder / file_format), file_format=file_format,
+            splits=SPLITS, num_shards="2", name="photos",
+        )  # fmt: skip
+        run(options, ["--runner=FnApiRunner"], show_progress=False)
+    return folder
+
+
+def serialized(folder: Path, split: str) -> list[bytes]:
+    records = reader.open(folder, split)
+    return [records.serialized(number) for number in range(len(records))]
+
+
+def test_its_records_are_those_of_a_tfrecord_data_set(built: Path):
+    for split in ("train", "test"):
+        expected = serialized(built / "tfrecord", split)
+        assert serialized(built / "array_record", split) == expected
+        files = sorted(map(str, (built / "array_record").glob(f"{split}-*.array_record")))
+        source = grain.sources.ArrayRecordDataSource(files)
+        assert [source[number] for number in range(len(source))] == expected
+    for path in sorted((built / "array_record").glob("*.array_record")):
+        read = [record.data for record in ArrayRecord().read(io.BytesIO(path.read_bytes()))]
+        assert path.read_bytes() == theirs(built / "theirs", read, "group_size:1,uncompressed")
+
+
+def test_tensorflow_datasets_reads_it(built: Path):
+    of_tfds = tfds.builder_from_directory(built / "array_record")
+    assert of_tfds.info.splits["train"].num_examples == len(
+        reader.open(built / "tfrecord", "train")
+    )
+    source = of_tfds.as_data_source("train")
+    records = reader.open(built / "array_record", "train", decode=False)
+    for number in (0, 5, len(source) - 1):
+        assert source[number]["image/class/label"] == records[number][1]
+
+
+def test_it_is_described_verified_and_inspected(built: Path):
+    folder = built / "array_record"
+    assert json.loads((folder / "dataset_info.json").read_text())["fileFormat"] == "array_record"
+    croissant = (folder / "croissant.json").read_text()
+    assert "application/x-array-record" in croissant
+    assert "x-tfrecord" not in croissant
+    assert verify(str(folder)).problems == ()
+    assert verify(str(folder), sample=10).records == 10
+    assert "image/encoded" in inspect(str(folder))
+    bare = inspect(str(folder / "train-00000-of-00002.array_record"))
+    assert f"{build_json(folder)['shards'][0]['records']} records" in bare
+
+
+def test_damage_is_found(built: Path, tmp_path: Path):
+    for path, content in contents(built / "array_record").items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(content)
+    path = tmp_path / "train-00000-of-00002.array_record"
+    records = reader.open(tmp_path, "train")
+    content = bytearray(path.read_bytes())
+    at = content.index(b"\xff\xd8\xff") + 300  # a bit of the first image
+    content[at] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(CorruptRecord, match="record at byte 64: its CRC32C is not the one"):
+        records[0]
+    assert any("CRC32C" in problem for problem in verify(str(tmp_path)).problems)
+    assert any("CRC32C" in problem for problem in verify(str(tmp_path), sample=10**6).problems)
+
+
+def test_it_is_resumed(build: Build, photos: Path, tmp_path: Path):
+    same = {"splits": SPLITS, "num_shards": "2", "file_format": "array_record"}
+    build(photos, **same)
+    before = contents(tmp_path / "out")
+    (tmp_path / "out/train-00001-of-00002.array_record").unlink()
+    (tmp_path / "out/metadata/index/test-00000-of-00002.idx").unlink()
+    assert build(photos, **same).resumed == 2
+    assert contents(tmp_path / "out") == before
+
+
+def test_reshard_converts_it_both_ways(built: Path, tmp_path: Path, command: Command):
+    for new in ("array_record", "tfrecord"):
+        old = {"array_record": "tfrecord", "tfrecord": "array_record"}[new]
+        folder = tmp_path / new
+        code, _, err = command("reshard", built / old, folder, f"--file_format={new}")
+        assert code == 0, err
+        # The whole data set is that of a build, except for what tells its origin.
+        expected = contents(built / new)
+        for path, content in contents(folder).items():
+            if path.endswith((f".{new}", ".idx", "dataset_info.json", "croissant.json")):
+                assert content == expected[path], path
+        assert len(list(folder.glob(f"*.{new}"))) == 4
+        assert build_json(folder)["resharded"]["file_format"] == old
+        assert build_json(folder)["options"]["file_format"] == new
+        assert verify(str(folder)).problems == ()
+        again = json.loads(
+            command("reshard", built / old, folder, f"--file_format={new}", "--json")[1]
+        )
+        assert again["seconds"] == 0
+        assert f"file_format: {new}" in (folder / "metadata/build.yaml").read_text()
+    code, _, err = command("reshard", built / "tfrecord", tmp_path / "none")
+    assert (code, "--num_shards, --file_format or both" in err) == (2, True)
+
+
+def test_it_is_resharded_and_damage_stops_it(built: Path, tmp_path: Path, command: Command):
+    reshard(str(built / "array_record"), str(tmp_path / "new"), "train=5")
+    for split in ("train", "test"):
+        assert serialized(tmp_path / "new", split) == serialized(built / "tfrecord", split)
+    assert verify(str(tmp_path / "new")).problems == ()
+    path = tmp_path / "new/train-00002-of-00005.array_record"
+    content = bytearray(path.read_bytes())
+    content[300] ^= 1
+    path.write_bytes(content)
+    code, _, err = command("reshard", tmp_path / "new", tmp_path / "third", "--num_shards=1")
+    assert (code, "its CRC32C is not the one in the index" in err) == (1, True)
+
+
+def test_load_yields_the_batches_of_a_tfrecord_data_set(built: Path):
+    options = {"batch_size": 7, "image_size": 16, "seed": 3, "repeat": False}
+    expected, found = (
+        list(reader.load(built / name, "train", **options).as_numpy_iterator())
+        for name in ("tfrecord", "array_record")
+    )
+    for (images, labels), (same_images, same_labels) in zip(expected, found, strict=True):
+        assert np.array_equal(images, same_images)
+        assert labels.tolist() == same_labels.tolist()
+
+
+def test_bare_files_are_read_at_random(built: Path, tmp_path: Path):
+    for path in (built / "array_record").glob("train-*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    records = reader.open(tmp_path / "*.array_record", decode=False)
+    expected = serialized(built / "tfrecord", "train")
+    assert [records.serialized(number) for number in range(len(records))] == expected
+
+
+def test_it_is_written_without_tensorflow_and_named_where_the_package_is_missing(
+    photos: Path, tmp_path: Path
+):
+    program = """
+import sys
+if sys.argv[1] == "without": sys.modules["array_record"] = None
+from imageshards.launch.cli import main
+code = main(["build", *sys.argv[2:]])
+assert "tensorflow" not in sys.modules
+sys.exit(code)
+"""
+    options = ["--num_shards=1", "--file_format=array_record", "--workers=1"]
+    for how, code in (("with", 0), ("without", 2)):
+        arguments = [f"--input={photos}", f"--output={tmp_path / how}", *options]
+        done = subprocess.run(
+            [sys.executable, "-c", program, how, *arguments],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+    assert "--file_format array_record: array_record is not installed" in done.stderr
+    assert "pip install 'imageshards[array_record]'" in done.stderr
+    assert not (tmp_path / "without").exists()

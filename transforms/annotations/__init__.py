@@ -1,0 +1,1 @@
+"""Files of annotations: recognize, read, and match with images by name."""

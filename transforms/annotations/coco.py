@@ -1,0 +1,124 @@
+"""COCO's JSON files of objects: https://cocodataset.org/#format-data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+import ijson
+
+from imageshards.transforms import storage
+from imageshards.transforms.annotations.source import Annotated, AnnotationSource, Category
+from imageshards.transforms.elements import BuildError, quoted
+from imageshards.transforms.records.objects import CROWD, TEXT
+from imageshards.transforms.records.schemas import AREA, BOX_SIDES
+
+_BUFFER = 1 << 20
+_HELD = 20_000
+"""Objects that are collected before those of each image are emitted."""
+_KEYS = frozenset({"images", "annotations", "categories"})
+
+
+class Coco(AnnotationSource):
+    """A file with the arrays `images`, `annotations` and `categories`.
+
+    The file is read once for each of the three, as a stream. One process holds its images: about
+    200 bytes for each of them.
+    """
+
+    name = "coco"
+    noun = "a JSON file of COCO"
+
+    @classmethod
+    def recognizes(cls, uri: str) -> bool:
+        """Returns whether a JSON file has one of COCO's arrays."""
+        if not uri.lower().endswith(".json"):
+            return False
+        with _opened(uri) as file:
+            return any(
+                event == "map_key" and not prefix and value in _KEYS
+                for prefix, event, value in ijson.parse(file, buf_size=_BUFFER)
+            )
+
+    def read(self, files: Sequence[str]) -> Iterator[Annotated | Category]:
+        """Yields the classes, then the annotations, and then the images without any."""
+        categories: dict[Any, str] = {}
+        for item in self._items("categories"):
+            categories[item["id"]] = str(item["name"])
+            yield Category(_order(item["id"]), str(item["name"]))
+        images: dict[Any, tuple[str, tuple[int, int]]] = {}
+        for item in self._items("images"):
+            size = int(item.get("width") or 0), int(item.get("height") or 0)
+            images[item["id"]] = str(item["file_name"]), size if all(size) else (0, 0)
+        seen: set[Any] = set()
+        held: dict[Any, list[Mapping[str, Any]]] = {}
+        first = number = 0
+        for number, item in enumerate(self._items("annotations"), 1):
+            held.setdefault(item["image_id"], []).append(item)
+            if number - first == _HELD:
+                seen.update(held)
+                yield from self._annotated(held, first, images, categories)
+                held, first = {}, number
+        seen.update(held)
+        yield from self._annotated(held, first, images, categories)
+        for key, (name, size) in images.items():
+            if key not in seen:
+                yield Annotated(name, number, 0, {}, size)
+
+    def _annotated(
+        self,
+        held: Mapping[Any, list[Mapping[str, Any]]],
+        place: int,
+        images: Mapping[Any, tuple[str, tuple[int, int]]],
+        categories: Mapping[Any, str],
+    ) -> Iterator[Annotated]:
+        for key, items in held.items():
+            name, size = images.get(key, (f"image_id {key}", (0, 0)))
+            problem = ""
+            columns: dict[str, list[Any]] = {key: [] for key in (*BOX_SIDES, TEXT, CROWD, AREA)}
+            for item in items:
+                try:
+                    text = categories[item["category_id"]].encode()
+                    x, y, width, height = map(float, item["bbox"])
+                    area = float(item.get("area", width * height))
+                except (KeyError, TypeError, ValueError) as error:
+                    problem = f"{self.uri}: annotation {item.get('id')} has {_fault(item, error)}"
+                    continue
+                values = (x, y, x + width, y + height, text, int(item.get("iscrowd") or 0), area)
+                for column, value in zip(columns.values(), values, strict=True):
+                    column.append(value)
+            yield Annotated(name, place, len(items), columns, size, problem)
+
+    def _items(self, array: str) -> Iterator[Any]:
+        """Yields the objects of one of the file's arrays."""
+        with _opened(self.uri) as file:
+            try:
+                yield from ijson.items(file, f"{array}.item", use_float=True, buf_size=_BUFFER)
+            except KeyError as error:
+                raise BuildError(f"{self.uri}: one of its {array} has no {error}") from error
+
+
+def _fault(item: Mapping[str, Any], error: Exception) -> str:
+    if isinstance(error, KeyError):
+        key = error.args[0]
+        missing = key in ("bbox", "category_id")
+        return f"no {key}" if missing else f"the category_id {quoted(key)}, which no category has"
+    return f"the bbox {quoted(item.get('bbox'))} and the area {quoted(item.get('area'))}"
+
+
+def _order(key: Any) -> int:
+    try:
+        return int(key)
+    except (TypeError, ValueError):
+        return 0
+
+
+@contextmanager
+def _opened(uri: str) -> Iterator[IO[bytes]]:
+    try:
+        with storage.open_read(uri) as file:
+            yield file
+    except ijson.JSONError as error:
+        reason = str(error).splitlines()[0]
+        raise BuildError(f"--annotations {uri} is not JSON: {reason}") from error

@@ -1,0 +1,219 @@
+"""The ArrayRecord container, which Grain and TensorFlow Datasets read at random.
+
+The array_record package writes the files; its writer only takes a path. It writes to a file in
+memory, which is emptied into the sink whenever it has grown, so that the memory of a shard has an
+upper bound and nothing is written to a disk. Reading does not need the package.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+
+import google_crc32c
+
+from imageshards.transforms import extras
+from imageshards.transforms.records import riegeli
+from imageshards.transforms.records.container import (
+    Container,
+    CorruptRecord,
+    RecordWriter,
+    StoredRecord,
+    index_line,
+)
+
+if TYPE_CHECKING:
+    from imageshards.transforms.storage import Sink
+
+OPTIONS = "group_size:1,uncompressed"
+"""One record in a chunk, as random access requires; images are compressed already."""
+
+_POSTSCRIPT_BYTES = 1 << 16
+_MAGIC = 0x71930E704FDAE05E
+_DRAINED_BYTES = 4 << 20
+
+
+class ArrayRecord(Container):
+    """ArrayRecord files.
+
+    A record is stored as a Riegeli chunk. Files of other programs may have several records in a
+    chunk: they are read in order, but not at random. The lines of an index file also have the
+    CRC32C of the record's data.
+
+    >>> ArrayRecord().suffix
+    '.array_record'
+    """
+
+    name = "array_record"
+    suffix = ".array_record"
+    tfds_format = "array_record"
+    media_type = "application/x-array-record"
+    package = "array_record"
+    has_footer = True
+    permuted = True
+    can_copy = False
+
+    def check_writable(self) -> None:
+        """Checks that the array_record package is installed."""
+        extras.require("array_record", "--file_format array_record")
+
+    def writer(self, sink: Sink) -> RecordWriter:
+        """Returns a writer that streams records to `sink`."""
+        return _Writer(sink, OPTIONS)
+
+    def read(self, file: BinaryIO, *, check: bool = True) -> Iterator[StoredRecord]:
+        """Yields every record; see `Container.read`."""
+        held: list[tuple[riegeli.Chunk, memoryview]] = []
+        records = 0
+        for chunk, stored in riegeli.read_chunks(file):
+            if chunk.kind == riegeli.PADDING:
+                continue
+            held.append((chunk, stored))
+            if len(held) > 2:  # the last two are the footer and the postscript
+                first, content = held.pop(0)
+                for data in riegeli.records_of(first, content):
+                    records += 1
+                    yield StoredRecord(first.begin, first.end - first.begin, data)
+        if len(held) < 2 or _footer_offset(*held[1]) != held[0][0].begin:
+            raise CorruptRecord("breaks off before its postscript")
+        if _Footer.parse(*held[0]).records != records:
+            raise CorruptRecord(f"{records:,} records, but its footer has another number")
+
+    def data_of(self, stored: memoryview, offset: int, *, check: bool = True) -> bytes:
+        """Returns the record of a chunk; its hash is not compared."""
+        chunk = riegeli.parse(stored, offset)
+        records = riegeli.records_of(chunk, stored[: chunk.end - offset])
+        if len(records) != 1:
+            raise CorruptRecord(f"{len(records):,} records in the chunk at byte {offset:,}")
+        return records[0]
+
+    def index_row(self, record: StoredRecord) -> tuple[int, ...]:
+        """Returns offset, stored size, and the CRC32C of the data."""
+        return record.offset, record.size, google_crc32c.value(record.data)
+
+    def locate(self, file: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
+        """Yields (offset, stored size) of every record; reads only the file's footer."""
+        begin = max(size - _POSTSCRIPT_BYTES, 0)
+        file.seek(begin)
+        tail = memoryview(file.read(size - begin))
+        footer_offset = _footer_offset(riegeli.parse(tail, begin), tail)
+        file.seek(footer_offset)
+        content = memoryview(file.read(begin - footer_offset))
+        footer = _Footer.parse(riegeli.parse(content, footer_offset), content)
+        # A chunk of padding may follow one of records: its bytes count as stored, too.
+        for (offset, records), (end, _) in pairwise([*footer.chunks, (footer_offset, 0)]):
+            if records != 1:
+                raise CorruptRecord(
+                    f"{records:,} records in a chunk cannot be read at random: imageshards reshard "
+                    "writes one in each"
+                )
+            yield offset, end - offset
+
+
+class _Writer:
+    """Writes with the array_record package to a file in memory, and empties that into the sink."""
+
+    def __init__(self, sink: Sink, options: str) -> None:
+        from array_record.python.array_record_module import ArrayRecordWriter
+
+        self._sink = sink
+        self._file = _file_in_memory()
+        self._writer = ArrayRecordWriter(f"/dev/fd/{self._file.fileno()}", options)
+        self._drained = 0
+        self._finder = riegeli.ChunkFinder()
+        self._chunks: list[riegeli.Chunk] = []
+        self._crcs: list[int] = []
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        data = b"".join(parts)
+        self._crcs.append(google_crc32c.value(data))
+        self._writer.write(data)
+        self._drain()
+
+    def copy(self, stored: bytes, sizes: Sequence[int]) -> None:
+        raise NotImplementedError("block headers depend on the position in the file")
+
+    def close(self) -> bytes:
+        """Completes the file. Returns the content of the index file."""
+        self._writer.close()
+        self._drain()
+        self._file.close()
+        chunks, footer = self._chunks[:-2], self._chunks[-2:]
+        if len(footer) != 2 or len(chunks) != len(self._crcs):
+            raise RuntimeError("the array_record package has not written all records")
+        return "".join(
+            index_line(chunk.begin, chunk.end - chunk.begin, crc)
+            for chunk, crc in zip(chunks, self._crcs, strict=True)
+        ).encode()
+
+    def _drain(self) -> None:
+        fd = self._file.fileno()
+        size = os.fstat(fd).st_size
+        if size == self._drained:
+            return
+        while self._drained < size:
+            data = os.pread(fd, _DRAINED_BYTES, self._drained)
+            self._drained += len(data)
+            found = self._finder.feed(data)
+            self._chunks += (chunk for chunk in found if chunk.kind == riegeli.RECORDS)
+            self._sink.write([data])
+        # The package goes on at its own position: the file then begins with a hole.
+        os.ftruncate(fd, 0)
+
+
+def _file_in_memory() -> BinaryIO:
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("imageshards"), "r+b", buffering=0)
+    return cast(BinaryIO, tempfile.TemporaryFile(buffering=0))
+
+
+class _Footer(NamedTuple):
+    """The footer of a file.
+
+    Attributes:
+      records: number of records in the file.
+      chunks: (offset, number of records) of every chunk.
+    """
+
+    records: int
+    chunks: list[tuple[int, int]]
+
+    @classmethod
+    def parse(cls, chunk: riegeli.Chunk, stored: memoryview) -> _Footer:
+        head, *rest = riegeli.records_of(chunk, stored[: chunk.end - chunk.begin]) or [b""]
+        about = _fields(_fields(head).get(1, b""))
+        rows = [_fields(row) for row in rest]
+        return cls(about.get(3, 0), [(row.get(1, 0), row.get(3, 0)) for row in rows])
+
+
+def _footer_offset(chunk: riegeli.Chunk, stored: memoryview) -> int:
+    """Returns the offset that the postscript contains."""
+    with suppress(CorruptRecord):
+        for record in riegeli.records_of(chunk, stored[: chunk.end - chunk.begin]):
+            fields = _fields(record)
+            if fields.get(2) == _MAGIC:
+                return int(fields.get(1, 0))
+    raise CorruptRecord("not an ArrayRecord file, or truncated")
+
+
+def _fields(message: bytes) -> dict[int, Any]:
+    """Returns number -> value of the fields of a protobuf message: numbers, texts and messages."""
+    fields: dict[int, Any] = {}
+    view, at = memoryview(message), 0
+    try:
+        while at < len(view):
+            tag, at = riegeli.varint(view, at)
+            value: Any
+            value, at = riegeli.varint(view, at)
+            if tag & 7 == 2:
+                value, at = bytes(view[at : at + value]), at + value
+            elif tag & 7:
+                raise CorruptRecord("damaged footer")
+            fields[tag >> 3] = value
+    except IndexError as error:
+        raise CorruptRecord("damaged footer") from error
+    return fields

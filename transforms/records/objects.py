@@ -1,0 +1,54 @@
+"""The features of annotated objects, by the format of the file that they come from. Pure.
+
+The keys are those of the TF Object Detection API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from imageshards.transforms.records.schemas import AREA, BOX_SIDES, COLUMN, OBJECT, Feature
+
+NO_FORMAT = "auto"
+"""The value of `--annotation_format` in a build without `--annotations`."""
+
+LABEL = f"{OBJECT}class/label"
+"""Key of the numbers of the objects' classes, from 1; 0 is the background."""
+TEXT = f"{OBJECT}class/text"
+"""Key of the names of the objects' classes."""
+BOXES = f"{OBJECT}bbox"
+"""Key of ymin, xmin, ymax and xmax of every box, in the order of TensorFlow Datasets."""
+CROWD = f"{OBJECT}is_crowd"
+DIFFICULT = f"{OBJECT}difficult"
+TRUNCATED = f"{OBJECT}truncated"
+VIEW = f"{OBJECT}view"
+OCCLUDED = f"{OBJECT}occluded"
+GROUP = f"{OBJECT}group_of"
+DEPICTION = f"{OBJECT}depiction"
+FACTS = f"{COLUMN}@objects"
+"""Not a feature, but a column of references: the number of an image's objects; then, if the sides
+of their boxes are in pixels, the width and the height that these refer to: 0, 0 if unknown."""
+
+_SIDES = tuple(f"{key}:float_list" for key in BOX_SIDES)
+
+OBJECT_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "coco": (*_SIDES, f"{TEXT}:bytes_list", f"{CROWD}:int_list", f"{AREA}:float_list"),
+    "voc": (
+        *_SIDES, f"{TEXT}:bytes_list", f"{DIFFICULT}:int_list", f"{TRUNCATED}:int_list",
+        f"{VIEW}:bytes_list",
+    ),
+    "yolo": (*_SIDES, f"{TEXT}:bytes_list"),
+    "csv": (
+        *_SIDES, f"{TEXT}:bytes_list", f"{OCCLUDED}:int_list", f"{TRUNCATED}:int_list",
+        f"{GROUP}:int_list", f"{DEPICTION}:int_list",
+    ),
+    "labelme": (*_SIDES, f"{TEXT}:bytes_list"),
+    "cvat": (*_SIDES, f"{TEXT}:bytes_list", f"{OCCLUDED}:int_list"),
+}  # fmt: skip
+"""Format of annotations -> the features that its files fill, as `--features_from` has them."""
+
+COMPUTED = (
+    Feature(LABEL, "int64", "object_labels", "ClassLabels", repeats=False),
+    Feature(BOXES, "float", "object_boxes", "Boxes", repeats=False),
+)
+"""The features that the encoder computes from them."""

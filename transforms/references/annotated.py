@@ -1,0 +1,106 @@
+"""Counts of annotations: what the files hold, and what fits an image of the inputs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import pyarrow.compute as pc
+
+from imageshards.transforms.elements import BuildError, counted, quoted
+from imageshards.transforms.records.objects import FACTS
+from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.classes import BACKGROUND
+
+MOST_LISTED = 1000
+"""Names of images that are listed, of those that only an annotation file has."""
+
+
+class AnnotationCount(NamedTuple):
+    """Counts of a file of annotations, or of a part of it.
+
+    Attributes:
+      read: objects in the file.
+      images: images of the inputs that the file names.
+      objects: their objects.
+      unmatched_images: images in the file that are not among the inputs.
+      unmatched_objects: their objects.
+    """
+
+    read: int = 0
+    images: int = 0
+    objects: int = 0
+    unmatched_images: int = 0
+    unmatched_objects: int = 0
+
+    def __add__(self, other: object) -> AnnotationCount:
+        assert isinstance(other, AnnotationCount)
+        return AnnotationCount(*map(sum, zip(self, other, strict=True)))
+
+
+class Unmatched(NamedTuple):
+    """An image that an annotation file names, and that is not among the inputs.
+
+    Attributes:
+      file: the annotation file.
+      name: the image.
+      objects: the number of its objects.
+    """
+
+    file: str
+    name: str
+    objects: int
+
+
+def count_objects(refs: RefBatch) -> int:
+    """Returns the number of annotated objects of references."""
+    if FACTS not in refs.feature_columns:
+        return 0
+    numbers = pc.list_flatten(pc.list_slice(refs.rows.column(FACTS), 0, 1))
+    return int(pc.sum(numbers).as_py() or 0)
+
+
+def first_unmatched(found: Iterable[Unmatched]) -> tuple[Unmatched, ...]:
+    """Returns the first of them by file and name, at most `MOST_LISTED`."""
+    return tuple(sorted(found)[:MOST_LISTED])
+
+
+def number_objects(classes: Mapping[str, int]) -> tuple[str, ...]:
+    """Returns the names of classes of objects by their numbers, after the background, number 0.
+
+    Args:
+      classes: name -> number in the annotation files; they are numbered in this order, from 1.
+
+    >>> number_objects({"owl": 18, "cat": 17})
+    ('background', 'cat', 'owl')
+    """
+    if not classes:
+        return ()
+    names = sorted(classes, key=lambda name: (classes[name], name))
+    for name in names:
+        if name != name.strip() or "\n" in name or not name or name == BACKGROUND:
+            raise BuildError(
+                f"--annotations: the class {quoted(name)} is {BACKGROUND!r}, is empty, or has "
+                "spaces at its ends or a line break: rename it"
+            )
+    return (BACKGROUND, *names)
+
+
+def check_annotated(counts: Mapping[str, AnnotationCount], unmatched: Iterable[Unmatched]) -> None:
+    """Checks that no annotation is lost, and that each file has an image of the inputs.
+
+    Raises:
+      BuildError: the runner lost some, or a file has none.
+    """
+    for file, count in sorted(counts.items()):
+        if count.read != count.objects + count.unmatched_objects:
+            raise BuildError(
+                f"{file}: {counted(count.read, 'object')} were read, but {count.objects:,} and "
+                f"{count.unmatched_objects:,} came out of the join: the runner lost some"
+            )
+        if not count.images:
+            example = next((item.name for item in unmatched if item.file == file), "")
+            raise BuildError(
+                f"--annotations {file}: none of its {counted(count.unmatched_images, 'image')} is "
+                f"among the inputs" + (f", such as {quoted(example)}" if example else "")
+            )
