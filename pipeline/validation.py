@@ -187,6 +187,8 @@ def _output(spec: BuildSpec) -> Iterator[str]:
             f"invalid --output {spec.options.output.output!r}: Beam takes *, ? and [ for patterns; "
             "use another folder"
         )
+    if is_beam and not storage.beam_writes(root):
+        yield f"--writer beam cannot write to {root}: use --writer shard"
     if is_beam and spec.options.inputs.billing_project and root.startswith("gs://"):
         yield "--billing_project requires --writer shard: Beam's writer names no project that pays"
     if is_beam:

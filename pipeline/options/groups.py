@@ -65,7 +65,8 @@ class Inputs(Group):
         (),
         "A folder, a glob pattern, an image, an archive (.tar .tar.gz .zip ...), TFRecord files, a "
         "text file, or a manifest (.csv .tsv .jsonl .parquet with a uri column, .txt with one URI "
-        "per line); local, gs://, s3:// or, in manifests, http(s)://. Repeat it for several inputs",
+        "per line); local, gs://, s3://, az:// or, in manifests, http(s)://. Repeat it for several "
+        "inputs",
         brief="Folder, 'pattern', archive or manifest; repeatable",
         metavar="URI",
         required="a folder, a pattern or a manifest",
@@ -224,7 +225,7 @@ class Output(Group):
     output: str = option(
         "",
         "Folder of the data set, local or remote",
-        brief="Folder of the data set, local, gs:// or s3://",
+        brief="Folder of the data set, local, gs://, s3:// or az://",
         metavar="DIR",
         required="a folder for the data set",
         is_uri=True,
