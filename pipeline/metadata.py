@@ -206,7 +206,7 @@ def _versions(plan: Plan) -> dict[str, str]:
     with suppress(packages.PackageNotFoundError):
         versions[_OPTIONAL] = packages.version(_OPTIONAL)
     versions |= container_versions(container_of(plan.shard(next(iter(plan.splits)), 0)))
-    return versions | ({"zlib": zlib.ZLIB_RUNTIME_VERSION} if plan.compression else {})
+    return versions | ({"zlib": zlib.ZLIB_RUNTIME_VERSION} if plan.compression == "gzip" else {})
 
 
 def _split_json(images: int, stats: ShardStats) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def container_versions(container: Container) -> dict[str, str]:
 
 def _supervised_keys(schema: Schema) -> dict[str, Any]:
     """Returns the keys that `as_dataset(as_supervised=True)` returns: the content and the label."""
-    keys = [schema.key_of(schema.holds), schema.label_key]
+    keys = [schema.key_of(schema.holds), schema.target_key]
     if not all(keys):
         return {}
     return {"supervisedKeys": {"tuple": {"items": [{"featureKey": key} for key in keys]}}}
