@@ -171,8 +171,11 @@ def _container(spec: BuildSpec) -> Iterator[str]:
     name = spec.options.records.file_format
     container = CONTAINERS[name]
     container.check_writable()
-    if spec.compression not in [variant.compression for variant in container.variants]:
-        yield f"--file_format {name} has no --compression {spec.compression}"
+    compression = spec.options.records.compression
+    if compression not in ("none", *container.compressions):
+        yield f"--file_format {name} has no --compression {compression}"
+    if spec.options.records.group_size != 1 and not container.has_groups:
+        yield f"--file_format {name} has no --group_size"
     if spec.options.execution.writer == "beam" and not container.beam_writer:
         yield f"--writer beam does not write --file_format {name}"
 
@@ -184,6 +187,8 @@ def _output(spec: BuildSpec) -> Iterator[str]:
             f"invalid --output {spec.options.output.output!r}: Beam takes *, ? and [ for patterns; "
             "use another folder"
         )
+    if is_beam and not storage.beam_writes(root):
+        yield f"--writer beam cannot write to {root}: use --writer shard"
     if is_beam and spec.options.inputs.billing_project and root.startswith("gs://"):
         yield "--billing_project requires --writer shard: Beam's writer names no project that pays"
     if is_beam:

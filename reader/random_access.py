@@ -19,7 +19,7 @@ from imageshards.reader.elements.pixels import decode_mask, decode_window
 from imageshards.reader.elements.windows import Window, centered
 from imageshards.reader.files import Source, find
 from imageshards.reader.options import OpenOptions, OpenSettings, check_integer, check_names
-from imageshards.reader.order import make_blocks
+from imageshards.reader.ordering.blocks import make_blocks
 from imageshards.reader.parse import array_with_channels, decode_image, decode_numpy
 from imageshards.reader.splits import Span, share_of, take
 from imageshards.transforms.elements import UsageError

@@ -65,7 +65,8 @@ class Inputs(Group):
         (),
         "A folder, a glob pattern, an image, an archive (.tar .tar.gz .zip ...), TFRecord files, a "
         "text file, or a manifest (.csv .tsv .jsonl .parquet with a uri column, .txt with one URI "
-        "per line); local, gs://, s3:// or, in manifests, http(s)://. Repeat it for several inputs",
+        "per line); local, gs://, s3://, az:// or, in manifests, http(s)://. Repeat it for several "
+        "inputs",
         brief="Folder, 'pattern', archive or manifest; repeatable",
         metavar="URI",
         required="a folder, a pattern or a manifest",
@@ -224,7 +225,7 @@ class Output(Group):
     output: str = option(
         "",
         "Folder of the data set, local or remote",
-        brief="Folder of the data set, local, gs:// or s3://",
+        brief="Folder of the data set, local, gs://, s3:// or az://",
         metavar="DIR",
         required="a folder for the data set",
         is_uri=True,
@@ -370,9 +371,9 @@ class Records(Group):
     )
     compression: str = option(
         "none",
-        "Compression of the shards of decoded pixels and texts; TensorFlow Datasets does not read "
-        "gzip, and it has no random access",
-        choices=("none", "gzip"),
+        "Compression of the shards of decoded pixels and texts: gzip for tfrecord, which "
+        "TensorFlow Datasets does not read, without random access; the others for array_record",
+        choices=("none", "gzip", "zstd", "brotli", "snappy"),
     )
     features_from: tuple[str, ...] = option(
         (AUTO,),
@@ -389,6 +390,13 @@ class Records(Group):
         "Format of the shards: tfrecord, or array_record, which Grain reads at random",
         metavar="NAME",
         choices=_containers,
+    )
+    group_size: int = option(
+        1,
+        "Records that array_record stores together: more take less space with --compression, and "
+        "more time to read at random",
+        metavar="N",
+        limits=(1, 1 << 16),
     )
 
 
@@ -627,8 +635,8 @@ class CommandOptions(Group):
     )
     dry_run: bool = option(
         False,
-        "List the inputs on this machine, print the images, classes, shards and rejects that the "
-        "build would have, and write nothing",
+        "List the inputs on this machine, read a sample of the images, print the images, classes, "
+        "shards and rejects that the build would have, its time and cost, and write nothing",
         brief="Print what the build would do, and write nothing",
         affects_shards=False,
         in_template=False,

@@ -133,10 +133,10 @@ class TFRecord(Container):
     """
 
     name = "tfrecord"
+    compressions = ("gzip",)
     beam_writer = True
     tfds_format = "tfrecord"
     media_type = "application/x-tfrecord"
-    tf_data = True
     shard_like = r"\.tfrecords?(\..*)?"
 
     def __init__(self, compression: Literal["", "gzip"] = "") -> None:
