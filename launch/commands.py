@@ -195,10 +195,20 @@ def _show_images(args: Namespace) -> None:
 
 
 def _declare_reshard(parser: Parser) -> None:
-    parser.add_argument("source", metavar="DIR", help="A data set")
+    parser.add_argument(
+        "source",
+        metavar="DIR",
+        help="A data set; with --file_format, also a pattern of record files",
+    )
     parser.add_argument("output", metavar="NEW", help="Folder of the new data set")
     parser.add_argument(
-        "--num_shards", required=True, metavar="N", help="16, or for each split train=8,test=2"
+        "--num_shards", default="", metavar="N", help="16, or for each split train=8,test=2"
+    )
+    parser.add_argument(
+        "--file_format",
+        default="",
+        choices=("tfrecord", "array_record"),
+        help="Format of the new shards (default: that of the data set)",
     )
     add_common(parser)
 
@@ -208,7 +218,7 @@ def _reshard(args: Namespace) -> int:
     from imageshards.pipeline.operations.reshard import reshard
 
     with runs(args, [("DIR", args.source), ("NEW", args.output)]) as run:
-        resharded = reshard(args.source, args.output, args.num_shards, run=run)
+        resharded = reshard(args.source, args.output, args.num_shards, args.file_format, run)
     return show(resharded, json=args.json, quiet=args.quiet)
 
 
@@ -374,7 +384,7 @@ COMMANDS = {
         ),
     ),
     "reshard": Command(
-        "Copy a data set with another number of shards",
+        "Copy a data set with another number or format of shards",
         _declare_reshard,
         _reshard,
         "Copies records unchanged, in the same order, without decoding them. The same command "

@@ -241,6 +241,7 @@ class BuildSpec:
             frame=given.annotations_on,  # type: ignore[arg-type]
             min_visible=given.min_box_visible,
             without_boxes=given.without_boxes,  # type: ignore[arg-type]
+            estimates_areas=bool(self.annotation_columns),
         )
         return annotations if annotations.are_needed else None
 

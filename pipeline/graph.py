@@ -12,10 +12,12 @@ from apache_beam.pvalue import AsIter, AsSingleton
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.claim import claim
 from imageshards.pipeline.finish import finish
+from imageshards.transforms import storage
 from imageshards.transforms.choose import ChooseReferences, Chosen
 from imageshards.transforms.dedupe import TakePixelsOnce
-from imageshards.transforms.elements import ShardId
-from imageshards.transforms.inputs.kind import InputKind
+from imageshards.transforms.elements import ShardId, UsageError
+from imageshards.transforms.exclude import ExcludeReferences, Remaining
+from imageshards.transforms.inputs.kind import InputKind, ListingOptions
 from imageshards.transforms.join_annotations import JoinAnnotations
 from imageshards.transforms.merge_facts import MergeFacts
 from imageshards.transforms.read import ReadReferences, References
@@ -42,15 +44,7 @@ def build(
       sources: the inputs, if they are already identified.
     """
     inputs = spec.options.inputs.input if sources is None else sources
-    references = root | "Read" >> ReadReferences(
-        inputs, spec.annotator, spec.listing, spec.failures
-    )
-    if spec.annotation_sources:
-        references = References(
-            *references
-            | "Annotations"
-            >> JoinAnnotations(spec.annotation_sources, spec.annotation_columns, spec.failures)
-        )
+    references = read(root, inputs, spec, spec.listing)
     _ = references | "Dataset" >> WriteDataset(spec, workers)
 
 
@@ -69,9 +63,18 @@ class WriteDataset(beam.PTransform):  # type: ignore[misc]
     def __post_init__(self) -> None:
         super().__init__()
 
-    def expand(self, references: References) -> beam.PCollection[None]:
-        """Takes the result of `ReadReferences`; yields one None when the data set is complete."""
+    def expand(self, references: References | Remaining) -> beam.PCollection[None]:
+        """Takes the result of `ReadReferences`; yields one None when the data set is complete.
+
+        Raises:
+          UsageError: `--exclude` is set, and has not been applied to the references.
+        """
         spec = self.spec
+        if spec.options.choice.exclude and isinstance(references, References):
+            raise UsageError(
+                "--exclude is for whole builds: in a pipeline of your own, drop references with "
+                "References.apply"
+            )
         if spec.options.images.dedupe == "pixels":
             batches = references | "Dedupe" >> TakePixelsOnce(spec.encoder, spec.failures)
             references = references._replace(batches=batches)
@@ -94,7 +97,31 @@ class WriteDataset(beam.PTransform):  # type: ignore[misc]
         )
 
 
-def choose(references: References, spec: BuildSpec) -> References | Chosen:
+def read(
+    root: beam.Pipeline, inputs: Sequence[str | InputKind], spec: BuildSpec, listing: ListingOptions
+) -> References | Remaining:
+    """Lists the inputs with their annotations, and leaves out what `--exclude` lists."""
+    reading = ReadReferences(inputs, spec.annotator, listing, spec.failures)
+    references: References = root | "Read" >> reading
+    if spec.annotation_sources:
+        references = References(
+            *references
+            | "Annotations"
+            >> JoinAnnotations(spec.annotation_sources, spec.annotation_columns, spec.failures)
+        )
+    lists = spec.options.choice.exclude
+    if not lists:
+        return references
+    uris = list(dict.fromkeys(map(storage.normalize, lists)))
+    sources = [source for source in reading.inputs if isinstance(source, InputKind)]
+    files = {source.uri: len(source.root) for source in sources if source.is_file and source.root}
+    remaining: Remaining = references | "Exclude" >> ExcludeReferences(
+        uris, reading.annotator.roots, files, spec.annotator.seed, spec.failures
+    )
+    return remaining
+
+
+def choose(references: References | Remaining, spec: BuildSpec) -> References | Remaining | Chosen:
     """Takes some of the references, if options limit their number."""
     if not spec.choice:
         return references

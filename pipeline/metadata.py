@@ -20,6 +20,7 @@ from typing import Any, overload
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.options.build_options import FORMAT_VERSION
 from imageshards.transforms.elements import ShardId
+from imageshards.transforms.records.container import Container
 from imageshards.transforms.records.containers import container_of, shard_name
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.plan import Plan
@@ -204,8 +205,7 @@ def _versions(plan: Plan) -> dict[str, str]:
     versions |= {name: packages.version(name) for name in _VERSIONED}
     with suppress(packages.PackageNotFoundError):
         versions[_OPTIONAL] = packages.version(_OPTIONAL)
-    if package := container_of(plan.shard(next(iter(plan.splits)), 0)).package:
-        versions[package] = packages.version(package)
+    versions |= container_versions(container_of(plan.shard(next(iter(plan.splits)), 0)))
     return versions | ({"zlib": zlib.ZLIB_RUNTIME_VERSION} if plan.compression else {})
 
 
@@ -243,11 +243,22 @@ def dataset_info_json(plan: Plan, totals: Totals, spec: BuildSpec) -> dict[str, 
                 "name": name,
                 "numBytes": str(totals.of_split(name).bytes),
                 "shardLengths": list(map(str, totals.rows(name)["records"].tolist())),
-                "filepathTemplate": "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}" + container.tfds_suffix,
+                "filepathTemplate": filepath_template(container),
             }
             for name in plan.splits
         ],
     }
+
+
+def filepath_template(container: Container) -> str:
+    """Returns how dataset_info.json declares the names of shards."""
+    return "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}" + container.tfds_suffix
+
+
+def container_versions(container: Container) -> dict[str, str]:
+    """Returns the version of the package that writes the files of a container, if there is one."""
+    package = container.package
+    return {package: packages.version(package)} if package else {}
 
 
 def _supervised_keys(schema: Schema) -> dict[str, Any]:

@@ -328,13 +328,22 @@ def find(place: str | os.PathLike[str]) -> Source:
       BuildError: there is no such data set, or no file matches.
     """
     name = os.fspath(place)
-    uri = storage.normalize(name)
-    is_file = is_record_file(name) or os.path.isfile(uri)
+    if is_pattern(name):
+        return _of_pattern(storage.normalize(name))
+    return _of_dataset(open_dataset(name))
+
+
+def is_pattern(place: str) -> bool:
+    """Returns whether a place is a record file or a glob pattern, and not the folder of a data set.
+
+    >>> is_pattern("old/train-*"), is_pattern("old.tfrecord"), is_pattern("gs://bucket/dataset")
+    (True, True, False)
+    """
+    uri = storage.normalize(place)
+    is_file = is_record_file(place) or os.path.isfile(uri)
     # The name of a folder may contain *, ? or [.
     is_folder = storage.is_local(uri) and os.path.isdir(uri)
-    if not is_folder and (is_file or any(letter in name for letter in "*?[")):
-        return _of_pattern(uri)
-    return _of_dataset(open_dataset(name))
+    return not is_folder and (is_file or any(letter in place for letter in "*?["))
 
 
 def _of_dataset(dataset: Dataset) -> Source:

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("transforms", "pipeline", "reader", "launch")
 PTRANSFORMS = {
     "choose",
+    "exclude",
     "read",
     "join_annotations",
     "dedupe",

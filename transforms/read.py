@@ -246,6 +246,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
         blank_lines = listed = left_out = below_base = ref_bytes = 0
         count = InputCount()
         label_sources = set()
+        class_names: set[tuple[str, ...]] = set()
         unpacked = set()
         units: list[beam.pvalue.TaggedOutput] = []
         is_divided = False
@@ -259,6 +260,8 @@ class _List(beam.DoFn):  # type: ignore[misc]
                 continue
             count += found.count
             blank_lines += found.blank_lines
+            if names := found.class_names.get(self._annotator.labels.column or ""):
+                class_names.add(names)
             if found.unpacked:
                 unpacked.add(found.unpacked)
             if not len(found.refs):
@@ -285,6 +288,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
             passed_over=count.passed_over,
             label_sources=frozenset(label_sources),
             unpacked=frozenset(unpacked),
+            class_names=frozenset(class_names),
             blank_lines=blank_lines,
             # A whole input without a reference has failed.
             inputs={unit.input.text: count} if unit.part or is_divided else {},

@@ -22,7 +22,7 @@ from apache_beam.pvalue import AsSingleton
 
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.claim import failed_without_shard, other_build_in
-from imageshards.pipeline.graph import choose
+from imageshards.pipeline.graph import choose, read
 from imageshards.pipeline.job.failures import job_error
 from imageshards.pipeline.job.preflight import prepare
 from imageshards.pipeline.missing import suggestion_for
@@ -32,7 +32,6 @@ from imageshards.reader.report.page import by_count, human_bytes, left_out_text
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, counted, to_text
 from imageshards.transforms.inputs.kind import InputKind
-from imageshards.transforms.read import ReadReferences
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shuffle import Group, ShuffleReferences
 
@@ -247,7 +246,7 @@ def _plan(spec: BuildSpec, sources: list[InputKind]) -> tuple[Plan, _Counts]:
         # Compressed tars are unpacked there too.
         listing = replace(spec.listing, scratch=folder)
         with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as root:
-            references = root | "Read" >> ReadReferences(sources, spec.annotator, listing)
+            references = read(root, sources, spec, listing)
             chosen = choose(references, spec)
             groups, plan = chosen | "Shuffle" >> ShuffleReferences(spec.planner)
             counts = (

@@ -9,7 +9,7 @@ from imageshards.pipeline.claim import check_output
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.transforms import storage
-from imageshards.transforms.elements import UsageError, enumerated
+from imageshards.transforms.elements import BuildError, UsageError, enumerated
 from imageshards.transforms.inputs.kind import (
     InputKind,
     ListingOptions,
@@ -45,6 +45,9 @@ def prepare(
     spec = _with_annotations(_with_other_features(spec, sources))
     check_output(spec)
     _ = spec.planner  # reads the class names
+    for uri in options.choice.exclude:
+        if not storage.exists(storage.normalize(uri)):
+            raise BuildError(f"--exclude {uri}: no such file")
     for source in sources:
         if not spec.text_unit and storage.is_local(source.uri):
             source.check(spec.listing)

@@ -1,4 +1,4 @@
-"""Copies a data set into other numbers of shards, without decoding records.
+"""Copies a data set into other numbers or formats of shards, without decoding images.
 
 The records keep their order and their bytes; shards of a split differ by at most one record.
 `dataset_info.json` is written last, as in a build. Each new shard is a part, whose worker reads
@@ -25,16 +25,23 @@ import numpy.typing as npt
 
 from imageshards.pipeline.claim import dataset_files_in
 from imageshards.pipeline.job.failures import job_error
-from imageshards.pipeline.metadata import shard_row
+from imageshards.pipeline.metadata import container_versions, filepath_template, shard_row
+from imageshards.pipeline.operations.convert import convert
 from imageshards.pipeline.operations.crc32c import combine
 from imageshards.pipeline.operations.operation import Operation, Run, run_here
-from imageshards.pipeline.options.config_file import with_num_shards
+from imageshards.pipeline.options.config_file import with_options
 from imageshards.pipeline.report import command_of, write_report
 from imageshards.reader.dataset import Dataset, Shard, open_dataset
-from imageshards.reader.files import RecordFile, find
+from imageshards.reader.files import RecordFile, find, is_pattern
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, ShardId, UsageError, counted
-from imageshards.transforms.records.containers import container_of, is_shard_like, shard_name
+from imageshards.transforms.records.container import CorruptRecord
+from imageshards.transforms.records.containers import (
+    CONTAINERS,
+    container_of,
+    is_shard_like,
+    shard_name,
+)
 from imageshards.transforms.references.keys import first_rank
 from imageshards.transforms.references.rules import ShardCounts
 from imageshards.transforms.shards.layout import (
@@ -84,13 +91,18 @@ class Resharded:
         )
 
 
-def reshard(folder: str, output: str, num_shards: str, run: Run = run_here) -> Resharded:
-    """Copies a data set into other numbers of shards.
+def reshard(
+    folder: str, output: str, num_shards: str = "", file_format: str = "", run: Run = run_here
+) -> Resharded:
+    """Copies a data set into other numbers or another format of shards.
 
     Args:
-      folder: a complete data set that imageshards built.
+      folder: a complete data set that imageshards built; with a `file_format`, also a glob pattern
+        of any record files, each of which becomes one shard.
       output: the folder of the new data set.
-      num_shards: `16`, or `train=8,test=2`, which keeps the numbers of other splits.
+      num_shards: `16`, or `train=8,test=2`, which keeps the numbers of other splits; empty, with a
+        `file_format`, keeps all.
+      file_format: the record container of the new shards; empty for that of the data set.
       run: where to do it: `run_here`, or `run_on_beam` with a runner.
 
     Raises:
@@ -102,8 +114,12 @@ def reshard(folder: str, output: str, num_shards: str, run: Run = run_here) -> R
     {'train': (2, 8), 'test': (1, 1)}
     """
     begin = perf_counter()
+    if is_pattern(folder):
+        return _converted(folder, output, num_shards, file_format, run)
     dataset = open_dataset(folder)
-    counts = _counts(dataset, num_shards)
+    counts = _counts(dataset, num_shards, file_format)
+    target = Target(tuple(counts.items()), file_format or dataset.shards[0].id.file_format)
+    CONTAINERS[target.file_format].check_writable()
     if not output:
         raise UsageError("the output folder is empty: name a folder for the new data set")
     layout = Layout(output)
@@ -111,11 +127,11 @@ def reshard(folder: str, output: str, num_shards: str, run: Run = run_here) -> R
         raise UsageError(f"{layout.root} is the data set to reshard: name another output folder")
     shards = {name: (len(dataset.lengths[name]), count) for name, count in counts.items()}
     try:
-        complete = _claim(dataset, layout, counts)
+        complete = _claim(dataset, layout, target)
         if not complete:
             sha256 = all(shard.sha256 for shard in dataset.shards)
             try:
-                run(Resharding(dataset.layout, layout, tuple(counts.items()), sha256))
+                run(Resharding(dataset.layout, layout, target, sha256))
             except BuildError as error:  # such as a damaged shard
                 raise job_error(error) from error
     except OSError as error:
@@ -127,8 +143,42 @@ def reshard(folder: str, output: str, num_shards: str, run: Run = run_here) -> R
     )  # fmt: skip
 
 
-def _counts(dataset: Dataset, num_shards: str) -> dict[str, int]:
+def _converted(pattern: str, output: str, num_shards: str, file_format: str, run: Run) -> Resharded:
+    if num_shards or file_format not in CONTAINERS:
+        formats = " or ".join(CONTAINERS)
+        raise UsageError(
+            f"{pattern} is not the folder of a data set: set --file_format {formats} without "
+            "--num_shards; each file becomes one shard"
+        )
+    CONTAINERS[file_format].check_writable()
+    layout = Layout(output)
+    done = convert(pattern, layout, file_format, run)
+    return Resharded(
+        layout.root, pattern, done.records, done.bytes,
+        {name: (count, count) for name, count in done.shards.items()}, done.seconds,
+    )  # fmt: skip
+
+
+class Target(NamedTuple):
+    """The shards to write.
+
+    Attributes:
+      counts: (split, number of new shards).
+      file_format: their record container.
+    """
+
+    counts: tuple[tuple[str, int], ...]
+    file_format: str
+
+
+def _counts(dataset: Dataset, num_shards: str, file_format: str) -> dict[str, int]:
     """Returns split -> number of new shards."""
+    if not (num_shards or file_format):
+        raise UsageError("reshard requires --num_shards, --file_format or both")
+    if file_format and file_format not in CONTAINERS:
+        raise UsageError(f"invalid --file_format {file_format!r}: {' or '.join(CONTAINERS)}")
+    if not num_shards:
+        return {name: len(lengths) for name, lengths in dataset.lengths.items()}
     try:
         requested = ShardCounts.parse(num_shards)
     except ValueError as error:
@@ -154,25 +204,27 @@ def _counts(dataset: Dataset, num_shards: str) -> dict[str, int]:
     return counts
 
 
-def _new_shards(dataset: Dataset, counts: Mapping[str, int]) -> list[ShardId]:
+def _new_shards(dataset: Dataset, target: Target) -> list[ShardId]:
     """Returns the new shards, in order."""
-    old = dataset.shards[0].id
+    new = dataset.shards[0].id
+    if target.file_format != new.file_format:
+        new = replace(new, file_format=target.file_format, compression="")
     return [
-        replace(old, split=split, index=index, num_shards=count)
-        for split, count in counts.items()
+        replace(new, split=split, index=index, num_shards=count)
+        for split, count in target.counts
         for index in range(count)
     ]
 
 
-def _claim(dataset: Dataset, layout: Layout, counts: Mapping[str, int]) -> bool:
+def _claim(dataset: Dataset, layout: Layout, target: Target) -> bool:
     """Claims the output folder; returns whether an earlier run has completed it."""
     if problem := storage.folder_problem(layout.root):
         raise BuildError(f"{layout.root}: {problem}")
-    mine = _mark(dataset, counts)
+    mine = _mark(dataset, target)
     found = dataset_files_in(layout)
     planned = storage.exists(layout.plan)
     if read_json(layout.uri("reshard")) == mine and not planned:
-        ours = set(map(shard_name, _new_shards(dataset, counts)))
+        ours = set(map(shard_name, _new_shards(dataset, target)))
         found = [name for name in found if is_shard_like(name) and name not in ours]
         if not found:
             return storage.exists(layout.dataset_info)
@@ -189,12 +241,14 @@ def _claim(dataset: Dataset, layout: Layout, counts: Mapping[str, int]) -> bool:
     return False
 
 
-def _mark(dataset: Dataset, counts: Mapping[str, int]) -> dict[str, Any]:
+def _mark(dataset: Dataset, target: Target) -> dict[str, Any]:
     """Returns the content of reshard.json, which identifies a reshard."""
+    converted = target.file_format != dataset.shards[0].id.file_format
     return {
         "from": dataset.layout.root,
         "shards": [[s.uri.rpartition("/")[2], s.crc32c] for s in dataset.shards],
-        "num_shards": dict(counts),
+        "num_shards": dict(target.counts),
+        **({"file_format": target.file_format} if converted else {}),
     }
 
 
@@ -306,21 +360,21 @@ class Resharding(Operation[NewShard, Copied]):
     Attributes:
       source: the paths of the old data set.
       layout: the paths of the new one.
-      counts: (split, number of new shards).
+      target: the shards to write.
       sha256: whether to compute the SHA-256 of the new shards.
     """
 
     source: Layout
     layout: Layout
-    counts: tuple[tuple[str, int], ...]
+    target: Target
     sha256: bool
 
     def parts(self) -> Iterator[NewShard]:
         """Yields the new shards, in order."""
         dataset = open_dataset(self.source.root)
         source = find(self.source.root)
-        new = enumerate(_new_shards(dataset, dict(self.counts)))
-        for split, count in self.counts:
+        new = enumerate(_new_shards(dataset, self.target))
+        for split, count in self.target.counts:
             spans = deque(source.spans(split))
             records = sum(span.records for span in spans)
             for number, shard in islice(new, count):
@@ -368,7 +422,7 @@ class Resharding(Operation[NewShard, Copied]):
           BuildError: an old shard is damaged.
         """
         dataset = open_dataset(self.source.root)
-        mine = _mark(dataset, dict(self.counts))
+        mine = _mark(dataset, self.target)
         _check_ownership(self.layout, mine)
         copied, pieces = result.in_order()
         self._check_source(dataset, pieces)
@@ -382,7 +436,7 @@ class Resharding(Operation[NewShard, Copied]):
             for new, row in zip(self.parts(), copied, strict=True)
         ]  # fmt: skip
         storage.sweep(self.layout.state)
-        info = _write_metadata(dataset, self.layout, shards, dict(self.counts))
+        info = _write_metadata(dataset, self.layout, shards, self.target)
         _check_ownership(self.layout, mine)
         self.layout.write(self.layout.dataset_info, to_json(info))
         return {}
@@ -428,11 +482,16 @@ def _write_shard(
                 stored = file.stored(first, last)
                 size += len(stored)
                 crc32c = google_crc32c.extend(crc32c, stored)
-                if container.can_copy:
+                if container.can_copy and container.name == file.container.name:
                     writer.copy(stored, file.index[first:last, 1].tolist())
                     continue
-                for data in file.records_in(stored, first, last):
-                    writer.write([data])
+                try:
+                    for data in file.records_in(stored, first, last):
+                        writer.write([data])
+                except CorruptRecord as error:
+                    raise BuildError(
+                        f"{error}: run imageshards verify to see what is damaged"
+                    ) from error
             copied.append([size, crc32c])
         index = writer.close()
     if index is not None:
@@ -456,22 +515,30 @@ def _chunks(file: RecordFile, begin: int, end: int) -> Iterator[tuple[int, int]]
 
 
 def _write_metadata(
-    dataset: Dataset, layout: Layout, shards: list[Shard], counts: Mapping[str, int]
+    dataset: Dataset, layout: Layout, shards: list[Shard], target: Target
 ) -> dict[str, Any]:
     """Writes all metadata but dataset_info.json, and returns the content of that."""
     old = dataset.layout
     build = copy.deepcopy(dataset.build)
     build["resharded"] = {"from": old.root, "num_shards": build["options"]["num_shards"]}
     # All splits, because those that the command does not name keep their present number.
-    num_shards = ",".join(f"{name}={count}" for name, count in counts.items())
-    build["options"]["num_shards"] = num_shards
+    num_shards = ",".join(f"{name}={count}" for name, count in target.counts)
+    options = {"num_shards": num_shards}
+    container = container_of(shards[0].id)
+    if target.file_format != dataset.shards[0].id.file_format:
+        options |= {"file_format": target.file_format, "compression": "none"}
+        build["resharded"]["file_format"] = build["options"].get("file_format", "tfrecord")
+        build["versions"] |= container_versions(container)
+    build["options"] |= options
     build["counts"]["bytes"] = sum(shard.bytes for shard in shards)
     build["shards"] = [shard_row(s.id, s.records, s.bytes, s.crc32c, s.sha256) for s in shards]
     info = copy.deepcopy(dataset.info)
+    info["fileFormat"] = container.tfds_format
     for split in info["splits"]:
         mine = [shard for shard in shards if shard.id.split == split["name"]]
         size = sum(shard.bytes for shard in mine)
         split["numBytes"] = str(size)
+        split["filepathTemplate"] = filepath_template(container)
         split["shardLengths"] = [str(shard.records) for shard in mine]
         build["splits"][split["name"]] |= {"bytes": size, "shards": len(mine)}
     facts = DatasetFacts(build, dataset.schema)
@@ -481,9 +548,9 @@ def _write_metadata(
         if file.resharded and storage.exists(old.uri(name)):
             with storage.open_read(old.uri(name)) as copied:
                 layout.write(layout.uri(name), copied.read())
-    if options := old.read("build_yaml"):  # data sets of version 0.1.0 have none
-        options = with_num_shards(options, num_shards)
-        layout.write(layout.uri("build_yaml"), options)
+    if build_yaml := old.read("build_yaml"):  # data sets of version 0.1.0 have none
+        build_yaml = with_options(build_yaml, **options)
+        layout.write(layout.uri("build_yaml"), build_yaml)
     statistics = read_json(layout.uri("statistics")) or {}
-    write_report(layout, facts, statistics, command_of(options))
+    write_report(layout, facts, statistics, command_of(build_yaml))
     return info

@@ -210,17 +210,17 @@ def build_yaml(options: BuildOptions, *, name: str, version: str) -> bytes:
     return (_HEADER.format(version=version) + _dumped(content)).encode()
 
 
-def with_num_shards(content: bytes, num_shards: str) -> bytes:
-    r"""Returns the content of a build.yaml with another value of `--num_shards`.
+def with_options(content: bytes, **options: str) -> bytes:
+    r"""Returns the content of a build.yaml with other values of some options.
 
-    >>> with_num_shards(b"# 1\ninput: [photos]\nnum_shards: train=2\n", "train=8")
+    >>> with_options(b"# 1\ninput: [photos]\nnum_shards: train=2\n", num_shards="train=8")
     b'# 1\ninput:\n- photos\nnum_shards: train=8\n'
     """
     import yaml
 
     text = content.decode()
     comments = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
-    values = {**yaml.safe_load(text), "num_shards": num_shards}
+    values = {**yaml.safe_load(text), **options}
     return (comments + _dumped(values)).encode()
 
 

@@ -85,7 +85,11 @@ class Inputs(Group):
         parse=_suffixes,
     )
     uri_column: str = option(
-        "uri", "Column of manifests that has the URIs", metavar="NAME", images_only=True
+        "uri",
+        "Column of manifests that has the URIs, or of Parquet files that has the images",
+        metavar="NAME",
+        default_text="uri or file_name, else the only column with images",
+        images_only=True,
     )
     uri_template: str = option(
         "",
@@ -119,7 +123,8 @@ class Inputs(Group):
     )
     name_key: str = option(
         "",
-        "Feature of TFRecord inputs that has the name of the image, such as image/filename",
+        "Feature of TFRecord inputs, or column of Parquet files with images, that has the name of "
+        "the image, such as image/filename",
         metavar="KEY",
         default_text="FILE/NUMBER",
         images_only=True,
@@ -178,6 +183,15 @@ class Choice(Group):
 
     title = "choice"
 
+    exclude: tuple[str, ...] = option(
+        (),
+        "Leave out the images that a text file lists, one name or URI per line; local or remote, "
+        ".gz too. Repeat it for several files",
+        metavar="FILE",
+        default_text="none",
+        is_uri=True,
+        affects_shards=False,  # what remains does
+    )
     where: str = option(
         "",
         'Take only images whose columns meet a condition, such as "width >= 256 and split != '
@@ -454,7 +468,7 @@ class Annotations(Group):
         (),
         "File or folder of annotations, whose images are matched with those of the inputs by name; "
         "repeat it for several",
-        brief="COCO file of the images' objects; repeatable",
+        brief="COCO, VOC, YOLO, ... of the images; repeatable",
         metavar="URI",
         is_uri=True,
         images_only=True,

@@ -1,6 +1,7 @@
 """Builds with --annotations: files of real writers, each object written, dropped or listed."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,89 @@ def test_objects_of_coco_are_written(images: Path, tmp_path: Path, build: Build)
         )
 
 
+def write_voc(folder: Path) -> Path:
+    annotation_set().save_pascal_voc(folder / "Annotations")
+    return folder / "Annotations"
+
+
+def write_yolo(folder: Path) -> Path:
+    """The text files are of globox; data.yaml is what Ultralytics documents."""
+    numbers = {name: number for number, name in enumerate(NAMES)}
+    annotation_set().save_yolo_v5(folder / "labels", label_to_id=numbers)
+    (folder / "data.yaml").write_text(f"train: images\nnc: 3\nnames: [{', '.join(NAMES)}]\n")
+    return folder
+
+
+def write_openimages(folder: Path) -> Path:
+    annotation_set().save_openimage(folder / "boxes.csv")
+    return folder / "boxes.csv"
+
+
+def write_kaggle(folder: Path) -> Path:
+    """As of the competition Global Wheat Detection, with classes; no writer is installed."""
+    rows = [
+        f'{number:04d},{WIDTH},{HEIGHT},"[{x}, {y}, {right - x}, {bottom - y}]",{label}'
+        for number in range(COUNT)
+        for label, (x, y, right, bottom) in boxes_of(number)
+    ]
+    path = folder / "train.csv"
+    path.write_text("\n".join(["image_id,width,height,bbox,class", *rows]) + "\n")
+    return path
+
+
+def write_labelme(folder: Path) -> Path:
+    annotation_set().save_labelme(folder)
+    return folder
+
+
+def write_cvat(folder: Path) -> Path:
+    annotation_set().save_cvat(folder / "annotations.xml")
+    return folder / "annotations.xml"
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("voc", write_voc),
+        ("yolo", write_yolo),
+        pytest.param("csv", write_openimages, marks=pytest.mark.slow),
+        pytest.param("csv", write_kaggle, marks=pytest.mark.slow),
+        pytest.param("labelme", write_labelme, marks=pytest.mark.slow),
+        pytest.param("cvat", write_cvat, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_objects_of_every_format_are_written(
+    images: Path, tmp_path: Path, build: Build, name: str, write: Callable[[Path], Path]
+):
+    folder = tmp_path / "annotations"
+    folder.mkdir()
+    place = write(folder)
+    build(images, annotations=(str(place),))
+    out = tmp_path / "out"
+    assert_written(out)
+    assert build_json(out)["options"]["annotation_format"] == name
+    classes = NAMES if name == "yolo" else sorted(NAMES)
+    assert build_json(out)["object_classes"] == ["background", *classes]
+    assert build_json(out)["annotations"] == {"boxes": objects_in(range(COUNT))}
+
+
+def test_objects_that_a_crop_cuts_off_have_the_rest_of_their_area(
+    images: Path, tmp_path: Path, build: Build
+):
+    file = tmp_path / "instances.json"
+    annotation_set().save_coco(file, auto_ids=True)
+    build(images, annotations=(str(file),), resize="crop:40x40", without_boxes="keep")
+    out = tmp_path / "out"
+    counts = build_json(out)["annotations"]
+    assert counts["clipped"] > 0
+    assert counts["dropped"] > 0
+    assert counts["boxes"] + counts["dropped"] == objects_in(range(COUNT))
+    for record in records(out):
+        sides = np.array([record.values[key] for key in BOX_SIDES]).reshape(4, -1)
+        areas = (sides[2] - sides[0]) * (sides[3] - sides[1]) * 1600
+        assert record.values["image/object/area"] == pytest.approx(areas, rel=1e-3, abs=0.01)
+
+
 def coco(images: list[dict[str, Any]], objects: list[dict[str, Any]]) -> str:
     categories = [{"id": 7, "name": "owl"}]
     return json.dumps({"images": images, "annotations": objects, "categories": categories})
@@ -176,7 +260,7 @@ def test_annotations_that_are_wrong_are_rejects_of_their_images(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[1]", "is not a JSON file of COCO"),
+        ("[1]", "is neither a JSON file of COCO, .* nor a folder with text files and the data"),
         ('{"images": [{"id": 1', "is not JSON"),
     ],
 )

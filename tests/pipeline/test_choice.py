@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from collections import Counter
 from pathlib import Path
 
@@ -173,3 +174,40 @@ def test_mistakes_in_where_are_reported_before_the_build(
 def test_a_folder_has_no_columns(build: Build, uneven: Path):
     with pytest.raises(BuildError, match=r"has no column 'width' \(of --where; it reads columns"):
         build(uneven, where="width > 3")
+
+
+def test_excluded_images_are_left_out_of_every_kind_of_input(
+    build: Build, command: Command, uneven: Path, tmp_path: Path
+):
+    with tarfile.open(tmp_path / "mid.tar", "w") as archive:
+        archive.add(uneven / "mid", "mid")
+    manifest = tmp_path / "small.csv"
+    manifest.write_text("uri\n" + "".join(f"{uneven}/small/{n}.jpg\n" for n in range(3)))
+    # By its name below the input, and by URIs: a file, a member, and a row.
+    lines = ["3.jpg", f"{uneven}/big/4.jpg", f"{tmp_path}/mid.tar/mid/5.jpg", "none.jpg"]
+    lists = tmp_path / "first.txt", tmp_path / "second.txt"
+    lists[0].write_text("\n".join(lines))
+    lists[1].write_text(f"{uneven}/small/1.jpg")
+    sources = (uneven / "big", tmp_path / "mid.tar", manifest)
+    summary = build(*sources, exclude=tuple(map(str, lists)), per_class=30)
+    assert summary.left_out == {"--exclude": 4, "--per_class": 28}
+    found = names(tmp_path / "out")
+    assert len(found) == 30 + 19 + 2
+    assert not {"3.jpg", "4.jpg", "mid/5.jpg", f"{uneven}/small/1.jpg"} & {*found}
+    note = "1 of 5 lines of --exclude names no image of --input: 'none.jpg'"
+    assert note in summary.notes
+    assert note in build_json(tmp_path / "out")["notes"]
+    code, _, _ = command("verify", tmp_path / "out")
+    assert code == 0
+    # The content of the lists decides, and not their names.
+    lists[1].rename(tmp_path / "third.txt")
+    again = build(*sources, exclude=(str(lists[0]), str(tmp_path / "third.txt")), per_class=30)
+    assert again.resumed == again.shards
+    lists[0].write_text("3.jpg\n")
+    with pytest.raises(JobError, match="with other inputs"):
+        build(*sources, exclude=(str(lists[0]),), per_class=30)
+
+
+def test_a_missing_list_is_an_error_before_the_build(build: Build, uneven: Path):
+    with pytest.raises(BuildError, match=r"--exclude nowhere\.txt: no such file"):
+        build(uneven, exclude=("nowhere.txt",))

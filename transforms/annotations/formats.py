@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
+
 from imageshards.transforms import storage
 from imageshards.transforms.annotations.coco import Coco
+from imageshards.transforms.annotations.cvat import Cvat
+from imageshards.transforms.annotations.labelme import LabelMe
 from imageshards.transforms.annotations.source import AnnotationSource
+from imageshards.transforms.annotations.tables import BoxTable
+from imageshards.transforms.annotations.voc import Voc
+from imageshards.transforms.annotations.yolo import Yolo
 from imageshards.transforms.elements import UsageError
 
-FORMATS: dict[str, type[AnnotationSource]] = {source.name: source for source in (Coco,)}
+FORMATS: dict[str, type[AnnotationSource]] = {
+    source.name: source for source in (Coco, BoxTable, Cvat, Voc, LabelMe, Yolo)
+}
 """Name of a format -> its class."""
 
 
@@ -22,12 +31,15 @@ def identify(text: str, name: str) -> AnnotationSource:
       UsageError: there is no such file, or its format is not known.
     """
     uri = storage.normalize(text)
+    if storage.is_local(uri) and not os.path.exists(uri):
+        raise UsageError(f"--annotations {text}: no such file or folder")
     kinds = [FORMATS[name]] if name in FORMATS else list(FORMATS.values())
     try:
         for kind in kinds:
             if kind.recognizes(uri):
                 return kind(uri)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise UsageError(f"--annotations {text}: no such file or folder") from error
-    nouns = ", ".join(kind.noun for kind in kinds)
-    raise UsageError(f"--annotations {text} is not {nouns}")
+    except (OSError, storage.ReadError) as error:
+        raise UsageError(f"--annotations {text} cannot be read: {error}") from error
+    *nouns, last = (kind.noun for kind in kinds)
+    known = f"{', '.join(nouns)} nor {last}" if nouns else last
+    raise UsageError(f"--annotations {text} is {'neither' if nouns else 'not'} {known}")

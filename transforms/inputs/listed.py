@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from imageshards.transforms.elements import Codec, InputCount, Problem
 from imageshards.transforms.references.batch import RefBatch
@@ -21,6 +21,7 @@ class Listed:
       refs: the references, as `RefBatch.listed` builds them; may be empty.
       passed_over: files that were left out because their names are not those of images.
       nouns: the kinds of these files; see `InputCount`.
+      class_names: column -> names of its classes in label order, if the input has them.
       blank_lines: lines of a text file that hold only white space.
       unpacked: URI of the plain tar that a compressed one was unpacked into; empty: none was.
     """
@@ -30,6 +31,7 @@ class Listed:
     blank_lines: int = 0
     unpacked: str = ""
     nouns: frozenset[str] = frozenset()
+    class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def count(self) -> InputCount:

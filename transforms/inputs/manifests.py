@@ -18,6 +18,7 @@ from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, enumerated, quoted
 from imageshards.transforms.inputs import spans, tables
 from imageshards.transforms.inputs.columns import texts_of, with_features
+from imageshards.transforms.inputs.embedded.parquet import ImageTable
 from imageshards.transforms.inputs.kind import (
     FileKind,
     FileState,
@@ -53,10 +54,18 @@ class Manifest(FileKind):
 
     def check(self, options: ListingOptions) -> None:
         """Reads the header and the first rows."""
+        if images := self._images(spans.Span(self), options):
+            images.check()
+            return
         next(list_references(WorkUnit(self), options), None)
 
-    def fingerprint(self, unit: WorkUnit, options: ListingOptions) -> Iterator[FileState]:
+    def fingerprint(
+        self, unit: WorkUnit, options: ListingOptions
+    ) -> Iterator[FileState | WorkUnit]:
         """Yields a digest of the content: manifests are often rewritten without a change."""
+        if self._images(spans.Span(self), options):
+            yield from super().fingerprint(unit, options)
+            return
         digest, size = blake2b(digest_size=16), 0
         try:
             with storage.open_read(self.uri) as file:
@@ -95,15 +104,25 @@ class Manifest(FileKind):
     def _list(
         self, span: spans.Span, root_length: int, options: ListingOptions
     ) -> Iterator[Listed]:
+        if images := self._images(span, options):
+            yield from images.references(root_length)
+            return
         columns = options.columns
         names = (*columns.required, *columns.optional)
         uris = Uris.of(options)
-        header, chunks = tables.open_table(span, [*uris.columns, *names, *columns.feature_names])
-        self._check_header(header, options)
+        header, chunks = tables.open_table(
+            span, [*uris.columns, *names, *columns.feature_names, FILE_NAME]
+        )
+        uris = uris.of_header(header)
+        self._check_header(header, uris, options)
         texts = [name for name in dict.fromkeys(names) if name in header]
         root = self.uri[:root_length]
         for rows in chunks:
             yield Listed(self._references(rows, root, uris, texts, columns.features))
+
+    def _images(self, span: spans.Span, options: ListingOptions) -> ImageTable | None:
+        """The images inside a Parquet file; None if this is a table of URIs."""
+        return ImageTable.of(span, options) if self.uri.lower().endswith(".parquet") else None
 
     def _references(
         self,
@@ -122,9 +141,8 @@ class Manifest(FileKind):
         refs = RefBatch.listed(absolute, roots).with_texts({name: texts[name] for name in names})
         return with_features(refs, rows.columns, features)
 
-    def _check_header(self, header: list[str], options: ListingOptions) -> None:
+    def _check_header(self, header: list[str], uris: Uris, options: ListingOptions) -> None:
         """Raises a BuildError if a required column is missing, or an optional one is misspelled."""
-        uris = Uris.of(options)
         for column in (*uris.columns, *options.columns.all_required):
             if column not in header:
                 named = uris.hint if column in uris.columns else options.columns.origin(column)
@@ -141,6 +159,11 @@ class Manifest(FileKind):
                     f"{self.uri}: its column {near[0]!r} is not named {name!r}: rename it, or "
                     f"write --{name}s 'column:{near[0]}' (or another rule for --{name}s)"
                 )
+
+
+_URI = "uri"
+FILE_NAME = "file_name"
+"""The column of URIs in the `imagefolder` layout of Hugging Face `datasets`."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +195,12 @@ class Uris:
             "of columns)"
         )
         return cls(f"{{{options.uri_column}}}", (options.uri_column,), hint)
+
+    def of_header(self, header: Sequence[str]) -> Uris:
+        """The URIs of a manifest with certain columns: `uri`, else `file_name`."""
+        if self.columns == (_URI,) and _URI not in header and FILE_NAME in header:
+            return Uris(f"{{{FILE_NAME}}}", (FILE_NAME,))
+        return self
 
     def texts(
         self, columns: Mapping[str, Sequence[str | None]], where: Callable[[int], str]

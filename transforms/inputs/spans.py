@@ -48,7 +48,8 @@ _LOG = logging.getLogger(__name__)
 _PART_BYTES = 16 << 20
 """Bytes of a part of a text file: some 200,000 rows."""
 _PART_ROWS = 1 << 18
-"""Fewest rows of a part of a Parquet file, which consists of whole row groups."""
+_PART_GROUP_BYTES = 256 << 20
+"""Fewest rows or bytes of a part of a Parquet file, which consists of whole row groups."""
 _MOST_PARTS = 4096
 _PIECE_BYTES = 4 << 20
 _READS_IN_FLIGHT = 16
@@ -250,12 +251,17 @@ def _row_groups(whole: Span) -> list[Span]:
     except (pyarrow.ArrowException, OSError) as error:
         raise whole.unreadable(error, "not a Parquet file") from error
     parts = []
-    rows = begin = before = 0
+    rows = begin = before = size = 0
     for group in range(found.num_row_groups):
         rows += found.row_group(group).num_rows
-        if rows - before >= _PART_ROWS or group == found.num_row_groups - 1:
+        size += found.row_group(group).total_byte_size
+        if (
+            rows - before >= _PART_ROWS
+            or size >= _PART_GROUP_BYTES
+            or group == found.num_row_groups - 1
+        ):
             parts.append(replace(whole, head=before, begin=begin, end=group + 1))
-            begin, before = group + 1, rows
+            begin, before, size = group + 1, rows, 0
     return parts
 
 

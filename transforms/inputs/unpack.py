@@ -1,7 +1,7 @@
 """Unpacks compressed tars, once each, into plain tars below the output.
 
-Images are read in random order, which a compressed stream does not allow. The name of the plain
-tar is a digest of the archive's URI, size and stamp, so that a resumed build finds it. The build
+Images are read in random order, which a compressed stream does not allow. The name of an unpacked
+file is a digest of its source's URI, size and stamp, so that a resumed build finds it. The build
 deletes it at its end.
 """
 
@@ -81,14 +81,30 @@ def unpack(uri: str, size: int, stamp: int, folder: str) -> str:
     Raises:
       BuildError: it is damaged, or expands to more than 100 times its size.
     """
-    digest = blake2b(repr((uri, size, stamp)).encode("utf-8", "backslashreplace"), digest_size=12)
-    target = storage.join(folder, f"{PREFIX}{digest.hexdigest()}.tar")
+    target = target_of((uri, size, stamp), folder, ".tar")
     if not storage.exists(target):
         _unpack(uri, size, target, folder)
+    set_stamp(target, stamp)
+    return target
+
+
+def target_of(source: tuple[object, ...], folder: str, suffix: str = "") -> str:
+    """The URI of the file that a source is unpacked into.
+
+    Args:
+      source: what identifies the source: a URI, and what changes with the content.
+      folder: folder of the file.
+      suffix: suffix of the file.
+    """
+    digest = blake2b(repr(source).encode("utf-8", "backslashreplace"), digest_size=12)
+    return storage.join(folder, f"{PREFIX}{digest.hexdigest()}{suffix}")
+
+
+def set_stamp(target: str, stamp: int) -> None:
+    """Gives an unpacked file that is local the stamp of its source."""
     if stamp and storage.is_local(target):
         # Readers compare it, to detect a file that has changed since it was listed.
         os.utime(target, ns=(stamp, stamp))
-    return target
 
 
 def _unpack(uri: str, size: int, target: str, folder: str) -> None:

@@ -19,6 +19,12 @@ TEXT = f"{OBJECT}class/text"
 BOXES = f"{OBJECT}bbox"
 """Key of ymin, xmin, ymax and xmax of every box, in the order of TensorFlow Datasets."""
 CROWD = f"{OBJECT}is_crowd"
+DIFFICULT = f"{OBJECT}difficult"
+TRUNCATED = f"{OBJECT}truncated"
+VIEW = f"{OBJECT}view"
+OCCLUDED = f"{OBJECT}occluded"
+GROUP = f"{OBJECT}group_of"
+DEPICTION = f"{OBJECT}depiction"
 FACTS = f"{COLUMN}@objects"
 """Not a feature, but a column of references: the number of an image's objects; then, if the sides
 of their boxes are in pixels, the width and the height that these refer to: 0, 0 if unknown."""
@@ -27,7 +33,18 @@ _SIDES = tuple(f"{key}:float_list" for key in BOX_SIDES)
 
 OBJECT_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "coco": (*_SIDES, f"{TEXT}:bytes_list", f"{CROWD}:int_list", f"{AREA}:float_list"),
-}
+    "voc": (
+        *_SIDES, f"{TEXT}:bytes_list", f"{DIFFICULT}:int_list", f"{TRUNCATED}:int_list",
+        f"{VIEW}:bytes_list",
+    ),
+    "yolo": (*_SIDES, f"{TEXT}:bytes_list"),
+    "csv": (
+        *_SIDES, f"{TEXT}:bytes_list", f"{OCCLUDED}:int_list", f"{TRUNCATED}:int_list",
+        f"{GROUP}:int_list", f"{DEPICTION}:int_list",
+    ),
+    "labelme": (*_SIDES, f"{TEXT}:bytes_list"),
+    "cvat": (*_SIDES, f"{TEXT}:bytes_list", f"{OCCLUDED}:int_list"),
+}  # fmt: skip
 """Format of annotations -> the features that its files fill, as `--features_from` has them."""
 
 COMPUTED = (

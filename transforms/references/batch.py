@@ -163,7 +163,11 @@ class RefBatch:
         return RefBatch(rows)
 
     def with_ranges(
-        self, uri: str, codec: Codec, offsets: Sequence[int], lengths: Sequence[int]
+        self,
+        uri: str,
+        codec: Codec,
+        offsets: Sequence[int] | np.ndarray,
+        lengths: Sequence[int] | np.ndarray,
     ) -> RefBatch:
         """The references as byte ranges of one file.
 

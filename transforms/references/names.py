@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -64,6 +64,27 @@ class Roots:
             below = below.to_numpy(zero_copy_only=False)
             lengths = np.where(below, np.uint32(len(self.base)), lengths)
         return lengths
+
+    def length_of(self, uri: str, files: Mapping[str, int]) -> int:
+        """Characters of a URI before the name that an image there has.
+
+        Args:
+          uri: of an image, or of a part of an input that is a file.
+          files: URI of each input that is a file -> length of its root.
+
+        >>> Roots(frozenset({"/d/photos/"})).length_of("/d/photos/cat/1.jpg", {})
+        10
+        >>> Roots().length_of("/d/photos.zip/cat/1.jpg", {"/d/photos.zip": 14})
+        14
+        """
+        if self.base and uri.startswith(self.base):
+            return len(self.base)
+        if outermost := self.outermost(uri):
+            return outermost
+        folder = uri
+        while folder and folder not in files:
+            folder = folder.rpartition("/")[0]
+        return files[folder] if folder else _prefix_length(self._outer_tables, uri)
 
     def _among_all(self, refs: RefBatch) -> np.ndarray:
         lengths = refs.roots.copy()

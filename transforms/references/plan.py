@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -23,6 +23,7 @@ from imageshards.transforms.elements import (
     InputCount,
     ShardId,
     counted,
+    quoted,
 )
 from imageshards.transforms.references.annotated import (
     AnnotationCount,
@@ -64,7 +65,8 @@ class Tally:
       passed_over: files that were left out because their names are not those of images.
       digests: (split, bucket) -> digest of the references in order.
       label_sources: origins of the labels: "folder", "regex" or "column NAME".
-      unpacked: URIs of plain tars that were unpacked from compressed ones.
+      class_names: lists of class names that inputs have, in label order.
+      unpacked: URIs of files that were unpacked from compressed ones.
       blank_lines: lines of text files that hold only white space.
       inputs: text of an input that was listed in parts -> what was found.
       ref_bytes: bytes of the values of the listed references (`RefBatch.value_bytes`).
@@ -74,6 +76,9 @@ class Tally:
       object_classes: class of annotated objects -> its number in the files.
       unmatched: images of annotation files that are not among the inputs; the first by name.
       left_out: option that leaves out references -> number of them.
+      lines: lines of the lists of `--exclude`.
+      unknown: those that name no image.
+      unknown_lines: some of these.
     """
 
     images: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -87,6 +92,7 @@ class Tally:
     passed_over: int = 0
     digests: Mapping[tuple[str, int], bytes] = field(default_factory=dict)
     label_sources: frozenset[str] = frozenset()
+    class_names: frozenset[tuple[str, ...]] = frozenset()
     unpacked: frozenset[str] = frozenset()
     blank_lines: int = 0
     inputs: Mapping[str, InputCount] = field(default_factory=dict)
@@ -97,6 +103,9 @@ class Tally:
     object_classes: Mapping[str, int] = field(default_factory=dict)
     unmatched: tuple[Unmatched, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
+    lines: int = 0
+    unknown: int = 0
+    unknown_lines: frozenset[str] = frozenset()
 
     @staticmethod
     def of(
@@ -144,7 +153,8 @@ class Tally:
         split_ref_bytes: Counter[str] = Counter()
         left_out: Counter[str] = Counter()
         digests: dict[tuple[str, int], bytes] = {}
-        texts: dict[str, set[str]] = {"labels": set(), "label_sources": set(), "unpacked": set()}
+        text_fields = ("labels", "label_sources", "class_names", "unpacked", "unknown_lines")
+        texts: dict[str, set[Any]] = {name: set() for name in text_fields}
         inputs: dict[str, InputCount] = {}
         annotated: dict[str, AnnotationCount] = {}
         object_classes: dict[str, int] = {}
@@ -157,6 +167,8 @@ class Tally:
             blank_lines=0,
             ref_bytes=0,
             objects=0,
+            lines=0,
+            unknown=0,
         )
         for tally in tallies:
             images.update(tally.images)
@@ -365,15 +377,21 @@ class Planner:
         splits = {name: self._split(name, images[name], tally, notes) for name in names}
         classes = Classes()
         if self.with_labels:
-            classes = number_classes(
-                tally.labels, tally.label_sources, self.class_names, self.label_offset
-            )
+            given = self.class_names or _only(tally.class_names)
+            classes = number_classes(tally.labels, tally.label_sources, given, self.label_offset)
             notes.append(f"{counted(len(classes.names), 'class')} {classes.note}")
         if self.compression:
             notes.append(
                 "gzip: TensorFlow reads the shards with compression_type='GZIP'; TensorFlow "
                 "Datasets cannot read them; no index files, because compressed files have no "
                 "random access"
+            )
+        if tally.unknown:
+            shown = ", ".join(map(quoted, sorted(tally.unknown_lines)[:3]))
+            name = "names" if tally.unknown == 1 else "name"
+            notes.append(
+                f"{tally.unknown:,} of {counted(tally.lines, 'line')} of --exclude {name} no "
+                f"{self.noun} of --input: {shown}{', ...' if tally.unknown > 3 else ''}"
             )
         if blank := tally.blank_lines:
             were = "was" if blank == 1 else "were"
@@ -483,6 +501,21 @@ class Planner:
                 ranks[bucket] = rank
                 rank += count
         return SplitPlan(images, num_shards, size, ranks, tally.split_ref_bytes.get(name, 0))
+
+
+def _only(names: Collection[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """The class names of the inputs; None if they have none.
+
+    Raises:
+      BuildError: the inputs number their classes differently.
+    """
+    if len(names) > 1:
+        first, second, *_ = (", ".join(some[:3]) for some in sorted(names))
+        raise BuildError(
+            f"the inputs have different classes, such as {first}, ... and {second}, ...: name all "
+            "of them in --class_names"
+        )
+    return next(iter(names), None)
 
 
 def _usual_order(splits: Iterable[str]) -> tuple[str, ...]:

@@ -70,12 +70,15 @@ class Annotations:
       frame: the pixels that the annotations refer to.
       min_visible: a box is dropped if a smaller fraction of its area is in the written image.
       without_boxes: whether an image is kept or rejected if all its boxes are dropped.
+      estimates_areas: whether an object that an edge cuts off gets the same fraction of its area as
+        of its box. Otherwise its image is rejected.
     """
 
     columns: tuple[FeatureColumn, ...]
     frame: Frame = "stored"
     min_visible: float = 0.1
     without_boxes: Literal["keep", "reject"] = "keep"
+    estimates_areas: bool = False
 
     @property
     def are_needed(self) -> bool:
@@ -172,7 +175,10 @@ class Annotations:
             self._drop(row, kept)
         for key, side in zip(BOX_SIDES, placed[:, kept], strict=True):
             row.set(key, side)
-        row.map_areas(len(clipped), bool(clipped.any()))
+        if self.estimates_areas:
+            row.scale_areas(visible[kept])
+        else:
+            row.map_areas(len(clipped), bool(clipped.any()))
         return {BOXES: len(clipped), CLIPPED: int(clipped.sum()), DROPPED: number - len(clipped)}
 
     def _drop(self, row: _Row, kept: npt.NDArray[np.bool_]) -> None:
@@ -302,6 +308,11 @@ class _Row:
         if cut or len(areas) != boxes:
             raise self.unmappable(AREA)
         self.set(AREA, np.array(areas) * self.geometry.area_scale)
+
+    def scale_areas(self, visible: _Floats) -> None:
+        """Maps the areas of objects, of whose boxes these fractions are in the written image."""
+        if areas := self.list_of(AREA):
+            self.set(AREA, np.array(areas) * visible * self.geometry.area_scale)
 
     def map_keypoints(self) -> int:
         """Maps the keypoints of the written boxes.

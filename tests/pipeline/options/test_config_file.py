@@ -99,7 +99,7 @@ def test_every_option_has_the_meaning_of_the_command_line(tmp_path: Path):
         "features_from": "a:int", "label_key": "k", "name_key": "n", "user_agent": "u",
         "billing_project": "p", "group_by": "dirname", "workers": "2", "channels": "1",
         "homepage": "https://x", "date_published": "2026-11-22", "limit": "5",
-        "per_class": "5", "where": "a > 1",
+        "per_class": "5", "where": "a > 1", "exclude": "l",
     }  # fmt: skip
     for group in BuildOptions.command_line():
         for option in options_of(group):

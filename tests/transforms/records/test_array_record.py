@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from array_record.python.array_record_module import ArrayRecordWriter
-from conftest import Build
+from conftest import Build, Command
 from helpers import build_json, contents
 
 from imageshards import reader
@@ -205,11 +205,41 @@ def test_it_is_resumed(build: Build, photos: Path, tmp_path: Path):
     assert contents(tmp_path / "out") == before
 
 
-def test_it_is_resharded(built: Path, tmp_path: Path):
+def test_reshard_converts_it_both_ways(built: Path, tmp_path: Path, command: Command):
+    for new in ("array_record", "tfrecord"):
+        old = {"array_record": "tfrecord", "tfrecord": "array_record"}[new]
+        folder = tmp_path / new
+        code, _, err = command("reshard", built / old, folder, f"--file_format={new}")
+        assert code == 0, err
+        # The whole data set is that of a build, except for what tells its origin.
+        expected = contents(built / new)
+        for path, content in contents(folder).items():
+            if path.endswith((f".{new}", ".idx", "dataset_info.json", "croissant.json")):
+                assert content == expected[path], path
+        assert len(list(folder.glob(f"*.{new}"))) == 4
+        assert build_json(folder)["resharded"]["file_format"] == old
+        assert build_json(folder)["options"]["file_format"] == new
+        assert verify(str(folder)).problems == ()
+        again = json.loads(
+            command("reshard", built / old, folder, f"--file_format={new}", "--json")[1]
+        )
+        assert again["seconds"] == 0
+        assert f"file_format: {new}" in (folder / "metadata/build.yaml").read_text()
+    code, _, err = command("reshard", built / "tfrecord", tmp_path / "none")
+    assert (code, "--num_shards, --file_format or both" in err) == (2, True)
+
+
+def test_it_is_resharded_and_damage_stops_it(built: Path, tmp_path: Path, command: Command):
     reshard(str(built / "array_record"), str(tmp_path / "new"), "train=5")
     for split in ("train", "test"):
         assert serialized(tmp_path / "new", split) == serialized(built / "tfrecord", split)
     assert verify(str(tmp_path / "new")).problems == ()
+    path = tmp_path / "new/train-00002-of-00005.array_record"
+    content = bytearray(path.read_bytes())
+    content[300] ^= 1
+    path.write_bytes(content)
+    code, _, err = command("reshard", tmp_path / "new", tmp_path / "third", "--num_shards=1")
+    assert (code, "its CRC32C is not the one in the index" in err) == (1, True)
 
 
 def test_load_yields_the_batches_of_a_tfrecord_data_set(built: Path):

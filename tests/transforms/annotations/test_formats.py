@@ -1,0 +1,123 @@
+"""Formats of annotation files: what is recognized, what boxes shapes have, what is malformed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from imageshards.transforms.annotations.formats import identify
+from imageshards.transforms.annotations.source import Annotated
+from imageshards.transforms.elements import UsageError
+from imageshards.transforms.records.schemas import BOX_SIDES
+
+
+def read(place: Path, name: str = "auto") -> dict[str, Annotated]:
+    """Name of an image -> its annotations."""
+    source = identify(str(place), name)
+    found = [item for files in source.parts() for item in source.read(files)]
+    return {item.name: item for item in found if isinstance(item, Annotated)}
+
+
+def boxes(found: Annotated) -> list[tuple[float, ...]]:
+    return list(zip(*(found.values[side] for side in BOX_SIDES), strict=True))
+
+
+def problem(place: Path) -> str:
+    (found,) = read(place).values()
+    return found.problem.removeprefix(f"{place}")
+
+
+CVAT = """<annotations><version>1.1</version><image id="0" name="a/1.jpg" width="40" height="40">
+<box label="owl" occluded="1" xtl="10" ytl="10" xbr="30" ybr="20" rotation="90.0"/>
+<polygon label="owl" points="1,2;5,2;3,9"/><ellipse label="owl" cx="10" cy="10" rx="4" ry="2"/>
+<mask label="owl" rle="1" left="3" top="4" width="5" height="6"/><tag label="night"/></image>
+<image id="1" name="2.jpg" width="4" height="4"><polyline label="owl" points="1,2;5,2"/></image>
+</annotations>"""
+
+
+def test_shapes_of_cvat_have_the_boxes_around_them(tmp_path: Path):
+    path = tmp_path / "annotations.xml"
+    path.write_text(CVAT)
+    found = read(path)
+    assert boxes(found["a/1.jpg"]) == [
+        pytest.approx((15, 5, 25, 25)), (1, 2, 5, 9), (6, 8, 14, 12), (3, 4, 8, 10),
+    ]  # fmt: skip
+    assert found["a/1.jpg"].values["image/object/occluded"] == [1, 0, 0, 0]
+    assert found["2.jpg"].problem == f"{path}: a shape is a polyline, around which there is no box"
+
+
+def test_shapes_of_labelme_have_the_boxes_around_them(tmp_path: Path):
+    shapes = [
+        {"label": "owl", "shape_type": "polygon", "points": [[1, 2], [5, 2], [3, 9]]},
+        {"label": "owl", "shape_type": "circle", "points": [[10, 10], [13, 14]]},
+    ]
+    root = {"shapes": shapes, "imagePath": "..\\images\\1.jpg", "imageWidth": 40, "imageHeight": 30}
+    path = tmp_path / "labels/1.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(root))
+    found = read(tmp_path)
+    assert boxes(found["images/1.jpg"]) == [(1, 2, 5, 9), (5, 5, 15, 15)]
+    assert found["images/1.jpg"].size == (40, 30)
+    path.write_text(json.dumps(root | {"shapes": [{"shape_type": "point", "points": [[1, 2]]}]}))
+    assert problem(path) == ": a shape is a point, around which there is no box"
+
+
+def test_files_of_yolo_are_those_of_labels(tmp_path: Path):
+    (tmp_path / "data.yaml").write_text("names: {0: owl, 5: cat}\n")
+    (tmp_path / "train.txt").write_text("images/train/1.jpg\n")
+    for name, text in (
+        ("labels/train/1", "5 0.5 0.5 0.5 0.5\n0 0.1 0.2 0.5 0.2 0.3 0.9\n"), ("labels/2", ""),
+        ("labels/3", "1 0.5 0.5 0.5 0.5\n"), ("labels/4", "0 0.5 half\n"), ("labels/5", "0 1\n"),
+    ):  # fmt: skip
+        path = tmp_path / f"{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    found = read(tmp_path)
+    assert boxes(found["images/train/1"]) == [(0.25, 0.25, 0.75, 0.75), (0.1, 0.2, 0.5, 0.9)]
+    assert found["images/train/1"].values["image/object/class/text"] == [b"cat", b"owl"]
+    assert found["images/2"].objects == 0
+    problems = [item.problem.rpartition(".txt: ")[2] for item in found.values() if item.problem]
+    assert problems == [
+        "line 1 has the class 1, which has no name",
+        "its line 1 is 'half', which is no number",
+        "line 1 is '0 1': neither a box nor a polygon",
+    ]
+    assert read(tmp_path / "data.yaml").keys() == found.keys()
+
+
+def test_an_object_of_voc_without_a_box_is_a_problem(tmp_path: Path):
+    path = tmp_path / "1.xml"
+    path.write_text("<annotation verified='yes'><object><name>owl</name></object></annotation>")
+    assert problem(path) == ": an object has no bndbox"
+    path.write_text("<annotation><object>")
+    assert problem(path).startswith(": not XML: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "box"),
+    [
+        ("filename,width,height,class,xmin,ymin,xmax,ymax\n1.jpg,40,30,owl,1,2,5,9", (40, 30),
+         (1, 2, 5, 9)),
+        ("path,x,y,width,height\n1.jpg,1,2,4,7", (0, 0), (1, 2, 5, 9)),
+        ("ImageID,LabelName,XMin,XMax,YMin,YMax\n1.jpg,/m/015p6,0.1,0.5,0.2,0.9", None,
+         (0.1, 0.2, 0.5, 0.9)),
+        ('image_id,width,height,bbox\n1.jpg,40,30,"[1, 2, 4, 7]"', (40, 30), (1, 2, 5, 9)),
+    ],
+)  # fmt: skip
+def test_names_of_columns_say_what_boxes_are(
+    tmp_path: Path, text: str, size: tuple[int, int] | None, box: tuple[float, ...]
+):
+    path = tmp_path / "boxes.csv"
+    path.write_text(text)
+    (found,) = read(path).values()
+    assert (found.name, found.size, boxes(found)) == ("1.jpg", size, [box])
+
+
+def test_what_is_no_annotation_is_an_error_of_one_line(tmp_path: Path):
+    (tmp_path / "list.csv").write_text("uri,label\n1.jpg,owl\n")
+    (tmp_path / "folder").mkdir()
+    for name in ("list.csv", "folder"):
+        with pytest.raises(UsageError, match=f"--annotations .*{name} is neither a JSON file of"):
+            identify(str(tmp_path / name), "auto")
+    with pytest.raises(UsageError, match=r"list.csv is not a JSON file of COCO$"):
+        identify(str(tmp_path / "list.csv"), "coco")

@@ -1,0 +1,149 @@
+"""Folders in which each image has a file of annotations."""
+
+from __future__ import annotations
+
+import glob
+import posixpath
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from imageshards.transforms import storage
+from imageshards.transforms.annotations.source import Annotated, AnnotationSource, Category
+from imageshards.transforms.elements import BuildError, quoted
+from imageshards.transforms.records.objects import TEXT
+from imageshards.transforms.records.schemas import BOX_SIDES
+
+_PER_PART = 500
+"""Files that one worker reads at a time."""
+
+
+class Malformed(ValueError):
+    """A file is not of its format; the message is the end of a sentence."""
+
+
+class FileOfEach(AnnotationSource):
+    """A folder with a file for each image, in it or in folders below; or one such file."""
+
+    suffix: ClassVar[str]
+    """The suffix of the files."""
+
+    @classmethod
+    def first(cls, uri: str) -> str:
+        """Returns one of the files of a source; empty if there is none."""
+        if uri.lower().endswith(cls.suffix):
+            return uri
+        found = storage.match_first(_pattern(uri, cls.suffix))
+        return found[0][0] if found else ""
+
+    @property
+    def folder(self) -> str:
+        """The folder of the files, with a slash at its end."""
+        if self.uri.lower().endswith(self.suffix):
+            return self.uri.rpartition("/")[0] + "/"
+        return self.uri.rstrip("/") + "/"
+
+    def num_bytes(self) -> int:
+        """Returns 0: each image has a file."""
+        return 0
+
+    def files(self) -> list[str]:
+        """Returns the URIs of the files, sorted."""
+        if self.uri.lower().endswith(self.suffix):
+            return [self.uri]
+        return sorted(uri for uri, *_ in storage.match(_pattern(self.uri, self.suffix)))
+
+    def parts(self) -> Iterator[tuple[str, ...]]:
+        """Yields the files, some hundreds at a time."""
+        files = self.files()
+        if not files:
+            raise BuildError(f"--annotations {self.uri}: no {self.suffix} file in it")
+        for at in range(0, len(files), _PER_PART):
+            yield tuple(files[at : at + _PER_PART])
+
+    def read(self, files: Sequence[str]) -> Iterator[Annotated | Category]:
+        """Yields the annotations of each file, and the classes that they use."""
+        names: dict[bytes, None] = {}
+        for uri in files:
+            below = uri.removeprefix(self.folder)
+            try:
+                found = self.parse(below, storage.read(uri)[0])
+            except (Malformed, storage.ReadError) as error:
+                found = Annotated(posixpath.splitext(below)[0], 0, 0, {}, None, f"{uri}: {error}")
+            yield found
+            names |= dict.fromkeys(found.values.get(TEXT, ()))
+        yield from (Category(0, name.decode()) for name in names)
+
+    @abstractmethod
+    def parse(self, below: str, data: bytes) -> Annotated:
+        """Parses a file.
+
+        Args:
+          below: its path below the folder.
+          data: its content.
+
+        Raises:
+          Malformed: it is not of the format.
+        """
+
+    @staticmethod
+    def beside(below: str, name: str) -> str:
+        """Returns the path of an image that a file names relative to its own folder."""
+        return posixpath.normpath(posixpath.join(posixpath.dirname(below), name.replace("\\", "/")))
+
+
+def number(value: Any, what: str) -> float:
+    """Returns a number.
+
+    Raises:
+      Malformed: it is none.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise Malformed(f"its {what} is {quoted(value)}, which is no number") from None
+
+
+class Objects:
+    """Collects the objects of an image.
+
+    >>> objects = Objects("image/object/difficult")
+    >>> objects.add("owl", (1, 2, 3, 4), 0)
+    >>> objects.annotated("1.jpg", (8, 8)).values["image/object/difficult"]
+    [0]
+    """
+
+    def __init__(self, *keys: str) -> None:
+        self._columns: dict[str, list[Any]] = {key: [] for key in (*BOX_SIDES, TEXT, *keys)}
+        self._count = 0
+
+    def add(self, text: str, box: Sequence[float], *values: Any) -> None:
+        """Adds an object: its class, its (xmin, ymin, xmax, ymax), and values of the other keys."""
+        row = (*box, text.encode(), *values)
+        for column, value in zip(self._columns.values(), row, strict=True):
+            column.append(value)
+        self._count += 1
+
+    def annotated(self, name: str, size: tuple[int, int] | None, place: int = 0) -> Annotated:
+        """Returns them as the annotations of an image."""
+        return Annotated(name, place, self._count, self._columns, size)
+
+
+def bounds(points: Iterable[Sequence[float]]) -> tuple[float, float, float, float]:
+    """Returns the box around points.
+
+    >>> bounds([(3, 1), (2, 5), (4, 4)])
+    (2, 1, 4, 5)
+    """
+    x, y = zip(*points, strict=True)
+    return min(x), min(y), max(x), max(y)
+
+
+def size_of(width: Any, height: Any) -> tuple[int, int]:
+    """Returns the (width, height) of an image; (0, 0) if one of them is missing or 0."""
+    size = int(number(width or 0, "width")), int(number(height or 0, "height"))
+    return size if all(size) else (0, 0)
+
+
+def _pattern(folder: str, suffix: str) -> str:
+    return f"{glob.escape(folder.rstrip('/'))}/**/*{suffix}"

@@ -1,0 +1,65 @@
+"""JSON files of labelme: https://github.com/wkentaro/labelme."""
+
+from __future__ import annotations
+
+import json
+import math
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from imageshards.transforms import storage
+from imageshards.transforms.annotations.files import (
+    FileOfEach,
+    Malformed,
+    Objects,
+    bounds,
+    number,
+    size_of,
+)
+from imageshards.transforms.annotations.source import Annotated
+from imageshards.transforms.elements import quoted
+
+
+class LabelMe(FileOfEach):
+    """A folder of JSON files with shapes, one for each image."""
+
+    name = "labelme"
+    noun = "a folder of JSON files of labelme"
+    suffix = ".json"
+
+    @classmethod
+    def recognizes(cls, uri: str) -> bool:
+        """Returns whether the first JSON file has `shapes`."""
+        first = cls.first(uri)
+        return bool(first) and b'"shapes"' in storage.read(first)[0]
+
+    def parse(self, below: str, data: bytes) -> Annotated:
+        """Parses a file; boxes are around rectangles, polygons and circles."""
+        try:
+            root = json.loads(data)
+            shapes = root["shapes"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise Malformed("it has no JSON object with shapes") from error
+        objects = Objects()
+        for shape in shapes:
+            objects.add(str(shape.get("label", "")), _box(shape))
+        size = size_of(root.get("imageWidth"), root.get("imageHeight"))
+        name = root.get("imagePath")
+        image = self.beside(below, name) if name else posixpath.splitext(below)[0]
+        return objects.annotated(image, size)
+
+
+def _box(shape: Mapping[str, Any]) -> Sequence[float]:
+    kind = shape.get("shape_type") or "polygon"
+    try:
+        points = [(number(x, "point"), number(y, "point")) for x, y in shape["points"]]
+        if kind == "circle":
+            (x, y), edge = points
+            radius = math.dist((x, y), edge)
+            return x - radius, y - radius, x + radius, y + radius
+        if kind in ("rectangle", "polygon", "mask") and len(points) > 1:
+            return bounds(points)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Malformed(f"a {kind} has the points {quoted(shape.get('points'))}") from error
+    raise Malformed(f"a shape is a {kind}, around which there is no box")

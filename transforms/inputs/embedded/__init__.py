@@ -1,0 +1,1 @@
+"""Files with images inside that are no archives: Parquet files and MDS shards."""
