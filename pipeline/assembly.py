@@ -21,11 +21,17 @@ from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.inputs.fetch import ImageReader
 from imageshards.transforms.inputs.kind import ListingOptions, RecordKeys, TextUnit, real_folder
+from imageshards.transforms.pairs.masks import Masks
+from imageshards.transforms.pairs.pattern import PathPattern
+from imageshards.transforms.pairs.side_file import SideFile
 from imageshards.transforms.records.columns import (
+    SIDE_KEY,
+    SIDE_OPTIONS,
     FeatureColumn,
     annotation_columns,
     channels_of,
     feature_columns,
+    label_rule,
     schema_of,
 )
 from imageshards.transforms.records.schemas import Schema
@@ -59,7 +65,7 @@ class BuildSpec:
     def __post_init__(self) -> None:
         try:
             # Malformed rules are reported before anything runs.
-            _ = (self.annotator, self.shard_counts, self.rules, self.schema)
+            _ = (self.annotator, self.shard_counts, self.rules, self.schema, self._side)
         except ValueError as error:
             raise UsageError(str(error)) from error
         check_combinations(self)
@@ -72,10 +78,10 @@ class BuildSpec:
     @cached_property
     def annotator(self) -> Annotator:
         """Assigns labels, splits and keys to references."""
-        labels, splits = self.options.labels, self.options.splits
+        splits = self.options.splits
         return Annotator(
             seed=self.options.output.seed,
-            labels=LabelRule.parse(labels.labels),
+            labels=LabelRule.parse(label_rule(self.options.values())),
             splits=SplitRule.parse(splits.splits, splits.split_names),
             groups=GroupRule.parse(splits.group_by),
             features=feature_columns(self.options.values()),
@@ -209,6 +215,7 @@ class BuildSpec:
             unit_range=self.options.records.pixel_range == "0..1",
             class_texts=self._class_texts,
             annotations=self._annotations,
+            side=self._side,
         )
 
     @property
@@ -237,13 +244,44 @@ class BuildSpec:
         """How the annotations among the columns are mapped; None if there are none."""
         given = self.options.annotations
         annotations = Annotations(
-            (*self.annotator.features, *self.annotation_columns),
+            (
+                *(column for column in self.annotator.features if column.key != SIDE_KEY),
+                *self.annotation_columns,
+            ),
             frame=given.annotations_on,  # type: ignore[arg-type]
             min_visible=given.min_box_visible,
             without_boxes=given.without_boxes,  # type: ignore[arg-type]
             estimates_areas=bool(self.annotation_columns),
         )
         return annotations if annotations.are_needed else None
+
+    @property
+    def _side_pattern(self) -> PathPattern | None:
+        """The paths of the images' side files; None if a column has them, or there are none."""
+        if not self.schema.side or any(f.key == SIDE_KEY for f in self.annotator.features):
+            return None
+        name = SIDE_OPTIONS[self.schema.side]
+        text = self.options.values()[name]
+        is_absolute = text.startswith(("/", "~", "file:"))
+        text = storage.normalize(text) if is_absolute else text
+        return PathPattern.parse(f"--{name}", text, self.base)
+
+    @cached_property
+    def _side(self) -> SideFile | None:
+        """Reads the second file of each image; None if there is none."""
+        if not self.schema.side:
+            return None
+        column = next((f for f in self.annotator.features if f.key == SIDE_KEY), None)
+        given = self.options.annotations
+        return Masks(
+            self._side_pattern,
+            column,
+            self.options.images.max_bytes,
+            self.reader.web,
+            frame=given.annotations_on,  # type: ignore[arg-type]
+            padding=given.mask_padding,
+            max_pixels=self.options.images.max_pixels,
+        )
 
     @property
     def computes_sha256(self) -> bool:
@@ -285,6 +323,7 @@ class BuildSpec:
             record_keys=RecordKeys(inputs.image_key, inputs.label_key, inputs.name_key),
             text_unit=self.text_unit,
             output=real_folder(self.layout.root),
+            side=self._side_pattern,
         )
 
     @cached_property

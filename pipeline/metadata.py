@@ -263,7 +263,7 @@ def container_versions(container: Container) -> dict[str, str]:
 
 def _supervised_keys(schema: Schema) -> dict[str, Any]:
     """Returns the keys that `as_dataset(as_supervised=True)` returns: the content and the label."""
-    keys = [schema.key_of(schema.holds), schema.label_key]
+    keys = [schema.key_of(schema.holds), schema.target_key]
     if not all(keys):
         return {}
     return {"supervisedKeys": {"tuple": {"items": [{"featureKey": key} for key in keys]}}}

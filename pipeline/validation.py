@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
-from imageshards.transforms.records.columns import annotation_problem
+from imageshards.transforms.records.columns import SIDE_OPTIONS, annotation_problem
 from imageshards.transforms.records.containers import CONTAINERS
+from imageshards.transforms.records.schemas import SCHEMAS
 
 if TYPE_CHECKING:
     from imageshards.pipeline.assembly import BuildSpec
@@ -42,6 +43,12 @@ def _schema(spec: BuildSpec) -> Iterator[str]:
         yield f"--pixel_range requires a schema of float pixels, not {name}"
     if not spec.options.is_default("text_unit") and schema.holds != "text":
         yield f"--text_unit requires --features text, not {name}"
+    for side, option in SIDE_OPTIONS.items():
+        if not spec.options.is_default(option) and schema.side != side:
+            names = " or ".join(name for name, known in SCHEMAS.items() if known.side == side)
+            yield f"--{option} requires --features {names}, not {name}"
+    if not spec.options.is_default("mask_padding") and schema.side != "mask":
+        yield f"--mask_padding requires a schema with masks, not {name}"
     if records.compression != "none" and schema.holds == "encoded":
         yield (
             f"--compression {records.compression} is for decoded pixels and texts: the images of "
@@ -177,6 +184,8 @@ def _output(spec: BuildSpec) -> Iterator[str]:
             f"invalid --output {spec.options.output.output!r}: Beam takes *, ? and [ for patterns; "
             "use another folder"
         )
+    if is_beam and not storage.beam_writes(root):
+        yield f"--writer beam cannot write to {root}: use --writer shard"
     if is_beam and spec.options.inputs.billing_project and root.startswith("gs://"):
         yield "--billing_project requires --writer shard: Beam's writer names no project that pays"
     if is_beam:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 from imageshards.reader.elements.checks import check_elements
 from imageshards.reader.files import find
 from imageshards.reader.options import LoadOptions, group
-from imageshards.reader.order import make_blocks
-from imageshards.reader.splits import share_of
+from imageshards.reader.ordering.of_files import order_of
 from imageshards.transforms import extras
 from imageshards.transforms.elements import UsageError
 
@@ -34,9 +33,11 @@ def load(
       split: the split to read, such as `train`, `train[:80%]` or `train[10%:20%]+validation`. A
         bound is a percentage, a number of records, or a number of shards (`2shard`). Default: the
         only split. The files of a pattern are one split without a name; a part is `[:80%]`.
-      batch_size: the number of records in a batch of this host. Default: None, single records.
-      drop_remainder: drop the last batch of an epoch if it is incomplete. Default: True with
-        `repeat`, where only complete batches occur, else False.
+      batch_size: the number of records in a batch of this host. The global batch has
+        `batch_size * num_hosts` records. Default: None, single records.
+      drop_remainder: drop the records of an epoch that fill no global batch. They are other ones in
+        each epoch. With False, the last batch of an epoch is incomplete, or, with `repeat`,
+        completed with records of the same epoch. Default: True with `repeat`, else False.
       image_size: the size to which images are resized, a number or (height, width). Default: None,
         no resizing; then batches require images of one size.
       dtype: "uint8", or "float32" or "bfloat16" with values from 0 to 1. Images that are stored as
@@ -68,21 +69,25 @@ def load(
         record: int64, float32 or string. Default: None, the key of the schema;
         `image/class/label` for files that imageshards did not write. An empty key means that there
         is no label: elements are then images alone.
-      num_hosts: the number of hosts that share the records, such as `jax.process_count()`. The
-        hosts' shares are disjoint and cover all records: whole files if the number of files is a
-        multiple of `num_hosts`, else ranges of records. Default: 1.
+      num_hosts: the number of hosts that share the records, such as `jax.process_count()`. Each
+        host reads its part of each global batch. The global batches are a function of the data set,
+        the split, the seed and `batch_size * num_hosts`, and not of the number of hosts.
+        Default: 1.
       host: the index of this host, such as `jax.process_index()`. Default: 0.
-      shuffle: True, False, or the number of records that are shuffled together. True takes as many
-        as fit in 128 MB, from 16 to 65,536. Two such windows are held in memory. A compressed file
-        is always shuffled as a whole. Default: True.
+      shuffle: True, False, or the number of records that are shuffled together. A global batch has
+        records of as many places in the files as it has records; of each place, this number divided
+        by the global batch is shuffled, and at least 4. True takes as many as fit in 128 MB, from
+        16 to 65,536. Of remote files, all hosts together hold up to three times as many in memory,
+        of local ones none. Default: True.
       seed: the seed of shuffling and augmentation, from 0 to 2**62 - 1. Default: 0.
       repeat: continue with another epoch, in another order, without end. Default: True.
       deterministic: False delivers records in the order in which they become ready. It may be
         faster, but the iterator has no state. Default: True.
-      parallel_reads: the number of blocks that are read at the same time. Default: the number of
-        cores, from 2 to 8, for local files, and 16 for remote ones.
-      start: the number of records to skip, counted from the start of the first epoch; skipped
-        records are not decoded. Requires `deterministic`. Default: 0.
+      parallel_reads: the number of reads at the same time. Default: the number of cores, from 2 to
+        8, for local files, and 16 for remote ones.
+      start: the number of records of this host to skip, counted from the start of the first epoch,
+        a multiple of `batch_size`; skipped records are not read. Requires `deterministic`.
+        Default: 0.
 
     Returns:
       A tf.data.Dataset of (image, label), of (text, label), of images or texts alone, or of dicts.
@@ -100,9 +105,7 @@ def load(
             f"{place}: some of the files are compressed and some are not: load them separately"
         )
     spans = source.spans(split)
-    num_hosts, host = read_options.num_hosts, read_options.host
-    mine = share_of(spans, num_hosts, host)
-    shares = [share_of(spans, num_hosts, each) for each in range(num_hosts)]
+    order = order_of(source.files, spans, read_options)
     schema = source.schema_with(element_options.image_key, element_options.label_key)
     keys = check_elements(source, spans, schema, element_options, bool(read_options.batch_size))
 
@@ -113,9 +116,9 @@ def load(
 
     recipe = Recipe(
         files=source.files,
-        blocks=make_blocks(source.files, mine, read_options.window),
+        spans=spans,
+        order=order,
         elements=Elements(schema, element_options, read_options.seed, keys),
         options=read_options,
-        least_records=min(sum(span.records for span in share) for share in shares),
     )
     return ImageDataset(recipe, source.classes)

@@ -115,10 +115,12 @@ def decode(
     for feature in schema.features:
         if feature.key not in parsed:
             continue
+        if feature.tfds in ("Image", "Mask") and parsed[feature.key].shape.rank:
+            raise ValueError(f"{feature.key!r}: {_DIFFERENT_SIZES}")
         if feature.tfds == "Image":
-            if parsed[feature.key].shape.rank:
-                raise ValueError(f"{feature.key!r}: {_DIFFERENT_SIZES}")
             values[feature.key] = images.decode_image(parsed[feature.key], channels)
+        elif feature.tfds == "Mask":
+            values[feature.key] = images.decode_image(parsed[feature.key], 1)
         elif feature.array:
             values[feature.key] = _decode_array(parsed, feature, feature.array, schema)
     return values

@@ -15,11 +15,11 @@ from typing import Any, Unpack, overload
 import numpy as np
 import numpy.typing as npt
 
-from imageshards.reader.elements.pixels import decode_window
-from imageshards.reader.elements.windows import centered
+from imageshards.reader.elements.pixels import decode_mask, decode_window
+from imageshards.reader.elements.windows import Window, centered
 from imageshards.reader.files import Source, find
 from imageshards.reader.options import OpenOptions, OpenSettings, check_integer, check_names
-from imageshards.reader.order import make_blocks
+from imageshards.reader.ordering.blocks import make_blocks
 from imageshards.reader.parse import array_with_channels, decode_image, decode_numpy
 from imageshards.reader.splits import Span, share_of, take
 from imageshards.transforms.elements import UsageError
@@ -100,11 +100,13 @@ class Records(Sequence[Any]):
         self._spans = tuple(spans)
         self._schema = schema
         self._settings = settings
-        wanted = (schema.key_of(schema.holds), schema.label_key, schema.key_of("shape"))
+        self._mask_key = schema.key_of("mask")
+        self._target_key = schema.target_key
+        named = (schema.holds, "mask", "shape")
+        wanted = (*map(schema.key_of, named), schema.target_key)
         kept = tuple(f for f in schema.features if f.key in wanted)
         self._read = replace(schema, features=kept)
         self._content_key = schema.key_of(schema.holds) or ""
-        self._label_key = schema.label_key
         self._ends = np.cumsum([span.records for span in self._spans])
 
     def __repr__(self) -> str:
@@ -251,21 +253,24 @@ class Records(Sequence[Any]):
         values = self._parsed(data, where, self._read)
         content = values[self._content_key]
         settings = self._settings
+        target = values[self._target_key] if self._target_key else None
         if settings.decode and self._schema.holds != "text":
             try:
-                content = self._image(content)
+                content, window = self._image(content)
+                if self._mask_key:
+                    target = decode_mask(values[self._mask_key], window, settings.size)
             except Exception as error:  # Pillow raises many types of errors for damaged images
                 raise CorruptRecord(self._message(where, error)) from error
         if isinstance(content, np.ndarray) and not content.flags.writeable:
             content = content.copy()  # PyTorch requires writable arrays
         if settings.transform is not None:
             content = settings.transform(content)
-        return (content, values[self._label_key]) if self._label_key else content
+        return content if target is None else (content, target)
 
-    def _image(self, data: bytes | npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _image(self, data: bytes | npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Window | None]:
         channels, size = self._settings.channels, self._settings.size
         if size:
-            return decode_window(data, lambda full: centered(full, size), size, channels)[0]
+            return decode_window(data, lambda full: centered(full, size), size, channels)
         if isinstance(data, bytes):
-            return decode_image(data, channels)
-        return array_with_channels(data, channels)
+            return decode_image(data, channels), None
+        return array_with_channels(data, channels), None

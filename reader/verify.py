@@ -564,4 +564,20 @@ def _content_problem(record: Record, schema: Schema, inspect: Inspect) -> Proble
         return Unsuitable(f"does not decode: {error}")
     if declared != info:
         return Problem(f"declares {declared}, but its image is {info}")
+    if mask_key := schema.key_of("mask"):
+        return _mask_problem(record.first(mask_key, b""), info, inspect)
+    return None
+
+
+def _mask_problem(data: bytes, image: validate.ImageInfo, inspect: Inspect) -> Problem | None:
+    """Returns what is wrong with the mask of an image, or None."""
+    try:
+        mask = inspect(data)
+    except validate.ImageError as error:
+        return Unsuitable(f"its mask does not decode: {error}")
+    if (mask.height, mask.width) != (image.height, image.width):
+        return Problem(
+            f"its mask is {mask.width} x {mask.height} pixels, and its image {image.width} x "
+            f"{image.height}"
+        )
     return None

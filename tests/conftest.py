@@ -25,6 +25,8 @@ hypothesis.settings.load_profile("tests")
 
 # Without credentials, the client of S3 searches for a server of its machine.
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+# So does the client of Azure.
+os.environ["AZURE_TOKEN_CREDENTIALS"] = "AzureCliCredential"
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from gcs_server import Fault
+from gcs_server import Fault, Send
 
 _OF_CONNECTION = {"connection", "content-length", "expect", "keep-alive", "transfer-encoding"}
 
@@ -59,6 +59,19 @@ class FaultProxy:
                         self.failed += 1
                         return fault
         return None
+
+
+def refusing(status: int, code: str, message: str = "No.") -> Send:
+    """Responds with an error, as S3 and Azure Blob Storage do."""
+
+    def send(handler: Any, head: bytes, body: bytes) -> None:
+        text = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+        lines = [f"HTTP/1.1 {status} Refused", f"x-ms-error-code: {code}"]
+        lines += ["Content-Type: application/xml", f"Content-Length: {len(text)}"]
+        content = b"" if handler.command == "HEAD" else text
+        handler.connection.sendall("\r\n".join([*lines, "", ""]).encode() + content)
+
+    return send
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -35,6 +35,7 @@ ORDER = (
     "transforms.inputs",
     "transforms.annotations",
     "transforms.references",
+    "transforms.pairs",
     "transforms.records",
     "transforms.storage",
     "transforms.images",

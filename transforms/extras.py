@@ -15,6 +15,7 @@ EXTRAS = {
     "dataflow": ("google.api_core", "google.cloud.dataflow", "google.cloud.storage"),
     "grain": ("grain",),
     "s3": ("botocore",),
+    "azure": ("azure.storage.blob", "azure.identity"),
     "heic": ("pillow_heif",),
     "train": ("tensorflow", "tensorboard"),
     "jax": ("jax", "flax", "optax", "orbax.checkpoint", "grain", "tensorflow", "tensorboard"),

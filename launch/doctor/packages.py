@@ -19,6 +19,7 @@ _PURPOSES = {
     "dataflow": "--runner=DataflowRunner, and --writer beam to gs://",
     "grain": "reader.grain",
     "s3": "s3:// URIs",
+    "azure": "az:// URIs",
     "heic": "HEIC images",
     "train": "reader.load, and the training in Keras",
     "jax": "the training in JAX",

@@ -189,13 +189,8 @@ class _Batches(Protocol):
 class _Loaded:
     """Batches of `reader.load`, with the methods of Grain's iterators."""
 
-    def __init__(self, data: Data, host_batch: int) -> None:
-        self._data = data
-        self._host_batch = host_batch
-        self._iterator = self._of(jax.process_index()).iterator()
-
-    def _of(self, host: int) -> ImageDataset:
-        return self._data.train(self._host_batch, jax.process_count(), host)
+    def __init__(self, data: ImageDataset) -> None:
+        self._iterator = data.iterator()
 
     def __next__(self) -> Any:
         return next(self._iterator)
@@ -204,11 +199,7 @@ class _Loaded:
         return self._iterator.state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        # The state is that of the first process. This raises an error for another data set.
-        first = self._of(0).iterator()
-        first.restore(state)
-        host = jax.process_index()
-        self._iterator = self._of(host).starting_at(first.records).iterator()
+        self._iterator.restore(state)
 
 
 def _batches(options: Options, data: Data, host_batch: int) -> tuple[_Batches, int]:
@@ -217,7 +208,8 @@ def _batches(options: Options, data: Data, host_batch: int) -> tuple[_Batches, i
     if options.input == "grain":
         batches = data.grain(host_batch, hosts, host)
         return iter(batches), batches.steps_per_epoch
-    return _Loaded(data, host_batch), data.train(host_batch, hosts, host).steps_per_epoch
+    loaded = data.train(host_batch, hosts, host)
+    return _Loaded(loaded), loaded.steps_per_epoch
 
 
 class _Trainer:

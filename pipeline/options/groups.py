@@ -65,7 +65,8 @@ class Inputs(Group):
         (),
         "A folder, a glob pattern, an image, an archive (.tar .tar.gz .zip ...), TFRecord files, a "
         "text file, or a manifest (.csv .tsv .jsonl .parquet with a uri column, .txt with one URI "
-        "per line); local, gs://, s3:// or, in manifests, http(s)://. Repeat it for several inputs",
+        "per line); local, gs://, s3://, az:// or, in manifests, http(s)://. Repeat it for several "
+        "inputs",
         brief="Folder, 'pattern', archive or manifest; repeatable",
         metavar="URI",
         required="a folder, a pattern or a manifest",
@@ -224,7 +225,7 @@ class Output(Group):
     output: str = option(
         "",
         "Folder of the data set, local or remote",
-        brief="Folder of the data set, local, gs:// or s3://",
+        brief="Folder of the data set, local, gs://, s3:// or az://",
         metavar="DIR",
         required="a folder for the data set",
         is_uri=True,
@@ -348,9 +349,10 @@ class Records(Group):
 
     features: str = option(
         "slim",
-        "Schema of a record: slim or imagenet (the image file); raw (float32), pixels (uint8) or "
-        "shape (uint8 of any size) (decoded pixels); text. imageshards features NAME describes one",
-        brief="slim, imagenet, raw, pixels, shape, text (default: slim)",
+        "Schema of a record: slim or imagenet (the image file); segmentation (with a mask); raw "
+        "(float32), pixels (uint8) or shape (uint8 of any size) (decoded pixels); text. "
+        "imageshards features NAME describes one",
+        brief="slim, imagenet, segmentation, raw, pixels, shape, text (default: slim)",
         metavar="NAME",
         choices=_schemas,
     )
@@ -460,7 +462,7 @@ class Images(Group):
 
 @dataclass(frozen=True, kw_only=True)
 class Annotations(Group):
-    """Annotated objects, and how boxes and keypoints follow the pixels of their images."""
+    """Annotated objects and masks, and how they follow the pixels of their images."""
 
     title = "annotations"
 
@@ -480,11 +482,26 @@ class Annotations(Group):
         choices=_annotation_formats,
         images_only=True,
     )
+    masks: str = option(
+        "",
+        "Masks of --features segmentation: a path such as 'masks/{stem}.png', with the fields "
+        "{dir}, {name}, {stem} and {suffix} of the image's name, relative to the input; or "
+        "column:NAME, a manifest's column of their URIs",
+        metavar="PATH|column:NAME",
+        default_text="column:mask",
+        images_only=True,
+    )
+    mask_padding: int = option(
+        255,
+        "Class in masks of the pixels that --resize pad:WxH adds",
+        limits=(0, 255),
+        images_only=True,
+    )
 
     annotations_on: str = option(
         "stored",
-        "Pixels that boxes and keypoints refer to: stored, as in the file, which is what a reader "
-        "sees that ignores EXIF; upright, after the EXIF orientation is applied",
+        "Pixels that masks, boxes and keypoints refer to: stored, as in the file, which is what a "
+        "reader sees that ignores EXIF; upright, after the EXIF orientation is applied",
         choices=("stored", "upright"),
         images_only=True,
     )

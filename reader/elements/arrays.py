@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from imageshards.reader.elements import windows
 from imageshards.reader.elements.keys import BOXES, LABEL, MIN_VISIBLE, SIDES, Keys
-from imageshards.reader.elements.pixels import decode_window
+from imageshards.reader.elements.pixels import decode_mask, decode_window
 from imageshards.reader.elements.windows import Window
 from imageshards.reader.options import ElementOptions
 from imageshards.reader.parse import array_with_channels, decode_image
@@ -41,7 +41,7 @@ class ArrayElements:
     def parsed(self) -> Schema:
         """The features that `element` needs."""
         schema = self.schema
-        named = (schema.key_of(schema.holds), schema.label_key, schema.key_of("shape"))
+        named = {*map(schema.key_of, (schema.holds, "mask", "shape")), schema.label_key}
         wanted = {feature.key: feature for feature in schema.features if feature.key in named}
         wanted = {**(self.keys.parsed if self.keys else {}), **wanted}
         return replace(schema, features=tuple(wanted.values()))
@@ -58,12 +58,19 @@ class ArrayElements:
         window = None
         if options.decode and schema.holds != "text":
             content, window = self._image(content, position)
-        label_key = schema.label_key
+        label_key, mask_key = schema.label_key, schema.key_of("mask")
+        mask = values[mask_key] if mask_key else None
+        if mask is not None and options.decode:
+            mask = decode_mask(mask, window, options.size)
         if self.keys is None:
+            if mask is not None:
+                return content, mask
             return (content, self._label(values[label_key])) if label_key else content
         element = {self.keys.content: content, **selected(values, self.keys, window)}
         if label_key:
             element[LABEL] = self._label(values[label_key])
+        if mask_key:
+            element[mask_key] = mask
         return element
 
     def _label(self, value: Any) -> Any:

@@ -50,6 +50,28 @@ def decode_window(
     return _resized(pixels, window, size), window
 
 
+def decode_mask(
+    data: bytes, window: Window | None, size: tuple[int, int] | None
+) -> npt.NDArray[np.uint8]:
+    """Decodes a mask, or the part of it that is in the window of its image, without mixing classes.
+
+    Args:
+      data: a gray PNG.
+      window: the part of the image; None for all of it.
+      size: height and width of the part after resizing; needed with a window.
+
+    Returns:
+      uint8 [height, width, 1].
+    """
+    pixels = decode_image(data, 1)
+    if window is None or size is None:
+        return np.array(pixels)
+    bottom, right = window.top + window.height, window.left + window.width
+    part = Image.fromarray(pixels[window.top : bottom, window.left : right, 0].copy())
+    mask = np.asarray(part.resize(size[::-1], Image.Resampling.NEAREST))[..., None]
+    return np.array(mask[:, ::-1] if window.mirrored else mask)
+
+
 def _decode_jpeg(
     data: bytes, window_of: WindowOf, size: tuple[int, int], channels: int
 ) -> tuple[npt.NDArray[np.uint8], Window]:

@@ -59,6 +59,9 @@ class GlobalOrder:
       block: the number of consecutive records that are read together; 1 for a random permutation
         of all records.
       run: the number of records of a slot that are shuffled together.
+      lanes: the number of sequences of blocks, which divides the global batch: by default 0, for
+        one in each slot. With 1, all slots take turns in one sequence: for compressed files, which
+        are decompressed from their beginning.
       remainder: what happens to the records of an epoch that fill no batch. `drop` omits them,
         `keep` ends the epoch with an incomplete batch, and `pad` completes it with records of the
         same epoch.
@@ -71,10 +74,12 @@ class GlobalOrder:
     shuffle: bool = True
     block: int = 1
     run: int = 1
+    lanes: int = 0
     remainder: Remainder = "drop"
     data: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "lanes", self.lanes or self.global_batch)
         if self.remainder not in get_args(Remainder):
             choices = ", ".join(get_args(Remainder))
             raise UsageError(f"invalid remainder {self.remainder!r}: must be one of {choices}")
@@ -147,7 +152,7 @@ class GlobalOrder:
         if self.block == 1:
             return permute(places, self.records, key)
         positions = np.where(
-            places < self.full_steps * self.global_batch, self._of_slots(key, places), places
+            places < self.full_steps * self.global_batch, self._in_lanes(key, places), places
         )
         blocks = self.records // self.block
         number, within = np.divmod(positions, self.block)
@@ -159,15 +164,15 @@ class GlobalOrder:
         result: Numbers = (positions + rotation) % self.records
         return result
 
-    def _of_slots(self, key: Keys, places: Numbers) -> Numbers:
+    def _in_lanes(self, key: Keys, places: Numbers) -> Numbers:
         """Returns the positions in the sequence of blocks of places in complete batches."""
-        steps = max(self.full_steps, 1)
-        step, slot = np.divmod(places, self.global_batch)
-        step = np.minimum(step, steps - 1)  # of places in the incomplete batch, which are unused
-        run, within = np.divmod(step, self.run)
-        size = np.minimum(self.run, steps - run * self.run)
-        of_run = derive(derive(key, 2), run * self.global_batch + slot)
-        result: Numbers = slot * steps + run * self.run + permute(within, size, of_run)
+        length = max(self.full_steps * self.global_batch // self.lanes, 1)
+        place, lane = np.divmod(places, self.lanes)
+        place = np.minimum(place, length - 1)  # of an incomplete batch, where it is not used
+        run, within = np.divmod(place, self.run)
+        size = np.minimum(self.run, length - run * self.run)
+        of_run = derive(derive(key, 2), run * self.lanes + lane)
+        result: Numbers = lane * length + run * self.run + permute(within, size, of_run)
         return result
 
     @cached_property
@@ -177,7 +182,7 @@ class GlobalOrder:
     @cached_property
     def _digest(self) -> str:
         """Identifies what determines the order, beyond what a state names."""
-        settings = (self.records, self.shuffle, self.block, self.run, self.remainder)
+        settings = (self.records, self.shuffle, self.block, self.run, self.lanes, self.remainder)
         return blake2b(repr(settings).encode(), digest_size=6).hexdigest()
 
     def state(self, step: int) -> dict[str, Any]:

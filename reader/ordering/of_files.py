@@ -8,8 +8,14 @@ from hashlib import blake2b
 
 from imageshards.reader.files import RecordFile, fingerprints
 from imageshards.reader.options import ReadOptions
-from imageshards.reader.ordering.global_order import GlobalOrder, Remainder, block_and_run
+from imageshards.reader.ordering.global_order import (
+    GlobalOrder,
+    Remainder,
+    block_and_run,
+    host_slots,
+)
 from imageshards.reader.splits import Span
+from imageshards.transforms.elements import UsageError, counted
 
 
 def fingerprint(files: Sequence[RecordFile], spans: Sequence[Span]) -> str:
@@ -29,7 +35,6 @@ def order_of(
     files: Sequence[RecordFile],
     spans: Sequence[Span],
     options: ReadOptions,
-    remainder: Remainder,
 ) -> GlobalOrder:
     """Returns the order of the records of a split.
 
@@ -38,18 +43,40 @@ def order_of(
     Args:
       files: the files to which the spans refer.
       spans: the records of the split.
-      options: the batch of a host, the number of hosts, the seed and the window.
-      remainder: see `GlobalOrder`.
+      options: the batch of a host, the number of hosts, the seed, the window and the remainder.
 
     Raises:
-      UsageError: there are fewer records than the order needs.
+      UsageError: there are fewer records than hosts, or there is no such host.
     """
     records = sum(span.records for span in spans)
     batch = (options.batch_size or 1) * options.num_hosts
+    host_slots(batch, options.host, options.num_hosts)
+    if records < options.num_hosts:
+        raise UsageError(
+            f"{counted(records, 'record')} for {options.num_hosts:,} hosts: use fewer hosts"
+        )
     first = spans[0]
-    sizes = files[first.file].index[first.begin : first.end, 1]
-    block, run = block_and_run(records, float(sizes.mean()), batch, options.window)
+    file = files[first.file]
+    mean = float(file.index[first.begin : first.end, 1].mean())
+    lanes = 0
+    block, run = block_and_run(records, mean, batch, options.window)
+    if file.container.permuted:
+        block = 1
+    if not file.container.random_access:
+        lanes, block, run = 1, -(-records // len(spans)), run * batch
+        run = max(run, block)
     return GlobalOrder(
-        records, batch, options.seed, bool(options.shuffle), block, run, remainder,
+        records, batch, options.seed, bool(options.shuffle), block, run, lanes,
+        remainder_of(options, records, batch),
         fingerprint(files, spans),
     )  # fmt: skip
+
+
+def remainder_of(options: ReadOptions, records: int, batch: int) -> Remainder:
+    """Returns what happens to the records of an epoch that fill no global batch."""
+    if options.repeat:
+        # Batches have static shapes, also if a single one has all records.
+        fits = records >= batch
+        drop = fits if options.drop_remainder is None else options.drop_remainder and fits
+        return "drop" if drop else "pad"
+    return "drop" if options.drop_remainder else "keep"

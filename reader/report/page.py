@@ -15,6 +15,7 @@ from typing import Any
 from imageshards.transforms.annotations.objects import REJECTED
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.measure import NEARLY_UNIFORM
+from imageshards.transforms.pairs.masks import CONVERTED, MASKS
 from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.shards.annotations import BOXES, CLIPPED, DROPPED, KEYPOINTS_DROPPED
@@ -73,12 +74,19 @@ def human_bytes(size: float) -> str:
 
 
 def annotations_text(counts: Mapping[str, int]) -> str:
-    """Describes the boxes of a data set, from `annotations` of its build.json.
+    """Describes the masks and boxes of a data set, from `annotations` of its build.json.
 
     >>> annotations_text({"boxes": 1204, "clipped": 12, "dropped": 3})
     '1,204 boxes, 12 of them clipped; 3 boxes dropped, of which too little is in the image'
     """
-    text = counted(counts.get(BOXES, 0), "box")
+    text = ""
+    if masks := counts.get(MASKS):
+        converted = counts.get(CONVERTED, 0)
+        text = counted(masks, "mask") + (f", {converted:,} of them converted" if converted else "")
+        if not counts.keys() - {MASKS, CONVERTED}:
+            return text
+        text += "; "
+    text += counted(counts.get(BOXES, 0), "box")
     if clipped := counts.get(CLIPPED):
         text += f", {clipped:,} of them clipped"
     if dropped := counts.get(DROPPED):

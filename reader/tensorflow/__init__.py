@@ -1,4 +1,4 @@
 """The tf.data pipeline of `load`. Its modules import TensorFlow; `reader.load` imports them.
 
-Not here: what does not need TensorFlow, such as the cutting of files into blocks (`reader.order`).
+Not here: what does not need TensorFlow, such as the order of the records (`reader.ordering`).
 """

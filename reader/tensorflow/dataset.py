@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
-from imageshards.reader.options import check_integer
 from imageshards.reader.tensorflow.recipe import Recipe
 from imageshards.transforms.elements import UsageError
 
@@ -22,8 +20,9 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
     Attributes:
       records: the records in an epoch of this host.
       least_records: the records in an epoch of the host that has the fewest; equal on all hosts.
-      steps_per_epoch: with `repeat`, the complete batches in `least_records`, at least 1, so that
-        all hosts take as many steps; otherwise the number of batches of this host.
+      steps_per_epoch: the number of batches of this host; with `repeat`, it is equal on all hosts.
+      dropped: the number of records that an epoch of all hosts omits, other ones in each epoch.
+      padded: the number of records that an epoch of all hosts repeats, to complete its last batch.
       class_names: names in label order; empty if unknown.
       num_classes: the number of class names: labels are below it.
     """
@@ -33,9 +32,11 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
         self.class_names = list(class_names)
         self.num_classes = len(self.class_names)
         self._data = recipe.dataset()
-        self.records = recipe.blocks.records
+        self.records = recipe.records
         self.least_records = recipe.least_records
         self.steps_per_epoch = recipe.steps_per_epoch
+        self.dropped = recipe.order.dropped
+        self.padded = recipe.order.padded
         super().__init__(tf.data.experimental.to_variant(self._data))
 
     def _inputs(self) -> list[tf.data.Dataset]:
@@ -53,7 +54,8 @@ class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
         """Returns the same data set without its first records.
 
         Args:
-          records: the number of records to skip, counted from the start of the first epoch.
+          records: the number of records of this host to skip, counted from the start of the first
+            epoch; a multiple of `batch_size`.
         """
         options = replace(self._recipe.options, start=records)
         return ImageDataset(replace(self._recipe, options=options), self.class_names)
@@ -76,40 +78,47 @@ class _Iterator(OwnedIterator):  # type: ignore[misc]
     def __next__(self) -> Any:
         try:
             return super().__next__()
-        except tf.errors.DataLossError as error:
-            raise self._recipe.corrupt_record(error) or error from None
+        except tf.errors.OpError as error:
+            raise self._recipe.error_of_reading() or error from None
 
 
 class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
     """An iterator that resumes at the next record after a restart.
 
-    `state()` is a small JSON value. It counts the records that were delivered, not those that were
-    read ahead. `tf.train.Checkpoint(iterator=...)` saves the same state.
+    `state()` is a JSON value of less than 200 bytes. It counts the global batches that were
+    delivered, not those that were read ahead, and is equal on all hosts. Any number of hosts can
+    restore it, with the same `batch_size * num_hosts`. `tf.train.Checkpoint(iterator=...)` saves
+    the same state.
 
     >>> from imageshards.reader import load
     >>> train = load("dataset", "train", batch_size=8, image_size=64)
     >>> iterator = train.iterator()
     >>> images, labels = next(iterator)
     >>> state = iterator.state()
-    >>> state["records"]
-    8
+    >>> state["step"], iterator.records
+    (1, 8)
     >>> iterator = train.iterator()
     >>> iterator.restore(state)
 
     Attributes:
-      records: the number of records delivered since the start of the first epoch.
+      step: the number of elements delivered since the start of the first epoch.
     """
 
     def __init__(self, data: ImageDataset) -> None:
         self._recipe = data._recipe
-        self.records = self._recipe.options.start
+        self.step = self._recipe.first_step
         self._data = data
         self._iterator: Iterator[Any] | None = None
 
     @property
     def epoch(self) -> int:
         """The epoch of the next record, from 0."""
-        return self.records // self._recipe.blocks.records
+        return self.step // self._recipe.order.steps
+
+    @property
+    def records(self) -> int:
+        """The records that this host delivered since the start of the first epoch."""
+        return self.step * self._recipe.host_batch
 
     def __iter__(self) -> StatefulIterator:
         return self
@@ -123,35 +132,26 @@ class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
         if self._iterator is None:
             self._iterator = iter(self._data)
         element = next(self._iterator)
-        batched = self._recipe.options.batch_size
-        self.records += int(tf.nest.flatten(element)[0].shape[0]) if batched else 1
+        self.step += 1
         return element
 
     def state(self) -> dict[str, Any]:
         """Returns the position of the iterator, a dict that json.dumps accepts."""
         if not self._recipe.options.deterministic:
             raise UsageError("with deterministic=False the iterator has no state")
-        return {"records": self.records, "order": self._recipe.digest}
+        return self._recipe.order.state(self.step)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Moves to the position of a state.
 
         Raises:
           UsageError: `state` is not a state, or it belongs to other files or to another split,
-            seed, shuffling or host.
+            seed, shuffling or global batch.
         """
-        if not isinstance(state, Mapping) or not {"records", "order"} <= state.keys():
-            raise UsageError(
-                f"{reprlib.repr(state)} is not a state: pass the dict that state() returned"
-            )
-        if state.get("order") != self._recipe.digest:
-            raise UsageError(
-                "the state belongs to another order of records: use the files, split, seed, "
-                "shuffle, num_hosts and host with which it was saved"
-            )
-        records = check_integer("records of the state", state["records"])
-        self._data, self._iterator = self._data.starting_at(records), None
-        self.records = records
+        step = self._recipe.order.step_of(state)
+        self._data = self._data.starting_at(step * self._recipe.host_batch)
+        self._iterator = None
+        self.step = step
 
     def serialize(self) -> str:
         """Returns the state for tf.train.Checkpoint."""

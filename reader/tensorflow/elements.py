@@ -71,13 +71,27 @@ class Elements:
         else:
             image = images.decode_image(data, self.options.channels) if encoded else data
         image = self._as_dtype(image, tf.uint8 if encoded else data.dtype)
-        return self._element(parsed, image, placed)
+        mask = None
+        if self._mask_key and self.options.size:
+            mask, _ = self._resized(
+                parsed[self._mask_key], position, self.options.size, is_mask=True
+            )
+        elif self._mask_key:
+            mask = images.decode_image(parsed[self._mask_key], 1)
+        return self._element(parsed, image, placed, mask)
+
+    @property
+    def _mask_key(self) -> str | None:
+        return self.schema.key_of("mask")
 
     def _parse(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         spec = self.options.features
         if spec is None:
             schema = self.schema
-            named = (schema.key_of(schema.holds), schema.label_key, schema.key_of("shape"))
+            named = (
+                schema.key_of(schema.holds), schema.label_key, schema.key_of("shape"),
+                self._mask_key,
+            )  # fmt: skip
             wanted = {feature.key: feature for feature in schema.features if feature.key in named}
             # The content has precedence, and is also the value of its key in `keys`.
             wanted = {**(self.keys.parsed if self.keys else {}), **wanted}
@@ -97,17 +111,29 @@ class Elements:
         parsed: Mapping[str, tf.Tensor],
         content: tf.Tensor,
         placed: images.Placed | None = None,
+        mask: tf.Tensor | None = None,
     ) -> Any:
-        """Returns an element, given its image or text and where the image is in the stored one."""
+        """Returns an element.
+
+        Args:
+          parsed: the features of the record.
+          content: its image or text.
+          placed: where the image is in the stored one.
+          mask: its mask; None if there is none, or it is not decoded.
+        """
         schema = self.schema
         label = parsed[schema.label_key] if schema.label_key else None
         if label is not None and schema.class_key:
             label = tf.cast(label, tf.int32)
         if self.keys is None:
-            return content if label is None else (content, label)
+            target = parsed[self._mask_key] if self._mask_key and mask is None else mask
+            target = label if target is None else target
+            return content if target is None else (content, target)
         values = {self.keys.content: content, **features.selected(parsed, self.keys, placed)}
         if label is not None:
             values[LABEL] = label
+        if mask is not None:
+            values[self._mask_key or ""] = mask
         return values
 
     def _as_dtype(self, image: tf.Tensor, stored: tf.DType) -> tf.Tensor:
@@ -120,10 +146,21 @@ class Elements:
         return tf.cast(tf.cast(image, tf.float32) / 255.0, wanted)
 
     def _resized(
-        self, data: tf.Tensor, position: tf.Tensor, size: tuple[int, int]
+        self,
+        data: tf.Tensor,
+        position: tf.Tensor,
+        size: tuple[int, int],
+        *,
+        is_mask: bool = False,
     ) -> tuple[tf.Tensor, images.Placed]:
-        """Returns the image, float32 [*size, channels], and where it is in the stored one."""
+        """Returns the image, float32 [*size, channels], and where it is in the stored one.
+
+        A mask, uint8 [*size, 1], has the window and the mirroring of its image. Its pixels are not
+        mixed.
+        """
         options = self.options
+        channels = 1 if is_mask else options.channels
+        method = "nearest" if is_mask else "bilinear"
 
         def seed(use: int) -> tf.Tensor:
             # The position makes the seed the same after a restart, and different in each epoch.
@@ -134,8 +171,8 @@ class Elements:
                 return images.random_window(shape, seed(0))
             return images.centered_window(shape, size, float(options.crop_fraction))
 
-        image, place = images.decode_window(data, window, size, options.channels)
-        image = tf.ensure_shape(tf.image.resize(image, size), [*size, options.channels])
+        image, place = images.decode_window(data, window, size, channels)
+        image = tf.ensure_shape(tf.image.resize(image, size, method), [*size, channels])
         mirrored = tf.constant(False)
         if options.augment:
             mirrored = tf.random.stateless_uniform([], seed(1)) < 0.5

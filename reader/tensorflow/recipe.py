@@ -1,16 +1,13 @@
-"""The steps from record files to a tf.data pipeline that can start at any record.
+"""Builds the tf.data pipeline of `load`: steps -> records -> parsed and decoded -> batches.
 
-    epochs -> windows -> blocks -> records -> shuffled windows -> parsed and decoded -> batches
-
-The order of the records is a function of the seed and the epoch, and is computed in TensorFlow.
-Starting after n records is therefore arithmetic; at most one window of records is read again.
+The order of the records is computed by `reader.ordering`, and the records are read without
+TensorFlow. Starting at any step is therefore arithmetic.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,13 +18,18 @@ import tensorflow as tf
 
 from imageshards.reader.files import RecordFile
 from imageshards.reader.options import ReadOptions
-from imageshards.reader.order import Blocks
+from imageshards.reader.ordering.global_order import GlobalOrder
+from imageshards.reader.ordering.host_records import HostRecords
+from imageshards.reader.splits import Span
 from imageshards.reader.tensorflow.elements import Elements
 from imageshards.transforms import storage
+from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.records.container import CorruptRecord
 
-_READ_BUFFER_BYTES = 1 << 18
-_STRING = tf.TensorSpec([], tf.string)
+_RECORDS_PER_CALL = 64
+_REMOTE_READS = 16
+_CALLS = 2
+"""Calls at a time that wait for remote files, of which the reads run ahead."""
 # The traced functions have no Python control flow, and AutoGraph takes a second to find that out.
 _untransformed = tf.autograph.experimental.do_not_convert
 
@@ -37,164 +39,140 @@ class Recipe:
     """Describes a pipeline completely.
 
     Attributes:
-      files: the record files to which the blocks refer.
-      blocks: the blocks of this host.
+      files: the record files to which the spans refer.
+      spans: the records of the order, of all hosts.
+      order: the global batches.
       elements: converts a record to an element.
-      options: the order and the batches of the records.
-      least_records: the records in an epoch of the host that has the fewest.
+      options: the host, the batches and the start.
     """
 
     files: Sequence[RecordFile]
-    blocks: Blocks
+    spans: Sequence[Span]
+    order: GlobalOrder
     elements: Elements
     options: ReadOptions
-    least_records: int
 
     @property
-    def drop_remainder(self) -> bool:
-        """Whether an incomplete last batch is dropped."""
-        drop = self.options.drop_remainder
-        return self.options.repeat if drop is None else drop
+    def host_batch(self) -> int:
+        """The number of records of this host in a global batch."""
+        return self.options.batch_size or 1
+
+    @property
+    def first_step(self) -> int:
+        """The number of steps that are skipped.
+
+        Raises:
+          UsageError: `start` is within a batch.
+        """
+        step, rest = divmod(self.options.start, self.host_batch)
+        if rest:
+            raise UsageError(
+                f"start {self.options.start} is within a batch: use a multiple of {self.host_batch}"
+            )
+        return step
+
+    def records_of(self, host: int) -> int:
+        """Returns the number of different records that a host reads in an epoch."""
+        order, mine = self.order, self.host_batch
+        records = order.full_steps * mine
+        if order.remainder != "drop":
+            left = order.records - order.full_steps * order.global_batch
+            records += min(max(left - host * mine, 0), mine)
+        return records
+
+    @property
+    def records(self) -> int:
+        """See `ImageDataset`."""
+        return self.records_of(self.options.host)
+
+    @property
+    def least_records(self) -> int:
+        """See `ImageDataset`."""
+        return self.records_of(self.options.num_hosts - 1)
 
     @property
     def steps_per_epoch(self) -> int:
         """See `ImageDataset`."""
-        size, records = self.options.batch_size or 1, self.blocks.records
-        if self.options.repeat:
-            return max(self.least_records // size, 1)
-        return records // size if self.drop_remainder else -(-records // size)
+        return self.order.steps if self.options.repeat else self._reader.steps
 
     @cached_property
-    def digest(self) -> str:
-        """Identifies the files and the order of their records."""
+    def _reader(self) -> HostRecords:
         options = self.options
-        return self.blocks.digest(self.files, shuffle=bool(options.shuffle), seed=options.seed)
+        return HostRecords(
+            self.files, self.spans, self.order, options.host, options.num_hosts,
+            self._parallel_reads,
+        )  # fmt: skip
 
-    def permutation(self, epoch: int | tf.Tensor) -> tf.Tensor:
-        """Returns the order of the blocks in an epoch: int64 [blocks]."""
-        blocks = tf.range(len(self.blocks.table), dtype=tf.int64)
-        if not self.options.shuffle:
-            return blocks
-        seed = tf.stack([tf.cast(self.options.seed, tf.int64), tf.cast(epoch, tf.int64)])
-        # TensorFlow chooses the algorithm by the device unless it is set.
-        return tf.random.experimental.stateless_shuffle(blocks, seed, alg="philox")
+    @cached_property
+    def _errors(self) -> list[BuildError | CorruptRecord]:
+        """Errors of reading, which TensorFlow would turn into tracebacks."""
+        return []
 
-    def records(self) -> tf.data.Dataset:
-        """Returns the serialized records, string []."""
-        blocks, options = self.blocks, self.options
-        first_epoch, skipped = divmod(options.start, blocks.records)
-        first_window = 0
-        if options.shuffle:
-            first_window, skipped = blocks.seek(self.permutation(first_epoch).numpy(), skipped)
-        # Column 0 becomes an index into the files of this host alone.
-        numbers, used = np.unique(blocks.table[:, 0], return_inverse=True)
-        table = np.column_stack([used, blocks.table[:, 1:]])
-        read_all = self._block_reader([self.files[number] for number in numbers.tolist()])
+    @property
+    def _remote(self) -> bool:
+        return not storage.is_local(self.files[self.spans[0].file].uri)
 
-        def epoch(number: tf.Tensor) -> tf.data.Dataset:
-            rows = tf.gather(table, self.permutation(number))
-            if not options.shuffle:
-                return read_all(rows)
-            begin = tf.where(number == first_epoch, tf.constant(first_window, tf.int64), 0)
+    @property
+    def _parallel_reads(self) -> int:
+        default_reads = _REMOTE_READS if self._remote else min(max(os.cpu_count() or 1, 2), 8)
+        return self.options.parallel_reads or default_reads
 
-            def window(at: tf.Tensor) -> tf.data.Dataset:
-                of_window = rows[at * blocks.per_window : (at + 1) * blocks.per_window]
-                # Dataset.shuffle would also depend on the program's tf.random.set_seed.
-                variant = tf.raw_ops.ShuffleDataset(
-                    input_dataset=tf.data.experimental.to_variant(read_all(of_window)),
-                    buffer_size=blocks.per_window * blocks.largest,
-                    seed=tf.constant(options.seed, tf.int64),
-                    seed2=number * blocks.windows + at + 1,
-                    output_types=[tf.string],
-                    output_shapes=[[]],
-                    reshuffle_each_iteration=False,
-                )
-                return tf.data.experimental.from_variant(variant, _STRING)
+    def _steps(self, steps_per_call: int) -> tf.data.Dataset:
+        """Returns (samples, serialized records), int64 [n] and string [n], for several steps."""
+        options, first = self.options, self.first_step
+        end = tf.int64.max - steps_per_call if options.repeat else max(self.steps_per_epoch, first)
+        full = options.repeat or self.order.remainder == "drop"
+        size = self.host_batch * steps_per_call if full and steps_per_call == 1 else None
 
-            return tf.data.Dataset.range(begin, blocks.windows).flat_map(_untransformed(window))
+        def read(step: np.int64) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.object_]]:
+            last = min(int(step) + steps_per_call, int(end))
+            try:
+                samples, records = self._reader.read(int(step), last)
+            except (BuildError, CorruptRecord) as error:
+                self._errors.append(error)
+                raise
+            return samples, np.array(records, object)
 
-        last = tf.int64.max if options.repeat else max(first_epoch, 1)
-        data = tf.data.Dataset.range(first_epoch, last).flat_map(_untransformed(epoch))
-        if skipped:
-            data = data.skip(skipped)
-        left = max(blocks.records - options.start, 0)
-        left = tf.data.INFINITE_CARDINALITY if options.repeat else left
-        return data.apply(tf.data.experimental.assert_cardinality(left))
+        def of_step(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            samples, records = tf.numpy_function(read, [step], (tf.int64, tf.string), False)
+            return tf.ensure_shape(samples, [size]), tf.ensure_shape(records, [size])
 
-    def _block_reader(self, files: Sequence[RecordFile]) -> Callable[[Any], tf.data.Dataset]:
-        """Returns a function from rows of a table of blocks, int64 [n, 4], to their records."""
-        uris = tf.constant([file.uri for file in files])
-        compression = files[0].compression
-        remote = not storage.is_local(files[0].uri)
-        default_reads = 16 if remote else min(max(os.cpu_count() or 1, 2), 8)
-        parallel_reads = self.options.parallel_reads or default_reads
-
-        def block(at: int, offset: int, records: int) -> npt.NDArray[np.object_]:
-            file = files[at]
-            begin = int(np.searchsorted(file.index[:, 0], offset))
-            return np.array([*file.data(begin, begin + records)], dtype=object)
-
-        def read_block(row: tf.Tensor) -> tf.data.Dataset:
-            data = tf.numpy_function(block, [row[0], row[1], row[2]], tf.string, stateful=False)
-            return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(data, [None]))
-
-        def read(row: tf.Tensor) -> tf.data.Dataset:
-            variant = tf.raw_ops.TFRecordDatasetV2(
-                filenames=tf.gather(uris, row[:1]),
-                compression_type=compression,
-                # Each read of a remote file is a request: one for each block.
-                buffer_size=row[3] if remote else tf.constant(_READ_BUFFER_BYTES, tf.int64),
-                byte_offsets=row[1:2],
-            )
-            return tf.data.experimental.from_variant(variant, _STRING).take(row[2])
-
-        def read_all(rows: tf.Tensor) -> tf.data.Dataset:
-            # With block_length, a block is delivered completely before the next one.
-            return tf.data.Dataset.from_tensor_slices(rows).interleave(
-                _untransformed(read if files[0].container.tf_data else read_block),
-                cycle_length=parallel_reads,
-                block_length=self.blocks.largest,
-                num_parallel_calls=parallel_reads,
-                deterministic=self.options.deterministic,
-            )
-
-        return read_all
+        return tf.data.Dataset.range(first, end, steps_per_call).map(
+            _untransformed(of_step),
+            num_parallel_calls=_CALLS if self._remote else self._parallel_reads,
+            deterministic=options.deterministic,
+        )
 
     def dataset(self) -> tf.data.Dataset:
         """Returns the elements, in batches if `batch_size` is set."""
-        # One window is read while the window before it is decoded.
-        data = self.records().prefetch(self.blocks.per_window * self.blocks.largest)
-        size, deterministic = self.options.batch_size, self.options.deterministic
-        batched_first = self.elements.batched_first
-        if size and batched_first:
-            data = data.batch(size, self.drop_remainder)
-        if not batched_first:
-            data = data.enumerate(self.options.start)
-        parse = self.elements.batch if batched_first else self.elements.element
-        data = data.map(_untransformed(parse), tf.data.AUTOTUNE, deterministic=deterministic)
-        if size and not batched_first:
-            ragged = self.elements.keys is not None and self.elements.keys.are_ragged
-            batch = data.ragged_batch if ragged else data.batch
-            data = batch(size, self.drop_remainder)
-        options = tf.data.Options()
-        options.deterministic = deterministic
-        return without_auto_sharding(data.prefetch(tf.data.AUTOTUNE).with_options(options))
+        options, elements = self.options, self.elements
+        in_batches = bool(options.batch_size and elements.batched_first)
+        data = self._steps(1 if in_batches else max(1, _RECORDS_PER_CALL // self.host_batch))
+        if not in_batches:
+            data = data.unbatch()
+            left = max(self.records - options.start, 0)
+            left = tf.data.INFINITE_CARDINALITY if options.repeat else left
+            data = data.apply(tf.data.experimental.assert_cardinality(left))
 
-    def corrupt_record(self, error: tf.errors.DataLossError) -> CorruptRecord | None:
-        """Returns the error with the name of the file; TensorFlow reports only the offset."""
-        match = re.search(r"record at (\d+)", str(error))
-        if not match:
-            return None
-        for number in np.unique(self.blocks.table[:, 0]).tolist():
-            file = self.files[number]
-            row = int(np.searchsorted(file.index[:, 0], int(match[1]), side="right")) - 1
-            try:
-                next(file.data(row, row + 1))
-            except CorruptRecord as problem:
-                return CorruptRecord(
-                    f"{problem} (to check the whole data set, run imageshards verify)"
-                )
-        return None
+        def element(sample: tf.Tensor, serialized: tf.Tensor) -> Any:
+            if elements.batched_first:
+                return elements.batch(serialized)
+            return elements.element(sample, serialized)
+
+        data = data.map(
+            _untransformed(element), tf.data.AUTOTUNE, deterministic=options.deterministic
+        )
+        if options.batch_size and not in_batches:
+            ragged = elements.keys is not None and elements.keys.are_ragged
+            batch = data.ragged_batch if ragged else data.batch
+            data = batch(options.batch_size, self.order.remainder != "keep")
+        tf_options = tf.data.Options()
+        tf_options.deterministic = options.deterministic
+        return without_auto_sharding(data.prefetch(tf.data.AUTOTUNE).with_options(tf_options))
+
+    def error_of_reading(self) -> BuildError | CorruptRecord | None:
+        """Returns the error that has stopped the pipeline; None if it is one of TensorFlow."""
+        return self._errors[0] if self._errors else None
 
 
 def without_auto_sharding(data: tf.data.Dataset) -> tf.data.Dataset:

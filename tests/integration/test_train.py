@@ -178,10 +178,9 @@ def start_hosts(hosts: int, devices: int, *arguments: object) -> list[subprocess
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("reads", ["grain", "load"])
-def test_a_training_killed_on_4_processes_resumes_on_2(digits: Path, tmp_path: Path, reads: str):
+def test_a_training_killed_on_4_processes_resumes_on_2(digits: Path, tmp_path: Path):
     options = [
-        digits, *SMALL, "--epochs", 2, "--batch_size", 16, "--log_steps", 1, "--input", reads,
+        digits, *SMALL, "--epochs", 2, "--batch_size", 16, "--log_steps", 1,
         "--checkpoint_steps", 10, "--learning_rate", 0.4,
     ]  # fmt: skip
     whole, cut = tmp_path / "whole", tmp_path / "cut"

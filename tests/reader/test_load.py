@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -26,8 +26,11 @@ from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.run import run
 from imageshards.reader.files import RecordFile, find
 from imageshards.reader.options import ElementOptions, LoadOptions, ReadOptions
-from imageshards.reader.order import make_blocks
+from imageshards.reader.ordering.blocks import make_blocks
+from imageshards.reader.ordering.global_order import GlobalOrder
+from imageshards.reader.ordering.host_records import HostRecords
 from imageshards.reader.splits import Span
+from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.records.tfrecord import CorruptRecord
 
@@ -69,11 +72,82 @@ def test_eight_hosts_read_each_record_once_an_epoch(sets, count: int):
     assert epochs == [whole, whole]
 
 
-def test_hosts_read_whole_files_if_their_number_is_a_multiple(sets):
-    of_file = [set(names(sets[16], path.stem[:11])) for path in shards(sets[16])]
-    for host in range(8):
-        mine = set(read_names(sets[16], num_hosts=8, host=host))
-        assert mine == of_file[2 * host] | of_file[2 * host + 1]
+@pytest.mark.parametrize("container", ["tfrecord", "gzip", "array_record"])
+def test_any_number_of_hosts_reads_the_same_global_batches(
+    sets, build, photos: Path, tmp_path: Path, container: str
+):
+    place = sets[7]
+    if container == "gzip":
+        build(photos, num_shards="7", compression="gzip", features="pixels", resize="12x8")
+        place = tmp_path / "out"
+    elif container == "array_record":
+        build(photos, num_shards="7", file_format=container)
+        place = tmp_path / "out"
+
+    def batches(hosts: int, begin: int = 0) -> list[list[bytes]]:
+        parts = [
+            reader.load(
+                place, "train", decode=False, batch_size=24 // hosts, num_hosts=hosts, host=host,
+                shuffle=32,
+            ).starting_at(begin * 24 // hosts)
+            for host in range(hosts)
+        ]  # fmt: skip
+        rounds = zip(*(part.take(8).as_numpy_iterator() for part in parts), strict=True)
+        return [[image for images, _ in one for image in images.tolist()] for one in rounds]
+
+    whole = batches(1)
+    stored = reader.load(place, "train", decode=False, shuffle=False, repeat=False)
+    assert sorted(image for one in whole[:5] for image in one) == sorted(
+        image for image, _ in stored.as_numpy_iterator()
+    )
+    assert batches(3) == batches(8) == whole
+    assert batches(6, 4)[:4] == whole[4:]
+
+
+def test_a_state_of_some_hosts_is_restored_on_others(sets):
+    def load(hosts: int, host: int):
+        return reader.load(
+            sets[7], "train", batch_size=24 // hosts, num_hosts=hosts, host=host, shuffle=32,
+            image_size=6, augment=True, dtype="uint8",
+        ).iterator()  # fmt: skip
+
+    one = load(1, 0)
+    four = [load(4, host) for host in range(4)]
+    for _ in range(6):
+        next(one)
+        for iterator in four:
+            next(iterator)
+    states = {json.dumps(iterator.state()) for iterator in four}
+    assert states == {json.dumps(one.state())}
+    assert len(*states) < 200
+    two = [load(2, host) for host in range(2)]
+    for iterator in two:
+        iterator.restore(json.loads(*states))
+    images, labels = next(one)
+    halves = [next(iterator) for iterator in two]
+    np.testing.assert_array_equal(images, np.concatenate([half[0] for half in halves]))
+    np.testing.assert_array_equal(labels, np.concatenate([half[1] for half in halves]))
+
+
+def test_the_end_of_an_epoch_is_dropped_padded_or_kept(sets):
+    def load(**options: object):
+        return reader.load(sets[7], "train", features=NAME, batch_size=16, num_hosts=2, **options)
+
+    dropping = load()
+    assert (dropping.steps_per_epoch, dropping.dropped, dropping.padded) == (3, 24, 0)
+    padding = load(drop_remainder=False)
+    assert (padding.steps_per_epoch, padding.dropped, padding.padded) == (4, 0, 8)
+    assert {len(one["image/filename"]) for one in padding.take(4)} == {16}
+    ended = [load(repeat=False, host=host) for host in range(2)]
+    sizes = [[len(one["image/filename"]) for one in part] for part in ended]
+    assert sizes == [[16, 16, 16, 16], [16, 16, 16, 8]]
+    assert [part.records for part in ended] == [64, 56]
+    assert [part.least_records for part in ended] == [56, 56]
+    few = reader.load(
+        sets[7], "train[:40]", batch_size=16, num_hosts=2, host=1, repeat=False, decode=False
+    )
+    assert [len(labels) for _, labels in few] == [16]
+    assert few.steps_per_epoch == few.cardinality() == 1
 
 
 def test_without_shuffling_the_order_is_that_of_the_files(sets):
@@ -134,7 +208,8 @@ def test_a_state_counts_the_delivered_records(sets):
     for _ in range(20):  # beyond the first epoch
         next(iterator)
     state = json.loads(json.dumps(iterator.state()))
-    assert state["records"] == iterator.records == 160
+    assert state["step"] == iterator.step == 20
+    assert iterator.records == 160
     assert iterator.epoch == 1
     expected = [next(iterator) for _ in range(5)]
     again = fresh()
@@ -147,14 +222,14 @@ def test_a_state_counts_the_delivered_records(sets):
 
 def test_a_state_of_another_order_is_refused(sets):
     state = reader.load(sets[12], "train", batch_size=8, decode=False).iterator().state()
-    for options in ({"seed": 1}, {"num_hosts": 2}, {"shuffle": False}):
-        other = reader.load(sets[12], "train", decode=False, **options).iterator()
+    changes = {"seed": 1, "num_hosts": 2, "shuffle": False, "batch_size": 3, "split": "train[:50%]"}
+    for option, value in changes.items():
+        options = {"split": "train", "batch_size": 8, option: value}
+        other = reader.load(sets[12], **options, decode=False).iterator()
         with pytest.raises(UsageError, match="another order of records"):
             other.restore(state)
-    other = reader.load(sets[12], "train[:50%]", decode=False).iterator()
-    with pytest.raises(UsageError, match="another order of records"):
-        other.restore(state)
-    reader.load(sets[12], "train", batch_size=3, image_size=8).iterator().restore(state)
+    with pytest.raises(UsageError, match="an earlier version of imageshards"):
+        other.restore({"records": 8, "order": "0123456789abcdef"})
     for wrong in (json.dumps(state), {}, {"order": state["order"]}, None):
         with pytest.raises(UsageError, match="is not a state: pass the dict"):
             other.restore(wrong)  # type: ignore[arg-type]
@@ -198,10 +273,10 @@ def test_a_state_of_other_records_of_the_same_sizes_is_refused(
 def test_windows_are_bounded_by_bytes(monkeypatch, record_bytes: int, records: int):
     index = np.arange(100_000)[:, None] * [record_bytes, 0] + [0, record_bytes]
     file = RecordFile("/nowhere/a.tfrecord")
-    monkeypatch.setitem(file.__dict__, "index", index)
+    monkeypatch.setitem(file.__dict__, "_index", index)
     blocks = make_blocks([file], [Span(0, 0, 100_000)])
     assert 0.9 * records <= blocks.per_window * blocks.largest <= records
-    assert blocks.records == 100_000
+    assert sum(span.records for span in blocks.spans) == 100_000
     told = make_blocks([file], [Span(0, 0, 100_000)], 32)
     assert told.per_window * told.largest == 32
 
@@ -272,9 +347,9 @@ def test_a_killed_process_resumes_where_it_saved(sets, tmp_path: Path):
         return found
 
     before = train(40)
-    saved = json.loads(state.read_text())["records"]
-    assert saved >= 4 * 35
-    state.write_text(json.dumps({**json.loads(state.read_text()), "records": 4 * 14}))
+    saved = json.loads(state.read_text())["step"]
+    assert saved >= 35
+    state.write_text(json.dumps({**json.loads(state.read_text()), "step": 14}))
     after = train(20)
     assert after == before[14:34]
 
@@ -404,15 +479,33 @@ def test_tfrecords_of_other_writers_are_read_by_a_pattern(tmp_path: Path):
     assert images.element_spec.shape == (8, 8, 3)
 
 
-def test_a_block_of_a_remote_file_is_one_read(sets, monkeypatch: pytest.MonkeyPatch):
-    expected = read_names(sets[7], shuffle=32)
+def test_records_that_follow_each_other_in_a_remote_file_are_one_read(
+    sets, monkeypatch: pytest.MonkeyPatch
+):
     source = find(sets[7])
-    # TensorFlow's name of a file, which is no path.
-    files = [replace(file, uri=f"file://{file.uri}") for file in source.files]
-    monkeypatch.setattr(sys.modules["imageshards.reader.load"], "find", lambda _: replace(
-        source, files=files
-    ))  # fmt: skip
-    assert read_names(sets[7], shuffle=32) == expected
+    spans = source.spans("train")
+    order = GlobalOrder(120, 4, seed=1, block=5, run=10)
+    local = HostRecords(source.files, spans, order, 0, 1)
+    expected = [local.read(step, step + 1) for step in range(40)]
+    reads: list[tuple[int, int]] = []
+    stored = RecordFile.stored
+
+    def counted(self: RecordFile, begin: int, end: int) -> bytes:
+        reads.append((begin, end))
+        return stored(self, begin, end)
+
+    monkeypatch.setattr(RecordFile, "stored", counted)
+    monkeypatch.setattr(storage, "is_local", lambda _: False)
+    remote = HostRecords(source.files, spans, order, 0, 1)
+    for step, (samples, records) in enumerate(expected[:30]):
+        found, data = remote.read(step, step + 1)
+        assert (found.tolist(), data) == (samples.tolist(), records)
+    # Four chunks of 10 steps, of which the last one is read ahead, in blocks that may be cut.
+    sizes = [end - begin for begin, end in reads]
+    assert sum(sizes) == 160
+    assert len(sizes) <= 70
+    remote = HostRecords(source.files, spans, order, 1, 2)
+    assert remote.read(37, 38)[1] == expected[37][1][2:]
 
 
 def test_a_corrupt_shard_is_one_error_with_file_and_offset(sets, tmp_path: Path):
@@ -441,7 +534,7 @@ def test_a_file_that_is_shorter_than_its_index_is_an_error(sets, tmp_path: Path)
     path = shards(folder)[2]
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(BuildError, match=f"{path.name}.*bytes"):
-        reader.load(folder, batch_size=8, image_size=8)
+        list(reader.load(folder, batch_size=8, image_size=8, repeat=False))
 
 
 def test_keras_trains_on_the_data_set(sets):
@@ -463,6 +556,7 @@ def test_keras_trains_on_the_data_set(sets):
         ({"augment": True}, "image_size"),
         ({"num_hosts": 2, "host": 2}, "host 2 of 2"),
         ({"num_hosts": 121}, "use fewer hosts"),
+        ({"batch_size": 8, "start": 12}, "start 12 is within a batch: use a multiple of 8"),
         ({"num_hosts": 2.0}, "num_hosts 2.0: must be an integer"),
         ({"num_hosts": "2"}, "num_hosts '2': must be an integer"),
         ({"num_hosts": 0}, "num_hosts 0: must be an integer, at least 1"),
@@ -526,7 +620,7 @@ def test_without_an_order_reading_cannot_start_later(sets):
     with pytest.raises(UsageError, match="requires deterministic=True"):
         data.starting_at(5)
     with pytest.raises(UsageError, match="requires deterministic=True"):
-        data.iterator().restore({**state, "records": 5})
+        data.iterator().restore({**state, "step": 5})
 
 
 @pytest.mark.parametrize("schema", ["imagenet", "raw", "pixels", "shape"])

@@ -26,7 +26,7 @@ from imageshards.transforms.images.validate import ImageError, ImageInfo
 EXIF_KEPT = "exif-kept"
 """The one conversion that does not change the file: its EXIF orientation is not applied."""
 
-_TRANSPOSES = {
+TRANSPOSES = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -142,7 +142,7 @@ def _decoded_digest(
                 return digests.decoded_digest(with_alpha)
         image, _ = to_grey_or_rgb(image)
     if applied != UPRIGHT:
-        image = image.transpose(_TRANSPOSES[applied])
+        image = image.transpose(TRANSPOSES[applied])
     return digests.decoded_digest(image)
 
 
@@ -289,7 +289,7 @@ def _turned_by_pillow(opened: decode.Opened) -> int:
         return UPRIGHT
     with validate.image_errors("TIFF"):
         found = opened.image.getexif().get(headers.ORIENTATION_TAG)
-    return found if found in _TRANSPOSES else UPRIGHT
+    return found if found in TRANSPOSES else UPRIGHT
 
 
 def _orientation(data: bytes, image: Image.Image) -> int:
@@ -389,7 +389,7 @@ def _write(
         validate.check_pixel_count(plan.scaled[1], plan.scaled[0], validate.MAX_PIXELS)
         image = scale(image, oriented(plan.scaled, applied), source.box)
     if applied != UPRIGHT:
-        image = image.transpose(_TRANSPOSES[applied])
+        image = image.transpose(TRANSPOSES[applied])
     if applied != UPRIGHT or source.turned != UPRIGHT:
         conversions += ("exif-rotated",)
     if plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from imageshards.transforms.elements import BuildError, Problem, quoted
+from imageshards.transforms.elements import BuildError, Problem, quoted, to_bytes, to_text
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.references.batch import RefBatch
 
@@ -13,7 +13,10 @@ _NOTHING = type(None)
 
 
 def with_features(
-    refs: RefBatch, columns: Mapping[str, Sequence[Any]], features: Sequence[FeatureColumn]
+    refs: RefBatch,
+    columns: Mapping[str, Sequence[Any]],
+    features: Sequence[FeatureColumn],
+    absolute: Callable[[list[str]], list[str]] = list,
 ) -> RefBatch:
     """Returns references with values that become features of their records.
 
@@ -22,12 +25,16 @@ def with_features(
       columns: name -> one value per reference, of any type.
       features: the columns to convert. A value that cannot be converted makes its reference a
         reject.
+      absolute: makes the URIs of side files absolute.
     """
     values: dict[FeatureColumn, list[Any]] = {}
     problems = refs.problems if features else {}
     before = len(problems)
     for feature in features:
         values[feature], wrong = feature.values(columns[feature.column])
+        if feature.role == "uri":
+            known = iter(absolute([to_text(value) for value in values[feature] if value]))
+            values[feature] = [value and to_bytes(next(known)) for value in values[feature]]
         for row, reason in wrong.items():
             problems.setdefault(row, Problem("features", "NoFeature", reason))
     if len(problems) > before:

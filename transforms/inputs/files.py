@@ -80,7 +80,9 @@ class Files(InputKind):
 
     def _kind_of(self, file: File, options: ListingOptions) -> type[InputKind] | None:
         """The kind that lists a file; None: the file is skipped."""
-        uri, *_, is_hidden = file
+        uri, root_length, _, _, is_hidden = file
+        if options.is_side_file(uri, root_length):
+            return None
         is_hidden = is_hidden or uri[uri.rfind("/") + 1] == "."
         if options.text_unit:
             is_listed = options.include_all or (TextFile.recognizes(uri) and not is_hidden)
@@ -123,8 +125,9 @@ class Files(InputKind):
         for file in self.files(unit.part, options):
             if isinstance(file, WorkUnit):
                 yield file
-            elif self._kind_of(file, options):
-                uri, _, size, stamp, _ = file
+                continue
+            uri, root_length, size, stamp, _ = file
+            if self._kind_of(file, options) or options.is_side_file(uri, root_length):
                 yield uri, size, stamp
 
     def _remote_files(

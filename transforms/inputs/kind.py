@@ -16,6 +16,7 @@ from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, Codec, ImageRef, InputCount, shortened
 from imageshards.transforms.inputs import ranges
 from imageshards.transforms.inputs.listed import Listed
+from imageshards.transforms.pairs.pattern import PathPattern
 from imageshards.transforms.references.annotate import Columns
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.names import Roots
@@ -62,6 +63,7 @@ class ListingOptions:
       text_unit: the part of a text file that becomes one record; None: inputs are images.
       divide: whether a large unit of work yields parts of itself, which other workers list. If not,
         the worker that has the unit lists all of it.
+      side: the paths of files that belong to images, which are not images themselves; or None.
       output: the `real_folder` of the data set, of which no file may be listed; empty: none.
     """
 
@@ -75,6 +77,11 @@ class ListingOptions:
     text_unit: TextUnit | None = None
     divide: bool = False
     output: str = ""
+    side: PathPattern | None = None
+
+    def is_side_file(self, uri: str, root_length: int) -> bool:
+        """Whether a file is not listed because it belongs to an image; see `side`."""
+        return self.side is not None and self.side.matches(uri, uri[:root_length])
 
 
 class Read(NamedTuple):

@@ -11,6 +11,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -136,10 +137,12 @@ class Manifest(FileKind):
             name: texts_of(rows.columns[name], name, rows.where)
             for name in dict.fromkeys((*uris.columns, *names))
         }
-        absolute = _absolute(uris.texts(texts, rows.where), self.uri.rpartition("/")[0])
-        roots = array("I", [len(root) if uri.startswith(root) else 0 for uri in absolute])
-        refs = RefBatch.listed(absolute, roots).with_texts({name: texts[name] for name in names})
-        return with_features(refs, rows.columns, features)
+        folder = self.uri.rpartition("/")[0]
+        absolute = partial(_absolute, folder=folder)
+        found = absolute(uris.texts(texts, rows.where))
+        roots = array("I", [len(root) if uri.startswith(root) else 0 for uri in found])
+        refs = RefBatch.listed(found, roots).with_texts({name: texts[name] for name in names})
+        return with_features(refs, rows.columns, features, absolute)
 
     def _check_header(self, header: list[str], uris: Uris, options: ListingOptions) -> None:
         """Raises a BuildError if a required column is missing, or an optional one is misspelled."""

@@ -54,6 +54,7 @@ class ArrayRecord(Container):
     media_type = "application/x-array-record"
     package = "array_record"
     has_footer = True
+    permuted = True
     can_copy = False
 
     def check_writable(self) -> None:

@@ -44,13 +44,14 @@ class FeatureColumn:
       column: the manifest's column, or the key of the feature in a TFRecord input.
       type: `int` (int64), `float` (float32) or `bytes` for a single value, which every image must
         have; or a list of any length, which is empty if there is no value.
-      is_label: whether it is the label, which is finite.
+      role: "label" for the label, which is finite; "uri" for a URI, which is relative to the
+        manifest's folder; empty for all others.
     """
 
     key: str
     column: str
     type: Type
-    is_label: bool = False
+    role: Literal["", "label", "uri"] = ""
 
     @classmethod
     def parse(cls, text: str) -> FeatureColumn:
@@ -150,7 +151,7 @@ class FeatureColumn:
 
     @property
     def _parse(self) -> Callable[[Any], Any]:
-        return _finite if self.is_label else _PARSERS[self.kind]
+        return _finite if self.role == "label" else _PARSERS[self.kind]
 
     def _value(self, value: Any) -> Any:
         parse = self._parse
@@ -161,6 +162,10 @@ class FeatureColumn:
         return None if _is_nothing(value) else parse(value)
 
 
+SIDE_OPTIONS = {"mask": "masks"}
+"""Source of a side file -> the option that says where the files are."""
+SIDE_KEY = "--side"
+"""Key of the column with the URIs of side files. No feature has it."""
 _VALUE = re.compile("column:(.+):float")
 
 
@@ -186,8 +191,24 @@ def feature_columns(options: Mapping[str, Any]) -> tuple[FeatureColumn, ...]:
     columns = [FeatureColumn.parse(text) for text in options["features_from"] if text != "auto"]
     key, column = SCHEMAS[options["features"]].class_key, value_column(options["labels"])
     if column and key:
-        columns.append(FeatureColumn(key, column, "float", is_label=True))
+        columns.append(FeatureColumn(key, column, "float", role="label"))
+    if column := side_column(options):
+        columns.append(FeatureColumn(SIDE_KEY, column, "bytes", role="uri"))
     return tuple(columns)
+
+
+def side_column(options: Mapping[str, Any]) -> str:
+    """Returns the column with the URIs of side files; empty if a pattern has their paths."""
+    side = SCHEMAS[options["features"]].side
+    rule = options[SIDE_OPTIONS[side]] if side else "-"
+    kind, _, name = (rule or "column").partition(":")
+    return (name or side) if kind == "column" else ""
+
+
+def label_rule(options: Mapping[str, Any]) -> str:
+    """Returns the rule of `--labels`: "none" if it is "auto" and the schema has no classes then."""
+    rule: str = options["labels"]
+    return "none" if rule == "auto" and not SCHEMAS[options["features"]].has_labels else rule
 
 
 def schema_of(options: Mapping[str, Any]) -> Schema:
@@ -217,7 +238,7 @@ def schema_of(options: Mapping[str, Any]) -> Schema:
         schema = schema.with_shape(_shape(options))
     if value_column(options["labels"]):
         return schema.with_value()
-    return schema.without_labels() if options["labels"] == "none" else schema
+    return schema.without_labels() if label_rule(options) == "none" else schema
 
 
 def annotation_columns(options: Mapping[str, Any]) -> tuple[FeatureColumn, ...]:

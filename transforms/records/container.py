@@ -75,7 +75,7 @@ class Container(ABC):
       media_type: the type of its files in croissant.json.
       package: the package that writes its files, if there is one; build.json records its version.
       has_footer: whether a file goes on after its last record.
-      tf_data: whether `tf.data.TFRecordDataset` reads its files.
+      permuted: whether readers shuffle single records, instead of blocks of consecutive ones.
       can_copy: whether stored records can be appended to another file unchanged.
     """
 
@@ -90,7 +90,7 @@ class Container(ABC):
     media_type: str = "application/octet-stream"
     package: str = ""
     has_footer: bool = False
-    tf_data: bool = False
+    permuted: bool = False
     can_copy: bool = True
 
     @property

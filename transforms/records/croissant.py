@@ -219,7 +219,8 @@ def _examples(build: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
 
 
 def _example_field(build: Mapping[str, Any], feature: Feature) -> dict[str, Any]:
-    kind = "sc:ImageObject" if feature.tfds == "Image" else _DATA_TYPES[feature.kind]
+    is_image = feature.tfds in ("Image", "Mask")
+    kind = "sc:ImageObject" if is_image else _DATA_TYPES[feature.kind]
     if feature.tfds == "Array":
         kind = "sc:Text"  # raw bytes, for which the format has no type
     field = {

@@ -25,6 +25,8 @@ SOURCES = {
     "format": "JPEG, PNG, GIF or BMP: the format of the image in the record",
     "height": "pixels",
     "label": "number of the class",
+    "mask": "a gray PNG of the image's size: the numbers of the classes",
+    "mask_format": "PNG: the format of the mask",
     "object_boxes": "ymin, xmin, ymax and xmax of each box, as in TensorFlow Datasets",
     "object_labels": "numbers of the objects' classes, from 1",
     "pixels": "the decoded pixels, row by row, channels last",
@@ -64,9 +66,9 @@ class Feature:
       key: such as `image/height`.
       kind: the list of tf.train.Feature that contains the value.
       source: where the value comes from: a key of `SOURCES`, or `COLUMN` and a key.
-      tfds: the feature's type in tensorflow_datasets: "Image", "ClassLabel", "Text", "Scalar",
-        "Array" for raw bytes; for any number of values "List", "ClassLabels" or "Boxes", which have
-        four each.
+      tfds: the feature's type in tensorflow_datasets: "Image", "Mask" for an image of one channel,
+        "ClassLabel", "Text", "Scalar", "Array" for raw bytes; for any number of values "List",
+        "ClassLabels" or "Boxes", which have four each.
       repeats: whether many records have the same value, so that its encoding is cached.
       array: the array in the raw bytes of an "Array".
     """
@@ -74,7 +76,9 @@ class Feature:
     key: str
     kind: Kind
     source: str
-    tfds: Literal["Image", "ClassLabel", "Text", "Scalar", "Array", "List", "ClassLabels", "Boxes"]
+    tfds: Literal[
+        "Image", "Mask", "ClassLabel", "Text", "Scalar", "Array", "List", "ClassLabels", "Boxes"
+    ]
     repeats: bool = True
     array: Array | None = None
 
@@ -114,6 +118,8 @@ class Schema:
       not_copied: keys of TFRecord inputs that `--features_from auto` does not copy, besides the
         schema's own: they describe the image as it was before conversion.
       value_key: the key of the number that is the label, if it is no class; empty: it is a class.
+      side: the source whose values come from a second file of each image; empty: there is none.
+      has_labels: whether images have classes if `--labels` is not set.
     """
 
     name: str
@@ -126,6 +132,8 @@ class Schema:
     has_class_texts: bool = False
     not_copied: frozenset[str] = _DESCRIBES_IMAGE
     value_key: str = ""
+    side: Literal["", "mask"] = ""
+    has_labels: bool = True
 
     def without_labels(self) -> Schema:
         """Returns the schema without the features that need classes."""
@@ -161,6 +169,10 @@ class Schema:
         """Returns the feature with a source, or None."""
         return next((f for f in self.features if f.source == source), None)
 
+    def feature_with(self, key: str | None) -> Feature | None:
+        """Returns the feature with a key, or None."""
+        return next((f for f in self.features if f.key == key), None)
+
     def key_of(self, source: str) -> str | None:
         """Returns the key of the feature with a source, or None."""
         feature = self.feature_of(source)
@@ -186,6 +198,11 @@ class Schema:
     def label_key(self) -> str | None:
         """The key of the label, a class or another number; or None."""
         return self.class_key or self.value_key or None
+
+    @property
+    def target_key(self) -> str | None:
+        """The key of what is learned from the content: the mask or the label; or None."""
+        return (self.key_of(self.side) if self.side else None) or self.label_key
 
     @property
     def noun(self) -> str:
@@ -253,6 +270,20 @@ def _pixels(dtype: Literal["uint8", "float32"]) -> Feature:
     return Feature("image", "bytes", "pixels", "Array", repeats=False, array=Array(dtype))
 
 
+SEGMENTATION = Schema(
+    "segmentation",
+    (
+        *SLIM.features,
+        Feature("image/channels", "int64", "channels", "Scalar"),
+        Feature("image/segmentation/class/encoded", "bytes", "mask", "Mask", repeats=False),
+        Feature("image/segmentation/class/format", "bytes", "mask_format", "Text"),
+    ),
+    use="images with masks (--masks): TF-slim's keys and DeepLab's, without labels",
+    side="mask",
+    has_labels=False,
+)
+"""The keys of DeepLab (research/deeplab/datasets/build_data.py)."""
+
 RAW = Schema(
     "raw",
     (_pixels("float32"), _LABEL),
@@ -291,4 +322,6 @@ TEXT = Schema(
     use="the lines or paragraphs of text files",
 )
 
-SCHEMAS = {schema.name: schema for schema in (SLIM, IMAGENET, RAW, PIXELS, SHAPE, TEXT)}
+SCHEMAS = {
+    schema.name: schema for schema in (SLIM, IMAGENET, SEGMENTATION, RAW, PIXELS, SHAPE, TEXT)
+}

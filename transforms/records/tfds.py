@@ -35,11 +35,12 @@ def features_json(schema: Schema, num_classes: int, num_object_classes: int = 0)
 
 
 def _tfds_feature(feature: Feature, num_classes: int) -> dict[str, Any]:
-    if feature.tfds == "Image":
+    if feature.tfds in ("Image", "Mask"):
+        channels = "3" if feature.tfds == "Image" else "1"
         return {
             "pythonClassName": f"{_TFDS}.image_feature.Image",
             # Three channels for grey images too, so that all images of a batch have them.
-            "image": {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"},
+            "image": {"shape": {"dimensions": ["-1", "-1", channels]}, "dtype": "uint8"},
         }
     if feature.tfds in ("ClassLabel", "ClassLabels"):
         label = {

@@ -136,7 +136,6 @@ class TFRecord(Container):
     beam_writer = True
     tfds_format = "tfrecord"
     media_type = "application/x-tfrecord"
-    tf_data = True
     shard_like = r"\.tfrecords?(\..*)?"
 
     def __init__(self, compression: Literal["", "gzip"] = "") -> None:

@@ -59,6 +59,8 @@ class Columns:
 
     def origin(self, column: str) -> str:
         """The option that requires a column, and advice, for the message that it is missing."""
+        if any(feature.column == column and feature.role == "uri" for feature in self.features):
+            return " (--masks sets another column, or a path such as 'masks/{stem}.png')"
         if column not in self.where:
             return ""
         sizes = "; it reads columns, not images: --min_size rejects small ones"

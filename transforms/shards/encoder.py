@@ -26,6 +26,7 @@ from imageshards.transforms.images.geometry import Geometry
 from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.inputs.fetch import ImageReader
 from imageshards.transforms.inputs.kind import Read
+from imageshards.transforms.pairs.side_file import SideFile, SideFileError
 from imageshards.transforms.records import example
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.records.schemas import COLUMN, SHAPE_STRUCT, Schema, Value
@@ -39,6 +40,7 @@ class Rejected(Exception):
       problem: the reason.
       stamp: stamp of the file when it was read; 0 if unknown.
       annotations: kind of annotation -> number of them; see `annotations.BOXES`.
+      side_stamp: that of the side file.
     """
 
     def __init__(self, problem: Problem, stamp: int = 0) -> None:
@@ -46,6 +48,7 @@ class Rejected(Exception):
         self.problem = problem
         self.stamp = stamp
         self.annotations: Mapping[str, int] = {}
+        self.side_stamp = 0
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Encoded:
       conversions: kinds of conversions that were applied to the image.
       stamp: stamp of the image's file when it was read; 0 if unknown.
       annotations: kind of annotation -> number of them; see `annotations.BOXES`.
+      side_stamp: stamp of the side file when it was read; 0 if unknown.
     """
 
     parts: list[bytes]
@@ -70,6 +74,7 @@ class Encoded:
     conversions: tuple[str, ...] = ()
     stamp: int = 0
     annotations: Mapping[str, int] = field(default_factory=dict)
+    side_stamp: int = 0
 
 
 class _Content(NamedTuple):
@@ -94,6 +99,7 @@ class ImageEncoder:
       unit_range: whether float pixels range from 0 to 1 instead of 0 to 255.
       class_texts: name of a class -> its `image/class/text`, if that differs from the name.
       annotations: maps the annotations among the columns; None if there are none.
+      side: reads and converts the second file of each image; None if there is none.
     """
 
     schema: Schema
@@ -103,6 +109,7 @@ class ImageEncoder:
     unit_range: bool = True
     class_texts: Mapping[bytes, bytes] = field(default_factory=dict)
     annotations: Annotations | None = None
+    side: SideFile | None = None
 
     @property
     def check(self) -> validate.Check:
@@ -121,7 +128,9 @@ class ImageEncoder:
             self.rules.check_file_size(ref.size)
             read = self.reader.read_all(ref, self.rules.max_bytes)
             digest, geometry = pixel_digest(read.image, self.rules)
-            self._annotate({}, ref, read, geometry)
+            values: dict[str, Value] = {}
+            self._annotate(values, ref, read, geometry)
+            self._add_side(values, ref, read, geometry)
         except (storage.ReadError, validate.ImageError, Rejected):
             return None
         return digest
@@ -155,6 +164,27 @@ class ImageEncoder:
         except AnnotationError as error:
             raise Rejected(Problem("features", error.kind, str(error)), read.stamp) from error
 
+    def _add_side(
+        self, values: dict[str, Value], ref: ImageRef, read: Read, geometry: Geometry | None
+    ) -> tuple[Mapping[str, int], int]:
+        """Adds the values that come from the side file, after those of the columns.
+
+        Returns:
+          Kind of annotation -> number of them, and the stamp of the side file.
+
+        Raises:
+          Rejected: the file cannot be read or used.
+        """
+        if not self.side or not geometry:
+            return {}, 0
+        try:
+            found = self.side.read(ref, None if read.features is None else values)
+            added = self.side.values(found, geometry)
+        except SideFileError as error:
+            raise Rejected(error.problem, read.stamp) from error
+        values.update(added.values)
+        return added.counts, found.stamp
+
     def _features_of(self, record: Mapping[str, list[Any]]) -> dict[str, Value]:
         try:
             return {
@@ -186,6 +216,8 @@ class ImageEncoder:
         except Rejected as rejected:
             if objects := count_objects(ref.features or {}):
                 rejected.annotations = {REJECTED: objects}
+            if self.side and (uri := self.side.stamped_uri(ref)):
+                rejected.side_stamp = storage.stat(uri)[1]
             raise
 
     def _encode(
@@ -209,6 +241,7 @@ class ImageEncoder:
             raise Rejected(Problem("check", error.kind, str(error)), read.stamp) from error
         values = content.values
         counts = self._annotate(values, ref, read, content.geometry)
+        side_counts, side_stamp = self._add_side(values, ref, read, content.geometry)
         label = None
         if ref.label is not None:
             label, name = classes[ref.label]
@@ -220,7 +253,10 @@ class ImageEncoder:
         for source in self._open_sources:
             values.setdefault(source, _without_column(source, values, label))
         parts = example.encode(self.schema, values)
-        return Encoded(parts, content.info, content.data, label, content.kinds, read.stamp, counts)
+        return Encoded(
+            parts, content.info, content.data, label, content.kinds, read.stamp,
+            {**counts, **side_counts}, side_stamp,
+        )  # fmt: skip
 
     @cached_property
     def _open_sources(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from importlib import metadata
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ImageRef, RejectReport, ShardId, ShardReport
+from imageshards.transforms.pairs.side_file import SideFile
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import digest_of, problems_text
 from imageshards.transforms.references.stored import Piece, loaded
@@ -26,7 +27,7 @@ from imageshards.transforms.storage.usage import Usage
 # Errors of remote files that may not occur again. Local files have stamps, which show a change.
 _TRANSIENT = frozenset((
     "HttpError", "Timeout", "Forbidden", "PrivateHost", "TooManyRedirects", "Missing", "Unreadable",
-    "Changed",
+    "Changed", "MissingMask",
 ))  # fmt: skip
 _DIGEST_BYTES = 8
 _ZLIB = f"zlib={zlib.ZLIB_RUNTIME_VERSION}"
@@ -87,12 +88,21 @@ def has_no_stamp(ref: ImageRef) -> bool:
     return not ref.stamp and not ref.range and not ref.problem and storage.can_list(ref.uri)
 
 
-def _files_without_stamp(refs: RefBatch) -> list[str]:
-    return [] if refs.stamps.all() else [ref.uri for ref in refs.refs() if has_no_stamp(ref)]
+def _files_without_stamp(refs: RefBatch, side: SideFile | None) -> list[str]:
+    """Returns the files whose stamps were not listed, in order: images and side files."""
+    if refs.stamps.all() and not side:
+        return []
+    found = []
+    for ref in refs.refs():
+        if has_no_stamp(ref):
+            found.append(ref.uri)
+        if side and (uri := side.stamped_uri(ref)):
+            found.append(uri)
+    return found
 
 
 class StampsDigest:
-    """A digest of the stamps of images that were listed without one (see `has_no_stamp`)."""
+    """A digest of the stamps of images that were listed without one, and of side files."""
 
     def __init__(self) -> None:
         self._state = blake2b(digest_size=16)
@@ -142,6 +152,7 @@ def finished_shard(
     pieces: Sequence[Piece],
     digests: bool,
     sha256: bool,
+    side: SideFile | None = None,
 ) -> ShardResult | None:
     """Returns the result of an earlier run if it wrote these bytes and its files still exist.
 
@@ -152,6 +163,7 @@ def finished_shard(
       pieces: the references of the shard, in order.
       digests: whether the shard must have a file of digests.
       sha256: whether the SHA-256 of its file must be known.
+      side: the side files of its images.
     """
     state = read_json(layout.shard_state(shard))
     if not state or state["fingerprint"] != fingerprint or "stamps" not in state:
@@ -177,7 +189,7 @@ def finished_shard(
         return None  # the build failed for these rejects, and may succeed this time
     stamps = StampsDigest()
     for refs in loaded(pieces):
-        stamps.add(stamp for _, stamp in storage.stats(_files_without_stamp(refs)))
+        stamps.add(stamp for _, stamp in storage.stats(_files_without_stamp(refs, side)))
     if state["stamps"] != stamps.hexdigest():
         return None
     content = _digests(layout, shard) if digests else b""

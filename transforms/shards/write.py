@@ -77,7 +77,8 @@ def write_shard(job: ShardJob, ahead: ReadAhead | None) -> ShardResult:
     """
     shard, layout = job.shard, job.layout
     fingerprint = shard_fingerprint(shard, loaded(job.pieces), job.settings)
-    done = finished_shard(shard, layout, fingerprint, job.pieces, job.digests, job.sha256)
+    side = job.encoder.side
+    done = finished_shard(shard, layout, fingerprint, job.pieces, job.digests, job.sha256, side)
     if done:
         return done
     layout.begin_rewrite(shard)
@@ -101,6 +102,7 @@ def _write(job: ShardJob, ahead: ReadAhead | None, fingerprint: str) -> ShardRes
     rejects: list[Reject] = []
     digests = bytearray()
     stamps = StampsDigest()
+    side = job.encoder.side
     refs = (ref for batch in loaded(job.pieces) for ref in batch.refs())
     with storage.open_sink(layout.shard(shard), layout.state) as sink:
         if job.sha256:
@@ -109,6 +111,8 @@ def _write(job: ShardJob, ahead: ReadAhead | None, fingerprint: str) -> ShardRes
         for position, (ref, encoded) in enumerate(encode_all(refs, encode, ahead)):
             if has_no_stamp(ref):
                 stamps.add([encoded.stamp])
+            if side and side.stamped_uri(ref):
+                stamps.add([encoded.side_stamp])
             if encoded.annotations:
                 stats.add_annotations(encoded.annotations)
             if isinstance(encoded, Rejected):

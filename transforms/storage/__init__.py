@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from imageshards.transforms.storage import gcs_auth, gcs_json, usage
 from imageshards.transforms.storage.beam import BeamStore
-from imageshards.transforms.storage.clouds import s3
+from imageshards.transforms.storage.clouds import azure, s3
 from imageshards.transforms.storage.local import TEMP_SUFFIX, LocalStore
 from imageshards.transforms.storage.objects import ObjectStore
 from imageshards.transforms.storage.protocol import (
@@ -42,8 +42,9 @@ __all__ = [
 ]  # fmt: skip
 
 STORES: dict[str, Store] = {
-    "gs": ObjectStore("gs", gcs_json),
+    "gs": ObjectStore("gs", gcs_json, beam_writes=True),
     "s3": ObjectStore("s3", s3),
+    "az": ObjectStore("az", azure),
     "http": WebStore(),
     "https": WebStore(),
 }
@@ -74,6 +75,15 @@ def can_list(uri: str) -> bool:
     False
     """
     return _store(uri).can_list
+
+
+def beam_writes(uri: str) -> bool:
+    """Returns whether Beam's own sinks can write to a URI.
+
+    >>> beam_writes("gs://bucket/dataset"), beam_writes("s3://bucket/dataset")
+    (True, False)
+    """
+    return _store(uri).beam_writes
 
 
 def normalize(uri: str) -> str:

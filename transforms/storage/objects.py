@@ -160,7 +160,8 @@ def _parsed(pattern: str) -> tuple[str, str, Callable[[str], object]]:
 class ObjectStore(Store):
     """The objects of a service of object storage, SCHEME://BUCKET/NAME."""
 
-    def __init__(self, scheme: str, api: Api) -> None:
+    def __init__(self, scheme: str, api: Api, *, beam_writes: bool = False) -> None:
+        self.beam_writes = beam_writes
         self._scheme = scheme
         self._api = api
 

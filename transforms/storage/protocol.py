@@ -127,10 +127,12 @@ class Store(Protocol):
     Attributes:
       is_local: whether URIs are absolute paths that `os` accepts, and reads have no latency.
       can_list: whether files can be listed, with sizes and stamps; if not, they can only be read.
+      beam_writes: whether Beam's own sinks can write files.
     """
 
     is_local: bool = False
     can_list: bool = True
+    beam_writes: bool = True
 
     def read(self, uri: str, limit: int, stamp: int, web: WebOptions, /) -> tuple[bytes, int]:
         """Returns the content of a file and its stamp; see `storage.read`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import google_crc32c
 
+from imageshards.transforms.storage import retry
 from imageshards.transforms.storage.objects import Content, check_size
-from imageshards.transforms.storage.retry import Failure
+from imageshards.transforms.storage.retry import Failure, Pace, Refusal, translate
 
 NOT_FOUND, PRECONDITION_FAILED, NO_SUCH_RANGE = 404, 412, 416
 
@@ -35,21 +36,51 @@ class Response:
       pieces: the bytes. They end without an error only after the last one; a `Failure` otherwise.
       is_gzip: whether the object has `Content-Encoding: gzip`.
       crc32c: CRC-32C of the whole object; None if it is not reported.
+      md5: MD5 of the whole object; None if it is not reported.
     """
 
     etag: str
     size: int
     is_part: bool
-    pieces: Iterator[bytes]
+    pieces: Iterable[bytes]
     is_gzip: bool = False
     crc32c: int | None = None
+    md5: bytes | None = None
 
 
 Request = Callable[[str, int, int | None], Response]
 """(ETag or "", first byte, byte to stop before or None) -> the response; raises `Failure`."""
 
 
-class Download:
+def download(
+    uri: str,
+    request: Request,
+    wanted: tuple[int, tuple[int, int] | None, int],
+    pace: Pace,
+    refusal: Refusal,
+) -> Content:
+    """Reads an object, or a part of it, with retries; see `objects.Api.get`.
+
+    Args:
+      uri: the object's URI.
+      request: makes one request.
+      wanted: the stamp, the range and the limit of `Api.get`.
+      pace: the pace of this process's reads.
+      refusal: returns the error of a refused request.
+    """
+    read = _Download(request, *wanted)
+
+    def attempt() -> Content:
+        with pace.request():
+            return read.attempt()
+
+    try:
+        return retry.POLICY.call(attempt)
+    except Failure as failure:
+        raise translate(uri, "read", failure, refusal) from failure
+
+
+class _Download:
     """A read of an object. An attempt continues after the bytes that earlier ones received.
 
     Args:
@@ -69,6 +100,7 @@ class Download:
         self._etag = ""
         self._data = bytearray()
         self._crc32c: int | None = None
+        self._md5: bytes | None = None
 
     def attempt(self) -> Content:
         """Makes one request.
@@ -97,20 +129,28 @@ class Download:
         if not response.is_part:
             self._restart()
         self._etag = response.etag
-        self._crc32c = response.crc32c if not self._data else self._crc32c
+        if not self._data:
+            self._crc32c, self._md5 = response.crc32c, response.md5
         for piece in response.pieces:
             self._data += piece
         data = bytes(self._data)
         if self._span:
             if not response.is_part:
                 data = data[slice(*self._span)]
-        elif self._crc32c not in (None, google_crc32c.value(data)):
+        elif not self._is_intact(data):
             self._restart()
-            raise Failure("its bytes differ from its CRC-32C on each attempt")
+            raise Failure("its bytes differ from its checksum on each attempt")
         stamp = stamp_of(response.etag)
         return Content(data, response.size, stamp, response.is_gzip, self._crc32c)
+
+    def _is_intact(self, data: bytes) -> bool:
+        if self._crc32c is not None:
+            return bool(self._crc32c == google_crc32c.value(data))
+        if self._md5 is not None:
+            return self._md5 == hashlib.md5(data, usedforsecurity=False).digest()
+        return True
 
     def _restart(self) -> None:
         self._etag = ""
         self._data = bytearray()
-        self._crc32c = None
+        self._crc32c = self._md5 = None

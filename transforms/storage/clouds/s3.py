@@ -21,8 +21,8 @@ import google_crc32c
 from imageshards.transforms.storage import parallel_list, retry
 from imageshards.transforms.storage.clouds.download import (
     PRECONDITION_FAILED,
-    Download,
     Response,
+    download,
     stamp_of,
 )
 from imageshards.transforms.storage.clouds.s3_client import client, failure_of, refusal
@@ -81,16 +81,7 @@ def _request(uri: str, action: Action, operation: str, **parameters: Any) -> Any
 
 def get(uri: str, stamp: int, span: tuple[int, int] | None, limit: int) -> Content:
     """Reads an object, or a part of it; see `objects.Api.get`."""
-    download = Download(partial(_get, uri), stamp, span, limit)
-
-    def attempt() -> Content:
-        with PACE.request():
-            return download.attempt()
-
-    try:
-        return retry.POLICY.call(attempt)
-    except Failure as failure:
-        raise translate(uri, "read", failure, refusal) from failure
+    return download(uri, partial(_get, uri), (stamp, span, limit), PACE, refusal)
 
 
 def _get(uri: str, etag: str, begin: int, end: int | None) -> Response:
