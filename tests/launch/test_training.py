@@ -158,6 +158,7 @@ def bytes_of(values) -> int:
     return sum(value.size * value.dtype.itemsize for value in values)
 
 
+@pytest.mark.slow
 def test_the_training_of_the_notebook_fits_into_one_tpu_chip():
     """A TPU v5e has 16 GB; the estimate counts all intermediate values of one block twice."""
     jax = pytest.importorskip("jax")
