@@ -7,7 +7,6 @@ import os
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.groups import AUTO
@@ -34,6 +33,7 @@ from imageshards.transforms.records.columns import (
     label_rule,
     schema_of,
 )
+from imageshards.transforms.records.containers import variant_of
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.choice import Choice
@@ -177,9 +177,10 @@ class BuildSpec:
         return math.prod(array.shape) * (4 if array.dtype == "float32" else 1)
 
     @property
-    def compression(self) -> Literal["", "gzip"]:
-        """The compression of the shards, as in `ShardId`."""
-        return "gzip" if self.options.records.compression == "gzip" else ""
+    def compression(self) -> str:
+        """How records are compressed and grouped, as in `ShardId`."""
+        records = self.options.records
+        return variant_of(records.compression, records.group_size)
 
     @cached_property
     def schema(self) -> Schema:

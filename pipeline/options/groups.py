@@ -371,9 +371,9 @@ class Records(Group):
     )
     compression: str = option(
         "none",
-        "Compression of the shards of decoded pixels and texts; TensorFlow Datasets does not read "
-        "gzip, and it has no random access",
-        choices=("none", "gzip"),
+        "Compression of the shards of decoded pixels and texts: gzip for tfrecord, which "
+        "TensorFlow Datasets does not read, without random access; the others for array_record",
+        choices=("none", "gzip", "zstd", "brotli", "snappy"),
     )
     features_from: tuple[str, ...] = option(
         (AUTO,),
@@ -390,6 +390,13 @@ class Records(Group):
         "Format of the shards: tfrecord, or array_record, which Grain reads at random",
         metavar="NAME",
         choices=_containers,
+    )
+    group_size: int = option(
+        1,
+        "Records that array_record stores together: more take less space with --compression, and "
+        "more time to read at random",
+        metavar="N",
+        limits=(1, 1 << 16),
     )
 
 
@@ -619,8 +626,8 @@ class CommandOptions(Group):
     )
     dry_run: bool = option(
         False,
-        "List the inputs on this machine, print the images, classes, shards and rejects that the "
-        "build would have, and write nothing",
+        "List the inputs on this machine, read a sample of the images, print the images, classes, "
+        "shards and rejects that the build would have, its time and cost, and write nothing",
         brief="Print what the build would do, and write nothing",
         affects_shards=False,
         in_template=False,

@@ -61,7 +61,7 @@ def shard_fingerprint(shard: ShardId, pieces: Iterable[RefBatch], settings: str)
       pieces: its references in order, with the sizes and stamps of their files.
       settings: digest of the options that affect the shards' bytes.
     """
-    settings += _ZLIB if shard.compression else ""
+    settings += _ZLIB if shard.compression == "gzip" else ""
     state = blake2b(settings.encode(), digest_size=16)
     for refs in pieces:
         state.update(digest_of(refs))
