@@ -349,10 +349,10 @@ class Records(Group):
 
     features: str = option(
         "slim",
-        "Schema of a record: slim or imagenet (the image file); segmentation (with a mask); raw "
-        "(float32), pixels (uint8) or shape (uint8 of any size) (decoded pixels); text. "
-        "imageshards features NAME describes one",
-        brief="slim, imagenet, segmentation, raw, pixels, shape, text (default: slim)",
+        "Schema of a record: slim or imagenet (the image file); segmentation (with a mask), "
+        "caption (with texts); raw (float32), pixels (uint8) or shape (uint8 of any size) (decoded "
+        "pixels); text. imageshards features NAME describes one",
+        brief="slim, imagenet, segmentation, caption, raw, pixels, shape, text (default: slim)",
         metavar="NAME",
         choices=_schemas,
     )
@@ -496,6 +496,15 @@ class Annotations(Group):
         "column:NAME, a manifest's column of their URIs",
         metavar="PATH|column:NAME",
         default_text="column:mask",
+        images_only=True,
+    )
+    captions: str = option(
+        "",
+        "Captions of --features caption: the path of a text with one caption per line, with the "
+        "fields of --masks, such as '{dir}/{stem}.txt'; or column:NAME, a manifest's column with a "
+        "text or a list of texts",
+        metavar="PATH|column:NAME",
+        default_text="column:caption",
         images_only=True,
     )
     mask_padding: int = option(
