@@ -126,6 +126,10 @@ def _declare_inspect(parser: Parser) -> None:
         help="Images of each split on the contact sheet (default: 24)",
     )  # fmt: skip
     parser.add_argument(
+        "--coco", default="", metavar="FILE",
+        help="Write the boxes of the records as a JSON file of COCO",
+    )  # fmt: skip
+    parser.add_argument(
         "--serve", action="store_true",
         help="Serve the report on this machine, with all records behind it, until Ctrl-C",
     )  # fmt: skip
@@ -154,6 +158,8 @@ def _serve(args: Namespace) -> int:
 def _inspect(args: Namespace) -> int:
     if args.serve:
         return _serve(args)
+    if args.coco:
+        return _write_coco(args)
     from imageshards.reader.inspect import inspect
 
     in_terminal = sys.stdout.isatty() and not args.contact_sheet
@@ -164,6 +170,14 @@ def _inspect(args: Namespace) -> int:
     say(inspect(args.path, args.records))
     if (args.contact_sheet or in_terminal) and args.images:
         _show_images(args)
+    return 0
+
+
+def _write_coco(args: Namespace) -> int:
+    from imageshards.reader.export.coco import write_coco
+
+    images, objects = write_coco(args.path, args.coco)
+    say(f"{args.coco}: {objects:,} objects of {images:,} images")
     return 0
 
 

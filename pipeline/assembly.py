@@ -7,7 +7,6 @@ import os
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.groups import AUTO
@@ -21,6 +20,7 @@ from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.inputs.fetch import ImageReader
 from imageshards.transforms.inputs.kind import ListingOptions, RecordKeys, TextUnit, real_folder
+from imageshards.transforms.pairs.captions import Captions
 from imageshards.transforms.pairs.masks import Masks
 from imageshards.transforms.pairs.pattern import PathPattern
 from imageshards.transforms.pairs.side_file import SideFile
@@ -33,7 +33,9 @@ from imageshards.transforms.records.columns import (
     feature_columns,
     label_rule,
     schema_of,
+    side_column,
 )
+from imageshards.transforms.records.containers import variant_of
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.choice import Choice
@@ -177,9 +179,10 @@ class BuildSpec:
         return math.prod(array.shape) * (4 if array.dtype == "float32" else 1)
 
     @property
-    def compression(self) -> Literal["", "gzip"]:
-        """The compression of the shards, as in `ShardId`."""
-        return "gzip" if self.options.records.compression == "gzip" else ""
+    def compression(self) -> str:
+        """How records are compressed and grouped, as in `ShardId`."""
+        records = self.options.records
+        return variant_of(records.compression, records.group_size)
 
     @cached_property
     def schema(self) -> Schema:
@@ -258,10 +261,11 @@ class BuildSpec:
     @property
     def _side_pattern(self) -> PathPattern | None:
         """The paths of the images' side files; None if a column has them, or there are none."""
-        if not self.schema.side or any(f.key == SIDE_KEY for f in self.annotator.features):
+        values = self.options.values()
+        if not self.schema.side or side_column(values):
             return None
         name = SIDE_OPTIONS[self.schema.side]
-        text = self.options.values()[name]
+        text = values[name]
         is_absolute = text.startswith(("/", "~", "file:"))
         text = storage.normalize(text) if is_absolute else text
         return PathPattern.parse(f"--{name}", text, self.base)
@@ -269,18 +273,21 @@ class BuildSpec:
     @cached_property
     def _side(self) -> SideFile | None:
         """Reads the second file of each image; None if there is none."""
-        if not self.schema.side:
+        pattern, images = self._side_pattern, self.options.images
+        if self.schema.side == "captions" and pattern:
+            return Captions(pattern, None, images.max_bytes, self.reader.web)
+        if self.schema.side != "mask":
             return None
         column = next((f for f in self.annotator.features if f.key == SIDE_KEY), None)
         given = self.options.annotations
         return Masks(
-            self._side_pattern,
+            pattern,
             column,
-            self.options.images.max_bytes,
+            images.max_bytes,
             self.reader.web,
             frame=given.annotations_on,  # type: ignore[arg-type]
             padding=given.mask_padding,
-            max_pixels=self.options.images.max_pixels,
+            max_pixels=images.max_pixels,
         )
 
     @property

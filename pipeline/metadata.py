@@ -206,7 +206,7 @@ def _versions(plan: Plan) -> dict[str, str]:
     with suppress(packages.PackageNotFoundError):
         versions[_OPTIONAL] = packages.version(_OPTIONAL)
     versions |= container_versions(container_of(plan.shard(next(iter(plan.splits)), 0)))
-    return versions | ({"zlib": zlib.ZLIB_RUNTIME_VERSION} if plan.compression else {})
+    return versions | ({"zlib": zlib.ZLIB_RUNTIME_VERSION} if plan.compression == "gzip" else {})
 
 
 def _split_json(images: int, stats: ShardStats) -> dict[str, Any]:

@@ -171,8 +171,11 @@ def _container(spec: BuildSpec) -> Iterator[str]:
     name = spec.options.records.file_format
     container = CONTAINERS[name]
     container.check_writable()
-    if spec.compression not in [variant.compression for variant in container.variants]:
-        yield f"--file_format {name} has no --compression {spec.compression}"
+    compression = spec.options.records.compression
+    if compression not in ("none", *container.compressions):
+        yield f"--file_format {name} has no --compression {compression}"
+    if spec.options.records.group_size != 1 and not container.has_groups:
+        yield f"--file_format {name} has no --group_size"
     if spec.options.execution.writer == "beam" and not container.beam_writer:
         yield f"--writer beam does not write --file_format {name}"
 

@@ -12,7 +12,7 @@ from imageshards.pipeline.missing import suggestion
 from imageshards.transforms import storage
 from imageshards.transforms.annotations.objects import REJECTED
 from imageshards.transforms.elements import DUPLICATE_PIXELS, LOST, BuildError, ShardId, counted
-from imageshards.transforms.records.containers import is_shard_like, parse_shard_name
+from imageshards.transforms.records.containers import is_shard_like, parse_shard_name, shard_name
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shards.annotations import BOXES, DROPPED
 from imageshards.transforms.shards.layout import Layout, first_lines
@@ -95,7 +95,7 @@ def check_files(layout: Layout, plan: Plan, totals: Totals) -> None:
             not shard
             or shard.split not in rows
             or shard.index >= len(rows[shard.split])
-            or (shard != plan.shard(shard.split, shard.index))
+            or entry.name != shard_name(plan.shard(shard.split, shard.index))
         ):
             raise BuildError(
                 f"{storage.join(layout.root, entry.name)}: another build wrote here at the same "

@@ -29,8 +29,8 @@ from imageshards.transforms.records import example
 from imageshards.transforms.records.container import (
     Container,
     CorruptRecord,
-    check_crc32c,
     parse_index,
+    with_crc32c,
 )
 from imageshards.transforms.records.containers import container_of_file, is_record_file
 from imageshards.transforms.records.schemas import COLUMN, SLIM, Feature, Kind, Schema
@@ -148,15 +148,33 @@ class RecordFile:
         """Yields the data of records [begin, end), given what the file stores for them."""
         view = memoryview(stored)
         rows = self._index[begin:end].tolist()
-        for offset, size, *crc32c in rows:
+        together: list[bytes] = []  # records that are stored together have one offset
+        last, number = -1, 0
+        for row, (offset, size, *crc32c) in enumerate(rows, begin):
             at = offset - rows[0][0]
             try:
-                data = self.container.data_of(view[at : at + size], offset, check=check)
-                if check and crc32c:
-                    check_crc32c(data, crc32c[0])
+                if offset != last:
+                    together = [
+                        *self.container.records_at(view[at : at + size], offset, check=check)
+                    ]
+                    last, number = offset, self._number_in_group(row) if row == begin else 0
+                if number >= len(together):
+                    raise CorruptRecord("not so many records are stored there")
+                data = (
+                    with_crc32c([together[number]], crc32c[0])
+                    if check and crc32c
+                    else together[number]
+                )
             except CorruptRecord as error:
                 raise CorruptRecord(f"{self.uri}: record at byte {offset}: {error}") from error
+            number += 1
             yield data
+
+    def _number_in_group(self, row: int) -> int:
+        first = row
+        while first and self._index[first - 1, 0] == self._index[row, 0]:
+            first -= 1
+        return row - first
 
     @cached_property
     def fingerprint(self) -> str:

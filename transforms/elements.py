@@ -132,7 +132,7 @@ class ShardId:
     split: str
     index: int
     num_shards: int
-    compression: Literal["", "gzip"] = ""
+    compression: str = ""
     file_format: str = "tfrecord"
 
 

@@ -18,7 +18,7 @@ EXTRAS = {
     "azure": ("azure.storage.blob", "azure.identity"),
     "heic": ("pillow_heif",),
     "train": ("tensorflow", "tensorboard"),
-    "jax": ("jax", "optax", "tensorflow", "tensorboard"),
+    "jax": ("jax", "flax", "optax", "orbax.checkpoint", "grain", "tensorflow", "tensorboard"),
 }
 """Extra -> modules of its packages. The extra `tpu` has those of `train`, from other packages."""
 

@@ -41,6 +41,7 @@ from imageshards.transforms.records.containers import (
     container_of,
     is_shard_like,
     shard_name,
+    variant_of,
 )
 from imageshards.transforms.references.keys import first_rank
 from imageshards.transforms.references.rules import ShardCounts
@@ -209,6 +210,10 @@ def _new_shards(dataset: Dataset, target: Target) -> list[ShardId]:
     new = dataset.shards[0].id
     if target.file_format != new.file_format:
         new = replace(new, file_format=target.file_format, compression="")
+    else:
+        options = dataset.build["options"]
+        variant = variant_of(options.get("compression", "none"), options.get("group_size", 1))
+        new = replace(new, compression=variant)
     return [
         replace(new, split=split, index=index, num_shards=count)
         for split, count in target.counts
@@ -523,10 +528,12 @@ def _write_metadata(
     build["resharded"] = {"from": old.root, "num_shards": build["options"]["num_shards"]}
     # All splits, because those that the command does not name keep their present number.
     num_shards = ",".join(f"{name}={count}" for name, count in target.counts)
-    options = {"num_shards": num_shards}
+    options: dict[str, Any] = {"num_shards": num_shards}
     container = container_of(shards[0].id)
     if target.file_format != dataset.shards[0].id.file_format:
         options |= {"file_format": target.file_format, "compression": "none"}
+        if "group_size" in build["options"]:
+            options["group_size"] = 1
         build["resharded"]["file_format"] = build["options"].get("file_format", "tfrecord")
         build["versions"] |= container_versions(container)
     build["options"] |= options

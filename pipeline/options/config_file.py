@@ -210,7 +210,7 @@ def build_yaml(options: BuildOptions, *, name: str, version: str) -> bytes:
     return (_HEADER.format(version=version) + _dumped(content)).encode()
 
 
-def with_options(content: bytes, **options: str) -> bytes:
+def with_options(content: bytes, **options: str | int) -> bytes:
     r"""Returns the content of a build.yaml with other values of some options.
 
     >>> with_options(b"# 1\ninput: [photos]\nnum_shards: train=2\n", num_shards="train=8")

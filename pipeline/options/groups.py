@@ -349,10 +349,10 @@ class Records(Group):
 
     features: str = option(
         "slim",
-        "Schema of a record: slim or imagenet (the image file); segmentation (with a mask); raw "
-        "(float32), pixels (uint8) or shape (uint8 of any size) (decoded pixels); text. "
-        "imageshards features NAME describes one",
-        brief="slim, imagenet, segmentation, raw, pixels, shape, text (default: slim)",
+        "Schema of a record: slim or imagenet (the image file); segmentation (with a mask), "
+        "caption (with texts); raw (float32), pixels (uint8) or shape (uint8 of any size) (decoded "
+        "pixels); text. imageshards features NAME describes one",
+        brief="slim, imagenet, segmentation, caption, raw, pixels, shape, text (default: slim)",
         metavar="NAME",
         choices=_schemas,
     )
@@ -371,9 +371,9 @@ class Records(Group):
     )
     compression: str = option(
         "none",
-        "Compression of the shards of decoded pixels and texts; TensorFlow Datasets does not read "
-        "gzip, and it has no random access",
-        choices=("none", "gzip"),
+        "Compression of the shards of decoded pixels and texts: gzip for tfrecord, which "
+        "TensorFlow Datasets does not read, without random access; the others for array_record",
+        choices=("none", "gzip", "zstd", "brotli", "snappy"),
     )
     features_from: tuple[str, ...] = option(
         (AUTO,),
@@ -390,6 +390,13 @@ class Records(Group):
         "Format of the shards: tfrecord, or array_record, which Grain reads at random",
         metavar="NAME",
         choices=_containers,
+    )
+    group_size: int = option(
+        1,
+        "Records that array_record stores together: more take less space with --compression, and "
+        "more time to read at random",
+        metavar="N",
+        limits=(1, 1 << 16),
     )
 
 
@@ -489,6 +496,15 @@ class Annotations(Group):
         "column:NAME, a manifest's column of their URIs",
         metavar="PATH|column:NAME",
         default_text="column:mask",
+        images_only=True,
+    )
+    captions: str = option(
+        "",
+        "Captions of --features caption: the path of a text with one caption per line, with the "
+        "fields of --masks, such as '{dir}/{stem}.txt'; or column:NAME, a manifest's column with a "
+        "text or a list of texts",
+        metavar="PATH|column:NAME",
+        default_text="column:caption",
         images_only=True,
     )
     mask_padding: int = option(
@@ -619,8 +635,8 @@ class CommandOptions(Group):
     )
     dry_run: bool = option(
         False,
-        "List the inputs on this machine, print the images, classes, shards and rejects that the "
-        "build would have, and write nothing",
+        "List the inputs on this machine, read a sample of the images, print the images, classes, "
+        "shards and rejects that the build would have, its time and cost, and write nothing",
         brief="Print what the build would do, and write nothing",
         affects_shards=False,
         in_template=False,

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -81,12 +82,19 @@ def engine(request: pytest.FixtureRequest) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def local(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of a local build of the photos."""
-    out = tmp_path_factory.mktemp("local") / "out"
-    done = imageshards("build", "--input", photos, "--output", out, *OPTIONS)
-    assert done.returncode == 0, done.stderr
-    return contents(out)
+def local(
+    photos: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., dict[str, bytes]]:
+    """local(*options) -> the files of a local build of the photos."""
+
+    @cache
+    def built(*options: str) -> dict[str, bytes]:
+        out = tmp_path_factory.mktemp("local") / "out"
+        done = imageshards("build", "--input", photos, "--output", out, *OPTIONS, *options)
+        assert done.returncode == 0, done.stderr
+        return contents(out)
+
+    return built
 
 
 def await_that(condition: Callable[[], object], otherwise: str, seconds: float = 120) -> None:
@@ -122,14 +130,21 @@ def below(ancestor: int, command: str) -> list[int]:
     return [pid for pid, _, _, line in found if pid in family - {ancestor} and command in line]
 
 
+@pytest.mark.parametrize("options", [(), ("--file_format=array_record",)])
 def test_an_engine_writes_the_bytes_of_a_local_build(
-    engine: list[str], photos: Path, local: dict[str, bytes], tmp_path: Path
+    engine: list[str],
+    photos: Path,
+    local: Callable[..., dict[str, bytes]],
+    tmp_path: Path,
+    options: tuple[str, ...],
 ):
     before = {pid for pid, _, _, _ in processes()}
     out = tmp_path / "out"
-    done = imageshards("build", "--input", photos, "--output", out, *OPTIONS, *engine, "--json")
+    done = imageshards(
+        "build", "--input", photos, "--output", out, *OPTIONS, *options, *engine, "--json"
+    )
     assert done.returncode == 0, done.stderr
-    assert contents(out) == local
+    assert contents(out) == local(*options)
     assert json.loads(done.stdout)["records"] == 120
     assert all(line.startswith("imageshards: ") for line in done.stderr.splitlines()), done.stderr
     left = [line for pid, parent, _, line in processes() if pid not in before and parent == 1]

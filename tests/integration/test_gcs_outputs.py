@@ -1,12 +1,17 @@
 """Data sets in a bucket: their names, and how often an object of one name is changed."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import gcs_server
+import numpy as np
 import pytest
 from gcs_server import GcsServer
 from helpers import image_bytes, write_images
+from PIL import Image
 
 from imageshards import reader
 from imageshards.launch.cli import main
@@ -113,3 +118,42 @@ def test_relative_uris_in_a_manifest_name_objects_not_paths(server: GcsServer):
         for number in range(len(records))
     }
     assert found == {image_bytes(number) for number in range(4)}
+
+
+WRITTEN = """
+import resource, sys
+from imageshards.launch.cli import main
+
+assert main(["build", *sys.argv[1:]]) == 0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_oublock * 512)
+"""
+
+
+def test_array_records_reach_a_bucket_without_a_file_on_a_disk(server: GcsServer, tmp_path: Path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "in").mkdir()
+    for number in range(8):  # 8 MB
+        pixels = rng.integers(0, 255, (640, 530, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"in/{number}.png", compress_level=0)
+    arguments = [f"--input={tmp_path}/in", "--num_shards=2", "--file_format=array_record"]
+    same = ["--name=x", "--workers=1", f"--base_uri={tmp_path}/in", "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-c", WRITTEN, *arguments, *same, "--output=gs://bucket/arrays"],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    remote = server.contents("arrays")
+    assert sum(map(len, remote.values())) > 8e6
+    assert int(done.stdout.split()[-1]) < 1e6  # bytes on disks
+    assert main(["build", *arguments, *same, f"--output={tmp_path}/out"]) == 0
+    for path in (tmp_path / "out").glob("*.array_record"):
+        assert remote[path.name] == path.read_bytes()
+    assert main(["verify", "gs://bucket/arrays"]) == 0
+    assert main(["reshard", "gs://bucket/arrays", "gs://bucket/t", "--file_format=tfrecord"]) == 0
+    here, there = (
+        reader.open(place, "train", decode=False) for place in (tmp_path / "out", "gs://bucket/t")
+    )
+    assert [here.serialized(n) for n in range(8)] == [there.serialized(n) for n in range(8)]
+    bare = reader.open("gs://bucket/arrays/*.array_record", "", decode=False)
+    assert bare.serialized(7) == here.serialized(7)

@@ -25,13 +25,21 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("running", ["in_memory", "multi_processing"])
+@pytest.mark.parametrize(
+    ("running", "file_format"),
+    [
+        ("in_memory", "tfrecord"),
+        ("multi_processing", "tfrecord"),
+        ("multi_processing", "array_record"),
+    ],
+)
 def test_a_build_killed_at_random_moments_is_completed_by_the_next(
-    many: Path, tmp_path: Path, running: str
+    many: Path, tmp_path: Path, running: str, file_format: str
 ):
     options = [
         "--input", many, "--num_shards", 12, "--splits", "train=0.8,test=0.2", "--name", "x",
         f"--direct_running_mode={running}", "--direct_num_workers=2",
+        "--file_format", file_format,
     ]  # fmt: skip
     begin = time.monotonic()
     assert imageshards("build", "--output", tmp_path / "whole", *options).returncode == 0
@@ -48,17 +56,17 @@ def test_a_build_killed_at_random_moments_is_completed_by_the_next(
         wanted = rng.randrange(-4, 23)
         if wanted < 0:
             time.sleep(rng.uniform(0.3, 0.7) * seconds)
-        while process.poll() is None and len(list(out.glob("*.tfrecord"))) <= wanted:
+        while process.poll() is None and len(list(out.glob(f"*.{file_format}"))) <= wanted:
             time.sleep(0.005)
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        finished = len(list(out.glob("*.tfrecord")))
+        finished = len(list(out.glob(f"*.{file_format}")))
         killed_between += 0 < finished < 24
         if not finished or rng.random() < 0.3:
             continue
         # Delete half of the shards, so that the next build writes some again.
-        for path in sorted(out.glob("*.tfrecord"))[::2]:
+        for path in sorted(out.glob(f"*.{file_format}"))[::2]:
             path.unlink()
     assert killed_between, "no build was killed while it wrote shards: change the moments"
     done = imageshards("build", "--output", out, *options)

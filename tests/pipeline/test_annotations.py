@@ -9,7 +9,7 @@ import globox
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from conftest import Build
+from conftest import Build, Command
 from helpers import build_json, image_bytes, records, rejects
 from pycocotools.coco import COCO
 
@@ -217,6 +217,40 @@ def test_objects_that_a_crop_cuts_off_have_the_rest_of_their_area(
 def coco(images: list[dict[str, Any]], objects: list[dict[str, Any]]) -> str:
     categories = [{"id": 7, "name": "owl"}]
     return json.dumps({"images": images, "annotations": objects, "categories": categories})
+
+
+def boxes_in(file: Path) -> dict[str, list[tuple[str, list[float]]]]:
+    """Base name of an image -> its objects, as pycocotools reads them: (class, bbox)."""
+    found = COCO(str(file))
+    return {
+        Path(image["file_name"]).name: [
+            (found.cats[item["category_id"]]["name"], item["bbox"])
+            for item in found.imgToAnns[image["id"]]
+        ]
+        for image in found.imgs.values()
+    }
+
+
+def test_a_round_trip_through_coco_moves_nothing(
+    images: Path, tmp_path: Path, build: Build, command: Command
+):
+    file, back = tmp_path / "instances.json", tmp_path / "back.json"
+    annotation_set().save_coco(file, auto_ids=True)
+    build(images, annotations=(str(file),))
+    code, said, _ = command("inspect", tmp_path / "out", "--coco", back)
+    assert (code, said) == (0, f"{back}: {objects_in(range(COUNT))} objects of {COUNT} images\n")
+    before, after = boxes_in(file), boxes_in(back)
+    assert before.keys() == after.keys()
+    for name, objects in before.items():
+        assert [text for text, _ in objects] == [text for text, _ in after[name]]
+        for (_, box), (_, other) in zip(objects, after[name], strict=True):
+            assert other == pytest.approx(box, abs=0.01)
+    build(images, annotations=(str(back),), output=tmp_path / "again")
+    assert written(tmp_path / "again") == {
+        number: [(text, pytest.approx(box, abs=0.01)) for text, box in objects]
+        for number, objects in written(tmp_path / "out").items()
+    }
+    assert command("inspect", tmp_path / "out", "--coco", tmp_path / "none" / "x.json")[0] == 2
 
 
 def test_annotations_that_are_wrong_are_rejects_of_their_images(

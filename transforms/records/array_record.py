@@ -29,9 +29,6 @@ from imageshards.transforms.records.container import (
 if TYPE_CHECKING:
     from imageshards.transforms.storage import Sink
 
-OPTIONS = "group_size:1,uncompressed"
-"""One record in a chunk, as random access requires; images are compressed already."""
-
 _POSTSCRIPT_BYTES = 1 << 16
 _MAGIC = 0x71930E704FDAE05E
 _DRAINED_BYTES = 4 << 20
@@ -40,15 +37,18 @@ _DRAINED_BYTES = 4 << 20
 class ArrayRecord(Container):
     """ArrayRecord files.
 
-    A record is stored as a Riegeli chunk. Files of other programs may have several records in a
-    chunk: they are read in order, but not at random. The lines of an index file also have the
-    CRC32C of the record's data.
+    A group of records is stored as a Riegeli chunk. By default it has one record, as random access
+    requires, and is not compressed, as images are compressed already. The name of a file does not
+    depend on that, nor does reading. The lines of an index file also have the CRC32C of the
+    record's data; those of a group have the same offset.
 
-    >>> ArrayRecord().suffix
-    '.array_record'
+    >>> ArrayRecord().suffix, ArrayRecord("zstd,group_size:8").options
+    ('.array_record', 'group_size:8,zstd')
     """
 
     name = "array_record"
+    compressions = ("zstd", "brotli", "snappy")
+    has_groups = True
     suffix = ".array_record"
     tfds_format = "array_record"
     media_type = "application/x-array-record"
@@ -57,13 +57,28 @@ class ArrayRecord(Container):
     permuted = True
     can_copy = False
 
+    def __init__(self, compression: str = "") -> None:
+        self.compression = compression
+
+    @property
+    def options(self) -> str:
+        """The options of the package's writer."""
+        parts = self.compression.split(",") if self.compression else []
+        groups = [part for part in parts if part.startswith("group_size:")]
+        codecs = [part for part in parts if part not in groups]
+        return ",".join((groups or ["group_size:1"]) + (codecs or ["uncompressed"]))
+
+    def variant(self, compression: str) -> ArrayRecord:
+        """Returns the container with a compression, which its writer checks."""
+        return ArrayRecord(compression)
+
     def check_writable(self) -> None:
         """Checks that the array_record package is installed."""
         extras.require("array_record", "--file_format array_record")
 
     def writer(self, sink: Sink) -> RecordWriter:
         """Returns a writer that streams records to `sink`."""
-        return _Writer(sink, OPTIONS)
+        return _Writer(sink, self.options)
 
     def read(self, file: BinaryIO, *, check: bool = True) -> Iterator[StoredRecord]:
         """Yields every record; see `Container.read`."""
@@ -85,11 +100,15 @@ class ArrayRecord(Container):
 
     def data_of(self, stored: memoryview, offset: int, *, check: bool = True) -> bytes:
         """Returns the record of a chunk; its hash is not compared."""
-        chunk = riegeli.parse(stored, offset)
-        records = riegeli.records_of(chunk, stored[: chunk.end - offset])
+        records = self.records_at(stored, offset, check=check)
         if len(records) != 1:
             raise CorruptRecord(f"{len(records):,} records in the chunk at byte {offset:,}")
         return records[0]
+
+    def records_at(self, stored: memoryview, offset: int, *, check: bool = True) -> list[bytes]:
+        """Returns the records of a chunk; its hash is not compared."""
+        chunk = riegeli.parse(stored, offset)
+        return riegeli.records_of(chunk, stored[: chunk.end - offset])
 
     def index_row(self, record: StoredRecord) -> tuple[int, ...]:
         """Returns offset, stored size, and the CRC32C of the data."""
@@ -106,12 +125,8 @@ class ArrayRecord(Container):
         footer = _Footer.parse(riegeli.parse(content, footer_offset), content)
         # A chunk of padding may follow one of records: its bytes count as stored, too.
         for (offset, records), (end, _) in pairwise([*footer.chunks, (footer_offset, 0)]):
-            if records != 1:
-                raise CorruptRecord(
-                    f"{records:,} records in a chunk cannot be read at random: imageshards reshard "
-                    "writes one in each"
-                )
-            yield offset, end - offset
+            for _ in range(records):
+                yield offset, end - offset
 
 
 class _Writer:
@@ -143,12 +158,11 @@ class _Writer:
         self._drain()
         self._file.close()
         chunks, footer = self._chunks[:-2], self._chunks[-2:]
-        if len(footer) != 2 or len(chunks) != len(self._crcs):
+        places = [(c.begin, c.end - c.begin) for c in chunks for _ in range(c.records)]
+        if len(footer) != 2 or len(places) != len(self._crcs):
             raise RuntimeError("the array_record package has not written all records")
-        return "".join(
-            index_line(chunk.begin, chunk.end - chunk.begin, crc)
-            for chunk, crc in zip(chunks, self._crcs, strict=True)
-        ).encode()
+        rows = zip(places, self._crcs, strict=True)
+        return "".join(index_line(*place, crc) for place, crc in rows).encode()
 
     def _drain(self) -> None:
         fd = self._file.fileno()

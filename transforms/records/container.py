@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 import google_crc32c
 
@@ -66,7 +66,10 @@ class Container(ABC):
     Attributes:
       name: the value of `--file_format`.
       suffix: the suffix of file names, such as `.tfrecord`.
-      compression: the value of `--compression`; empty if the records are not compressed.
+      compression: how records are compressed and grouped: the value of `--compression`, and
+        `group_size:N` if it is not 1; empty if they are neither.
+      compressions: the values of `--compression` besides none.
+      has_groups: whether several records can be stored together, for `--group_size`.
       random_access: whether one record can be read without reading the file from its beginning.
       has_index: whether each shard gets an index file, which NVIDIA DALI reads too.
       beam_writer: whether `--writer=beam` can write it.
@@ -81,7 +84,9 @@ class Container(ABC):
 
     name: str
     suffix: str
-    compression: Literal["", "gzip"] = ""
+    compression: str = ""
+    compressions: Sequence[str] = ()
+    has_groups: bool = False
     random_access: bool = True
     has_index: bool = True
     beam_writer: bool = False
@@ -103,8 +108,19 @@ class Container(ABC):
 
     @property
     def variants(self) -> Sequence[Container]:
-        """The container with each of its compressions, uncompressed first."""
+        """The containers that differ in their suffixes, uncompressed first."""
         return [self]
+
+    def variant(self, compression: str) -> Container:
+        """Returns the container with a compression.
+
+        Raises:
+          KeyError: there is no such container.
+        """
+        for container in self.variants:
+            if container.compression == compression:
+                return container
+        raise KeyError(f"{self.name} with compression {compression!r}")
 
     def recognizes(self, name: str) -> bool:
         """Returns whether the name of a file indicates this container."""
@@ -147,8 +163,12 @@ class Container(ABC):
           CorruptRecord: the record is truncated or damaged.
         """
 
+    def records_at(self, stored: memoryview, offset: int, *, check: bool = True) -> Sequence[bytes]:
+        """Returns the data of all records that are stored together; see `data_of`."""
+        return [self.data_of(stored, offset, check=check)]
+
     def index_row(self, record: StoredRecord) -> tuple[int, ...]:
-        """Returns the numbers in a record's line of the index file."""
+        """Returns the numbers in a record's line of the index file; equal offsets are one group."""
         return record.offset, record.size
 
     def locate(self, file: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
@@ -227,11 +247,13 @@ def parse_index(content: bytes) -> npt.NDArray[np.int64]:
     return np.array(numbers, dtype=np.int64).reshape(-1, columns)
 
 
-def check_crc32c(data: bytes, expected: int) -> None:
-    """Compares the CRC32C of a record with the one in its index.
+def with_crc32c(records: Iterable[bytes], expected: int) -> bytes:
+    """Returns the record that has the CRC32C in the index.
 
     Raises:
-      CorruptRecord: they differ.
+      CorruptRecord: none has it.
     """
-    if google_crc32c.value(data) != expected:
-        raise CorruptRecord("its CRC32C is not the one in the index")
+    for data in records:
+        if google_crc32c.value(data) == expected:
+            return data
+    raise CorruptRecord("its CRC32C is not the one in the index")

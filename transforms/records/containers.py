@@ -31,10 +31,17 @@ def find_container(file_format: str, compression: str = "") -> Container:
     >>> find_container("tfrecord", "gzip").suffix
     '.tfrecord.gz'
     """
-    for container in CONTAINERS[file_format].variants:
-        if container.compression == compression:
-            return container
-    raise KeyError(f"{file_format} with compression {compression!r}")
+    return CONTAINERS[file_format].variant(compression)
+
+
+def variant_of(compression: str, group_size: int = 1) -> str:
+    """Returns the `Container.compression` of the values of `--compression` and `--group_size`.
+
+    >>> variant_of("none"), variant_of("gzip"), variant_of("zstd", 8)
+    ('', 'gzip', 'zstd,group_size:8')
+    """
+    parts = [compression] if compression != "none" else []
+    return ",".join(parts + ([f"group_size:{group_size}"] if group_size != 1 else []))
 
 
 def container_of(shard: ShardId) -> Container:

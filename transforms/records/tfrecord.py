@@ -133,6 +133,7 @@ class TFRecord(Container):
     """
 
     name = "tfrecord"
+    compressions = ("gzip",)
     beam_writer = True
     tfds_format = "tfrecord"
     media_type = "application/x-tfrecord"

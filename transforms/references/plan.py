@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -264,7 +264,7 @@ class Plan:
       notes: sentences for the user: decisions that no option made, with their reasons.
       digest: digest of all references in order, the classes and the shards.
       unpacked: URIs of plain tars that were unpacked from compressed ones; the build deletes them.
-      compression: compression of the shards: "gzip", or empty.
+      compression: how their records are compressed and grouped, as in `Container`.
       file_format: name of the record container of the shards.
       object_classes: names of the classes of annotated objects, by number; empty without them.
       annotated: annotation file -> counts of its annotations.
@@ -282,7 +282,7 @@ class Plan:
     notes: tuple[str, ...]
     digest: str
     unpacked: frozenset[str] = frozenset()
-    compression: Literal["", "gzip"] = ""
+    compression: str = ""
     file_format: str = "tfrecord"
     object_classes: tuple[str, ...] = ()
     annotated: Mapping[str, AnnotationCount] = field(default_factory=dict)
@@ -341,7 +341,7 @@ class Planner:
       label_offset: 1 reserves label 0 for a background class.
       with_labels: whether records have labels.
       base: prefix that at least one URI must have, or empty.
-      compression: compression of the shards: "gzip", or empty.
+      compression: how their records are compressed and grouped, as in `Container`.
       noun: "image" or "text", for messages.
       record_bytes: bytes of each record, if all have one size; 0: sizes come from the references.
       file_format: name of the record container of the shards.
@@ -355,7 +355,7 @@ class Planner:
     label_offset: int = 0
     with_labels: bool = True
     base: str = ""
-    compression: Literal["", "gzip"] = ""
+    compression: str = ""
     noun: str = "image"
     record_bytes: int = 0
     file_format: str = "tfrecord"
@@ -380,7 +380,7 @@ class Planner:
             given = self.class_names or _only(tally.class_names)
             classes = number_classes(tally.labels, tally.label_sources, given, self.label_offset)
             notes.append(f"{counted(len(classes.names), 'class')} {classes.note}")
-        if self.compression:
+        if self.compression == "gzip":
             notes.append(
                 "gzip: TensorFlow reads the shards with compression_type='GZIP'; TensorFlow "
                 "Datasets cannot read them; no index files, because compressed files have no "

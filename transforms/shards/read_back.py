@@ -14,7 +14,7 @@ from imageshards.transforms.elements import ShardId, ShardReport
 from imageshards.transforms.images.digests import image_digest
 from imageshards.transforms.images.validate import ImageInfo, inspect
 from imageshards.transforms.records import example
-from imageshards.transforms.records.container import check_crc32c, index_line
+from imageshards.transforms.records.container import index_line, with_crc32c
 from imageshards.transforms.records.containers import container_of, container_of_file
 from imageshards.transforms.records.schemas import SHAPE_STRUCT, Schema
 from imageshards.transforms.shards.profile import Profiler
@@ -94,9 +94,11 @@ def read_record(uri: str, offset: int, size: int, crc32c: int | None = None) -> 
     container = container_of_file(uri)
     with storage.open_read(uri) as file:
         file.seek(offset)
-        data = container.data_of(memoryview(file.read(size)), offset)
-    if crc32c is not None:
-        check_crc32c(data, crc32c)
+        records = container.records_at(memoryview(file.read(size)), offset)
+    if crc32c is None:
+        (data,) = records
+    else:
+        data = with_crc32c(records, crc32c)
     return Record(offset, size, example.decode(data))
 
 

@@ -27,7 +27,7 @@ from imageshards.transforms.storage.usage import Usage
 # Errors of remote files that may not occur again. Local files have stamps, which show a change.
 _TRANSIENT = frozenset((
     "HttpError", "Timeout", "Forbidden", "PrivateHost", "TooManyRedirects", "Missing", "Unreadable",
-    "Changed", "MissingMask",
+    "Changed", "MissingMask", "MissingCaption",
 ))  # fmt: skip
 _DIGEST_BYTES = 8
 _ZLIB = f"zlib={zlib.ZLIB_RUNTIME_VERSION}"
@@ -61,7 +61,7 @@ def shard_fingerprint(shard: ShardId, pieces: Iterable[RefBatch], settings: str)
       pieces: its references in order, with the sizes and stamps of their files.
       settings: digest of the options that affect the shards' bytes.
     """
-    settings += _ZLIB if shard.compression else ""
+    settings += _ZLIB if shard.compression == "gzip" else ""
     state = blake2b(settings.encode(), digest_size=16)
     for refs in pieces:
         state.update(digest_of(refs))

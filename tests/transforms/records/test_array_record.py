@@ -14,7 +14,7 @@ import grain
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from array_record.python.array_record_module import ArrayRecordWriter
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 from conftest import Build, Command
 from helpers import build_json, contents
 
@@ -93,13 +93,11 @@ def test_files_of_other_programs_are_read(tmp_path: Path, options: str):
     records = [bytes([65 + number]) * 20_000 * number for number in range(9)]
     content = theirs(tmp_path / "theirs.array_record", records, options)
     assert [record.data for record in ArrayRecord().read(io.BytesIO(content))] == records
-    if options == "group_size:1":
-        for offset, size in ArrayRecord().locate(io.BytesIO(content), len(content)):
-            stored = memoryview(content)[offset : offset + size]
-            assert ArrayRecord().data_of(stored, offset) in records
-    else:
-        with pytest.raises(CorruptRecord, match="records in a chunk cannot be read at random"):
-            list(ArrayRecord().locate(io.BytesIO(content), len(content)))
+    found = reader.open(tmp_path / "theirs.array_record")
+    assert [found.serialized(number) for number in range(9)] == records
+    assert [found.serialized(number) for number in (7, 2, 8, 0)] == [
+        records[n] for n in (7, 2, 8, 0)
+    ]
 
 
 def test_a_truncated_file_and_one_of_another_format_are_reported(tmp_path: Path):
@@ -283,3 +281,52 @@ sys.exit(code)
     assert "--file_format array_record: array_record is not installed" in done.stderr
     assert "pip install 'imageshards[array_record]'" in done.stderr
     assert not (tmp_path / "without").exists()
+
+
+def test_records_in_groups_are_smaller_and_read_as_others(
+    build: Build, tmp_path: Path, command: Command
+):
+    text = "".join(f"the line with the number {number}\n" * 3 for number in range(100))
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.txt").write_text(text)
+    same = {"features": "text", "num_shards": "2", "labels": "none", "name": "x"}
+    build(tmp_path / "texts", output=tmp_path / "plain", **same)
+    groups = {"file_format": "array_record", "compression": "zstd", "group_size": 8}
+    build(tmp_path / "texts", output=tmp_path / "groups", **same, **groups)
+    expected = serialized(tmp_path / "plain", "train")
+    assert serialized(tmp_path / "groups", "train") == expected
+    for path in sorted((tmp_path / "groups").glob("train-*")):
+        source = ArrayRecordReader(str(path))
+        assert "group_size:8,transpose:false" in source.writer_options_string()
+        assert "zstd" in source.writer_options_string()
+        rows = parse_index((tmp_path / f"groups/metadata/index/{path.stem}.idx").read_bytes())
+        assert len({offset for offset, _, _ in rows.tolist()}) == -(-len(rows) // 8)
+    assert verify(str(tmp_path / "groups")).problems == ()
+    assert verify(str(tmp_path / "groups"), sample=50).records == 50
+    loaded = [
+        sorted(reader.load(tmp_path / name, "train", repeat=False).as_numpy_iterator())
+        for name in ("plain", "groups")
+    ]
+    assert loaded[0] == loaded[1]
+    before = contents(tmp_path / "groups")
+    (tmp_path / "groups/train-00000-of-00002.array_record").unlink()
+    build(tmp_path / "texts", output=tmp_path / "groups", **same, **groups)
+    assert contents(tmp_path / "groups") == before
+    # The options stay those of the data set until its format changes.
+    reshard(str(tmp_path / "groups"), str(tmp_path / "three"), "3")
+    assert serialized(tmp_path / "three", "train") == expected
+    path = tmp_path / "three/train-00002-of-00003.array_record"
+    assert "group_size:8" in ArrayRecordReader(str(path)).writer_options_string()
+    reshard(str(tmp_path / "groups"), str(tmp_path / "records"), file_format="tfrecord")
+    assert build_json(tmp_path / "records")["options"]["group_size"] == 1
+    assert verify(str(tmp_path / "records")).problems == ()
+    for options, problem in (
+        (["--features=text", "--compression=gzip"], "array_record has no --compression gzip"),
+        (["--writer=beam"], "--writer beam does not write --file_format array_record"),
+        (["--compression=zstd"], "the images of --features slim are compressed already"),
+        (["--file_format=tfrecord", "--group_size=2"], "tfrecord has no --group_size"),
+    ):
+        arguments = ["--file_format=array_record", "--num_shards=1", *options]
+        place = [f"--input={tmp_path / 'texts'}", f"--output={tmp_path / 'no'}"]
+        code, _, err = command("build", *place, *arguments)
+        assert (code, problem in err) == (2, True), err

@@ -1,0 +1,1 @@
+"""Writes what a data set holds in formats of others."""
