@@ -15,10 +15,17 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import pyarrow
+import webdataset
+from pyarrow import parquet
+
 from benchmarks.measure import measure
 from benchmarks.scratch import choose_folder, copy_images, find_images, scratch_folder
 
 _SHARDS = 16
+_ROWS_OF_A_GROUP = 100  # as `datasets` writes images
+_IMAGE = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+_SCHEMA = pyarrow.schema([("image", _IMAGE), ("label", pyarrow.string())])
 
 
 def make_archives(folder: Path, target: Path) -> dict[str, Path]:
@@ -36,6 +43,37 @@ def make_archives(folder: Path, target: Path) -> dict[str, Path]:
             for path in find_images(folder):
                 archive.write(path, path.relative_to(folder))
     return archives
+
+
+def make_tables(folder: Path, target: Path) -> dict[str, tuple[str, ...]]:
+    """Writes the images with labels; returns kind -> the input, and options.
+
+    The tar is written by the webdataset package. One Parquet file has the images as they are, as
+    `datasets` writes them; the other one compresses them, as its versions before 4 did.
+    """
+    target.mkdir()
+    paths = find_images(folder)
+    with webdataset.TarWriter(str(target / "a.tar")) as tar:
+        for path in paths:
+            key, suffix = str(path.relative_to(folder)).split(".", 1)
+            tar.write({"__key__": key, suffix: path.read_bytes(), "cls": path.parent.name})
+    runs = {"WebDataset": (f"{target}/a.tar", f"--base_uri={target}/a.tar")}
+    for kind, options in {
+        "Parquet": {"compression": "none", "use_dictionary": False},
+        "Parquet, snappy": {"compression": "snappy"},
+    }.items():
+        uri = target / f"{len(runs)}.parquet"
+        with parquet.ParquetWriter(uri, _SCHEMA, **options) as writer:
+            for start in range(0, len(paths), _ROWS_OF_A_GROUP):
+                some = paths[start : start + _ROWS_OF_A_GROUP]
+                images = [
+                    {"bytes": path.read_bytes(), "path": str(path.relative_to(folder))}
+                    for path in some
+                ]
+                labels = [path.parent.name for path in some]
+                writer.write_table(pyarrow.table([images, labels], schema=_SCHEMA))
+        runs[kind] = (str(uri), "--name_key=image.path")
+    return runs
 
 
 def build(source: str, output: Path, *options: str) -> float:
@@ -68,12 +106,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     size = args.copies * sum(path.stat().st_size for path in find_images(args.images))
-    with scratch_folder(choose_folder(8 * size)) as scratch:
+    with scratch_folder(choose_folder(11 * size)) as scratch:
         images = copy_images(args.images, scratch / "files", args.copies)
         sources = {"files": images.folder, **make_archives(images.folder, scratch / "archives")}
         runs = {name: (str(path), f"--base_uri={path}") for name, path in sources.items()}
         build(str(images.folder), scratch / "records", f"--base_uri={images.folder}")
         runs["TFRecords"] = (f"{scratch}/records/train-*", "--name_key=image/filename")
+        runs |= make_tables(images.folder, scratch / "tables")
         seconds: dict[str, list[float]] = {name: [] for name in runs}
         found = set()
         for _ in range(args.rounds):

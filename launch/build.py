@@ -6,6 +6,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imageshards.launch import logs
@@ -61,7 +62,7 @@ def run(args: Namespace, begin: float) -> int:
     wait = waits(command, beam_arguments)
     with _completed(beam_arguments, spec) as complete:
         if command.dry_run:
-            return _forecast(args, options, command)
+            return _forecast(args, options, command, beam_arguments)
         if workers != 1 and options.execution.writer == "shard":
             from imageshards.transforms.shards.workers import pool_problem, start_server
 
@@ -79,18 +80,23 @@ def run(args: Namespace, begin: float) -> int:
             return _launch(options, command, complete, workers, begin if wait else None)
 
 
-def _forecast(args: Namespace, options: BuildOptions, command: CommandOptions) -> int:
+def _forecast(
+    args: Namespace, options: BuildOptions, command: CommandOptions, beam_arguments: list[str]
+) -> int:
     """Prints what the build would do; this machine lists the inputs, whatever the runner is."""
     if args.own_process:
         load_beam(lean=True)
         logs.set_up(verbose=command.verbose)
     check_beam_arguments(args.beam_arguments, args.arguments)
+    from imageshards.launch.fleet.estimate import estimate
     from imageshards.pipeline.job.forecast import forecast
 
     remote = is_dataflow(args.beam_arguments)
     with hidden(("IPython",) if args.own_process else ()):
         try:
             found = forecast(options, reads_local_files=not remote)
+            check = BuildSpec(options).encoder.check
+            found = replace(found, estimate=estimate(found, beam_arguments, check))
             show(found, json=command.json, quiet=command.quiet)
             return int(bool(found.would_fail))
         except JobError as error:

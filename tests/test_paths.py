@@ -17,6 +17,8 @@ NO_PATHS = {
     "transforms/inputs/archives/members.py": "names of members",
     "transforms/inputs/archives/samples.py": "names of members",
     "transforms/inputs/archives/tars.py": "names of members",
+    "transforms/inputs/embedded/mds.py": "names of samples",
+    "transforms/inputs/embedded/parquet.py": "names of rows",
     "transforms/inputs/tfrecords.py": "names of records",
     "transforms/records/croissant.py": "identifiers of fields",
     "transforms/storage/__init__.py": "join itself",

@@ -1,7 +1,7 @@
 """What a build would do (`--dry_run`): the first steps of its graph, up to the plan.
 
-The steps run in this process, whichever runner the build would use. They read no image, and write
-only below the system's folder for temporary files.
+The steps run in this process, whichever runner the build would use. They read a sample of the
+images, and write only below the system's folder for temporary files.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.pvalue import AsSingleton
+from apache_beam.pvalue import AsIter, AsSingleton
 
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.claim import failed_without_shard, other_build_in
 from imageshards.pipeline.graph import choose, read
 from imageshards.pipeline.job.failures import job_error
 from imageshards.pipeline.job.preflight import prepare
+from imageshards.pipeline.job.progress import duration
+from imageshards.pipeline.job.sample import ReadSample, read_sample, sampled
 from imageshards.pipeline.missing import suggestion_for
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.verdict import truncated
@@ -32,6 +34,7 @@ from imageshards.reader.report.page import by_count, human_bytes, left_out_text
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, counted, to_text
 from imageshards.transforms.inputs.kind import InputKind
+from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.shuffle import Group, ShuffleReferences
 
@@ -64,6 +67,26 @@ class SplitForecast:
     classes: dict[str, int]
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """The time and the cost of a build.
+
+    Attributes:
+      seconds: wall time.
+      usd: dollars, without storage; None where there is no price.
+      workers: what runs the build, for people.
+    """
+
+    seconds: float
+    usd: float | None
+    workers: str
+
+    def __str__(self) -> str:
+        cost = "" if self.usd is None else f", ${self.usd:,.2f}"
+        time = duration(self.seconds) if self.seconds >= 1 else "less than a second"
+        return f"estimate: {time}{cost}, {self.workers}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
     """The result of `--dry_run`.
@@ -79,6 +102,8 @@ class Forecast:
       splits: name -> split.
       notes: what the build would choose automatically, and why.
       left_out: option that leaves out references -> number of them.
+      sample: what reading some of the images showed; None: none could be read.
+      estimate: the time and the cost; None: not known.
       would_fail: why the build would fail, as far as the listing shows it; empty if it would not.
       noun: what a record is: "image" or "text".
     """
@@ -93,6 +118,8 @@ class Forecast:
     splits: dict[str, SplitForecast]
     notes: tuple[str, ...]
     left_out: dict[str, int] = field(default_factory=dict)
+    sample: ReadSample | None = None
+    estimate: Estimate | None = None
     would_fail: tuple[str, ...] = ()
     noun: str = "image"
 
@@ -113,7 +140,11 @@ class Forecast:
             f"{counted(self.duplicates, 'duplicate')}, {counted(self.passed_over, 'file')} skipped"
             f"{left_out_text(self.left_out)}"
         )
+        if self.sample:
+            lines.append(f"  {self.sample.note(self.noun)}")
         lines += [f"  {note}" for note in self.notes]
+        if self.estimate:
+            lines.append(f"  {self.estimate}")
         lines += [f"  WOULD FAIL: {reason}" for reason in self.would_fail]
         return "\n".join(lines)
 
@@ -199,7 +230,7 @@ def forecast(options: BuildOptions, *, reads_local_files: bool = True) -> Foreca
     """
     spec, sources = prepare(options, reads_local_files=reads_local_files)
     try:
-        plan, counts = _plan(spec, sources)
+        plan, counts, read_images = _plan(spec, sources)
     except Exception as error:
         raise job_error(error) from error
     found = _found(spec, plan)
@@ -234,13 +265,17 @@ def forecast(options: BuildOptions, *, reads_local_files: bool = True) -> Foreca
         },
         notes=(*plan.notes, *_notes(spec), *sample.notes(spec)),
         left_out=dict(plan.left_out),
-        would_fail=(*_failures(spec, plan, errors), *sample.failures(spec)),
+        sample=read_images,
+        would_fail=(
+            *_failures(spec, plan, errors),
+            *(list(sample.failures(spec)) or _of_sample(spec, read_images)),
+        ),
         noun=spec.schema.noun,
     )
 
 
-def _plan(spec: BuildSpec, sources: list[InputKind]) -> tuple[Plan, _Counts]:
-    """Runs the graph of a build up to its plan."""
+def _plan(spec: BuildSpec, sources: list[InputKind]) -> tuple[Plan, _Counts, ReadSample | None]:
+    """Runs the graph of a build up to its plan, and reads a sample of the images."""
     with tempfile.TemporaryDirectory(prefix="imageshards-") as folder:
         result = Path(folder, "result")
         # Compressed tars are unpacked there too.
@@ -254,13 +289,18 @@ def _plan(spec: BuildSpec, sources: list[InputKind]) -> tuple[Plan, _Counts]:
                 | "Count" >> beam.Map(_count, spec.options.images.max_bytes)
                 | "Sum" >> beam.CombineGlobally(_sum)
             )
+            some = groups | "Sample" >> beam.Map(sampled, spec.options.images.max_bytes)
             _ = (
                 root
                 | "Once" >> beam.Impulse()
-                | "Keep" >> beam.Map(_keep, AsSingleton(plan), AsSingleton(counts), str(result))
+                | "Keep"
+                >> beam.Map(
+                    _keep, AsSingleton(plan), AsSingleton(counts), AsIter(some), str(result)
+                )
             )
-        plan, counts = pickle.loads(result.read_bytes())
-        return plan, counts
+        plan, counts, some = pickle.loads(result.read_bytes())
+        # Before the folder with unpacked tars is deleted.
+        return plan, counts, read_sample(spec, plan, some)
 
 
 def _count(group: Group, max_bytes: int) -> _Counts:
@@ -288,8 +328,14 @@ def _sum(counts: Iterable[_Counts]) -> _Counts:
     return total
 
 
-def _keep(_: bytes, plan: Plan, counts: Mapping[tuple[str, str, str], int], path: str) -> None:
-    Path(path).write_bytes(pickle.dumps((plan, counts)))
+def _keep(
+    _: bytes,
+    plan: Plan,
+    counts: Mapping[tuple[str, str, str], int],
+    some: Iterable[tuple[int, list[RefBatch]]],
+    path: str,
+) -> None:
+    Path(path).write_bytes(pickle.dumps((plan, counts, list(some))))
 
 
 def _found(spec: BuildSpec, plan: Plan) -> str:
@@ -314,6 +360,13 @@ def _found(spec: BuildSpec, plan: Plan) -> str:
 def _notes(spec: BuildSpec) -> Iterator[str]:
     if spec.options.images.dedupe == "pixels":
         yield "--dedupe pixels finds duplicates only when it reads the images"
+
+
+def _of_sample(spec: BuildSpec, sample: ReadSample | None) -> Iterator[str]:
+    # It is a sample: a few rejects do not show that there are too many.
+    share = max(spec.options.output.max_reject_fraction, 0.5)
+    if sample and sample.rejected > share * sample.images:
+        yield sample.note(spec.schema.noun)
 
 
 def _failures(spec: BuildSpec, plan: Plan, errors: Counter[str]) -> Iterator[str]:

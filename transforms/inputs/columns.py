@@ -5,11 +5,48 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from imageshards.transforms.elements import BuildError, Problem, quoted, to_bytes, to_text
+from imageshards.transforms.elements import (
+    BuildError,
+    Problem,
+    enumerated,
+    quoted,
+    to_bytes,
+    to_text,
+)
+from imageshards.transforms.inputs.kind import ListingOptions
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.references.batch import RefBatch
 
+LABEL = "label"
+"""The column of the labels if no rule names another one."""
 _NOTHING = type(None)
+
+
+def check_columns(uri: str, header: Sequence[str], options: ListingOptions) -> None:
+    """Checks the columns of a file that has images and their values.
+
+    Args:
+      uri: the file.
+      header: the names of its columns.
+      options: how to list.
+
+    Raises:
+      BuildError: a column is missing that is required, that gives the label, or `--name_key`.
+    """
+    columns = options.columns
+    for name in columns.all_required:
+        if name not in header:
+            raise BuildError(f"{uri}: no column {name!r}; its columns are: {enumerated(header)}")
+    if LABEL in columns.optional and LABEL not in header:
+        raise BuildError(
+            f"{uri}: no column {LABEL!r}: write --labels column:NAME, or --labels none to build "
+            f"without labels; its columns are: {enumerated(header)}"
+        )
+    name = options.record_keys.name
+    if name and not {name, name.partition(".")[0]} & {*header}:
+        raise BuildError(
+            f"{uri}: no column {name!r} for --name_key; its columns are: {enumerated(header)}"
+        )
 
 
 def with_features(

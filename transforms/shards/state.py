@@ -27,7 +27,7 @@ from imageshards.transforms.storage.usage import Usage
 # Errors of remote files that may not occur again. Local files have stamps, which show a change.
 _TRANSIENT = frozenset((
     "HttpError", "Timeout", "Forbidden", "PrivateHost", "TooManyRedirects", "Missing", "Unreadable",
-    "Changed", "MissingMask",
+    "Changed", "MissingMask", "MissingCaption",
 ))  # fmt: skip
 _DIGEST_BYTES = 8
 _ZLIB = f"zlib={zlib.ZLIB_RUNTIME_VERSION}"

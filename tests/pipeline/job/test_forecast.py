@@ -181,3 +181,31 @@ def test_files_on_web_servers_are_said_not_to_be_looked_at(tmp_path: Path, comma
     (tmp_path / "list.csv").write_text("uri\nhttp://127.0.0.1:1/a/1.jpg\n")
     found = forecast(command, "--input", tmp_path / "list.csv", "--output", tmp_path / "out")
     assert found["notes"][-1] == "images on web servers were not looked at"
+
+
+def test_a_sample_of_the_images_is_read_as_the_build_reads_them(tmp_path: Path, command: Command):
+    paths = write_images(tmp_path / "in", 2, 40)
+    broken = [path for path in paths if path.stem.endswith("7")]
+    for path in broken:
+        path.write_bytes(path.read_bytes()[:200])
+    with tarfile.open(tmp_path / "in.tgz", "w:gz") as tar:
+        tar.add(tmp_path / "in", arcname=".")
+    for place in ("in", "in.tgz"):
+        arguments = [f"--input={tmp_path / place}", f"--output={tmp_path / 'out'}"]
+        found = forecast(command, *arguments)["sample"]
+        assert found["images"] > 50
+        assert 0 < found["rejected"] <= len(broken)
+        assert len(found["rejects"]) <= 3
+        name, error, _ = found["rejects"][0]
+        assert (name[-5:], error) == ("7.jpg", "Truncated")
+        assert found["cpu_seconds"] > 0
+    _, text, _ = command("build", *arguments, "--dry_run")
+    assert " read as a sample: " in text
+    assert "\n  estimate: less than a second, on 1 core of this machine" in text
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:200])
+    assert (
+        "read as a sample"
+        in forecast(command, f"--input={tmp_path / 'in'}", *arguments[1:])["would_fail"][0]
+    )
+    assert not (tmp_path / "out").exists()

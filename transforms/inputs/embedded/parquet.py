@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, Problem, enumerated
 from imageshards.transforms.inputs import unpack
-from imageshards.transforms.inputs.columns import texts_of, with_features
+from imageshards.transforms.inputs.columns import check_columns, texts_of, with_features
 from imageshards.transforms.inputs.kind import ListingOptions
 from imageshards.transforms.inputs.listed import CHUNK_ROWS, Listed
 from imageshards.transforms.inputs.spans import Span
@@ -95,22 +95,8 @@ class ImageTable:
         Raises:
           BuildError: a column is missing.
         """
-        header, columns = self.table.schema_arrow.names, self.options.columns
-        for name in columns.all_required:
-            if name not in header and not (name == "split" and self._hub_split):
-                raise BuildError(
-                    f"{self.span.uri}: no column {name!r}; its columns are: {enumerated(header)}"
-                )
-        if "label" in columns.optional and "label" not in header:
-            raise BuildError(
-                f"{self.span.uri}: no column 'label': write --labels column:NAME, or --labels none "
-                f"to build without labels; its columns are: {enumerated(header)}"
-            )
-        if (name := self.options.record_keys.name) and name.partition(".")[0] not in header:
-            raise BuildError(
-                f"{self.span.uri}: no column {name!r} for --name_key; its columns are: "
-                f"{enumerated(header)}"
-            )
+        also = ("split",) if self._hub_split else ()
+        check_columns(self.span.uri, (*self.table.schema_arrow.names, *also), self.options)
 
     def references(self, root_length: int) -> Iterator[Listed]:
         """Yields the references of all rows.
