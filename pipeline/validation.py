@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
+from imageshards.transforms.extras import require
 from imageshards.transforms.records.columns import SIDE_OPTIONS, annotation_problem
 from imageshards.transforms.records.containers import CONTAINERS
 from imageshards.transforms.records.schemas import SCHEMAS
@@ -165,6 +166,10 @@ def _annotations(spec: BuildSpec) -> Iterator[str]:
     given = spec.options.annotations
     if given.annotation_format != AUTO and not given.annotations:
         yield f"--annotation_format {given.annotation_format} requires --annotations"
+    if given.object_masks and not given.annotations:
+        yield "--object_masks requires --annotations"
+    if given.object_masks:
+        require("coco", "--object_masks")
 
 
 def _container(spec: BuildSpec) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
@@ -11,7 +12,7 @@ import ijson
 from imageshards.transforms import storage
 from imageshards.transforms.annotations.source import Annotated, AnnotationSource, Category
 from imageshards.transforms.elements import BuildError, quoted
-from imageshards.transforms.records.objects import CROWD, TEXT
+from imageshards.transforms.records.objects import CROWD, MASK, TEXT
 from imageshards.transforms.records.schemas import AREA, BOX_SIDES
 
 _BUFFER = 1 << 20
@@ -29,6 +30,7 @@ class Coco(AnnotationSource):
 
     name = "coco"
     noun = "a JSON file of COCO"
+    has_masks = True
 
     @classmethod
     def recognizes(cls, uri: str) -> bool:
@@ -45,17 +47,19 @@ class Coco(AnnotationSource):
         """Yields the classes, then the annotations, and then the images without any."""
         categories: dict[Any, str] = {}
         for item in self._items("categories"):
-            categories[item["id"]] = str(item["name"])
-            yield Category(_order(item["id"]), str(item["name"]))
+            key, name = self._fields(item, "categories", "id", "name")
+            categories[key] = str(name)
+            yield Category(_order(key), str(name))
         images: dict[Any, tuple[str, tuple[int, int]]] = {}
         for item in self._items("images"):
-            size = int(item.get("width") or 0), int(item.get("height") or 0)
-            images[item["id"]] = str(item["file_name"]), size if all(size) else (0, 0)
+            key, name = self._fields(item, "images", "id", "file_name")
+            images[key] = str(name), _size(item)
         seen: set[Any] = set()
         held: dict[Any, list[Mapping[str, Any]]] = {}
         first = number = 0
         for number, item in enumerate(self._items("annotations"), 1):
-            held.setdefault(item["image_id"], []).append(item)
+            (key,) = self._fields(item, "annotations", "image_id")
+            held.setdefault(key, []).append(item)
             if number - first == _HELD:
                 seen.update(held)
                 yield from self._annotated(held, first, images, categories)
@@ -76,7 +80,8 @@ class Coco(AnnotationSource):
         for key, items in held.items():
             name, size = images.get(key, (f"image_id {key}", (0, 0)))
             problem = ""
-            columns: dict[str, list[Any]] = {key: [] for key in (*BOX_SIDES, TEXT, CROWD, AREA)}
+            keys = (*BOX_SIDES, TEXT, CROWD, AREA, *((MASK,) if self.masks else ()))
+            columns: dict[str, list[Any]] = {key: [] for key in keys}
             for item in items:
                 try:
                     text = categories[item["category_id"]].encode()
@@ -85,7 +90,10 @@ class Coco(AnnotationSource):
                 except (KeyError, TypeError, ValueError) as error:
                     problem = f"{self.uri}: annotation {item.get('id')} has {_fault(item, error)}"
                     continue
-                values = (x, y, x + width, y + height, text, int(item.get("iscrowd") or 0), area)
+                crowd = int(item.get("iscrowd") or 0)
+                values: tuple[Any, ...] = (x, y, x + width, y + height, text, crowd, area)
+                if self.masks:
+                    values += (json.dumps(item.get("segmentation")).encode(),)
                 for column, value in zip(columns.values(), values, strict=True):
                     column.append(value)
             yield Annotated(name, place, len(items), columns, size, problem)
@@ -93,10 +101,17 @@ class Coco(AnnotationSource):
     def _items(self, array: str) -> Iterator[Any]:
         """Yields the objects of one of the file's arrays."""
         with _opened(self.uri) as file:
-            try:
-                yield from ijson.items(file, f"{array}.item", use_float=True, buf_size=_BUFFER)
-            except KeyError as error:
-                raise BuildError(f"{self.uri}: one of its {array} has no {error}") from error
+            yield from ijson.items(file, f"{array}.item", use_float=True, buf_size=_BUFFER)
+
+    def _fields(self, item: Any, array: str, *names: str) -> list[Any]:
+        """Returns the values of some fields, without which the file is not COCO's."""
+        values = [item.get(name) if isinstance(item, dict) else None for name in names]
+        for name, value in zip(names, values, strict=True):
+            if not isinstance(value, str | int):
+                raise BuildError(
+                    f"--annotations {self.uri}: {name} of one of its {array} is {quoted(value)}"
+                )
+        return values
 
 
 def _fault(item: Mapping[str, Any], error: Exception) -> str:
@@ -105,6 +120,14 @@ def _fault(item: Mapping[str, Any], error: Exception) -> str:
         missing = key in ("bbox", "category_id")
         return f"no {key}" if missing else f"the category_id {quoted(key)}, which no category has"
     return f"the bbox {quoted(item.get('bbox'))} and the area {quoted(item.get('area'))}"
+
+
+def _size(image: Mapping[str, Any]) -> tuple[int, int]:
+    """Returns the (width, height) of an image; (0, 0) if the file does not say them."""
+    width, height = image.get("width"), image.get("height")
+    if isinstance(width, int | float) and isinstance(height, int | float) and width and height:
+        return int(width), int(height)
+    return 0, 0
 
 
 def _order(key: Any) -> int:

@@ -26,7 +26,9 @@ class AnnotationError(Exception):
     """
 
     def __init__(
-        self, kind: Literal["BadBox", "NoBoxes", "OtherSize", "Unmappable"], reason: str
+        self,
+        kind: Literal["BadAnnotation", "BadBox", "NoBoxes", "OtherSize", "Unmappable"],
+        reason: str,
     ) -> None:
         super().__init__(reason)
         self.kind = kind

@@ -25,6 +25,11 @@ VIEW = f"{OBJECT}view"
 OCCLUDED = f"{OBJECT}occluded"
 GROUP = f"{OBJECT}group_of"
 DEPICTION = f"{OBJECT}depiction"
+MASK = f"{OBJECT}mask"
+"""Key of the masks of objects: a PNG with 1 in the object for each of them."""
+SEGMENTATION = "@segmentation"
+"""Name of the column of references with the polygons or the run lengths that masks are made of."""
+_MASKS = f"{MASK}={SEGMENTATION}:bytes_list"
 FACTS = f"{COLUMN}@objects"
 """Not a feature, but a column of references: the number of an image's objects; then, if the sides
 of their boxes are in pixels, the width and the height that these refer to: 0, 0 if unknown."""
@@ -46,6 +51,18 @@ OBJECT_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "cvat": (*_SIDES, f"{TEXT}:bytes_list", f"{OCCLUDED}:int_list"),
 }  # fmt: skip
 """Format of annotations -> the features that its files fill, as `--features_from` has them."""
+
+
+def object_columns(name: str, masks: bool) -> tuple[str, ...]:
+    """Returns the features that annotations of a format fill, as `--features_from` has them.
+
+    Args:
+      name: of the format; empty for one without annotations.
+      masks: whether there are masks, too.
+    """
+    columns = OBJECT_COLUMNS.get(name, ())
+    return (*columns, _MASKS) if columns and masks else columns
+
 
 COMPUTED = (
     Feature(LABEL, "int64", "object_labels", "ClassLabels", repeats=False),
