@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _POSTSCRIPT_BYTES = 1 << 16
 _MAGIC = 0x71930E704FDAE05E
-_DRAINED_BYTES = 4 << 20
+_DRAINED_BYTES = 1 << 20
 
 
 class ArrayRecord(Container):
