@@ -12,13 +12,14 @@ from imageshards.transforms.elements import UsageError
 
 EXTRAS = {
     "array_record": ("array_record",),
+    "coco": ("pycocotools",),
     "dataflow": ("google.api_core", "google.cloud.dataflow", "google.cloud.storage"),
     "grain": ("grain",),
     "s3": ("botocore",),
     "azure": ("azure.storage.blob", "azure.identity"),
     "heic": ("pillow_heif",),
     "train": ("tensorflow", "tensorboard"),
-    "jax": ("jax", "optax", "tensorflow", "tensorboard"),
+    "jax": ("jax", "flax", "optax", "orbax.checkpoint", "grain", "tensorflow", "tensorboard"),
 }
 """Extra -> modules of its packages. The extra `tpu` has those of `train`, from other packages."""
 

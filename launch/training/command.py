@@ -165,6 +165,13 @@ def parse(training: Training, arguments: Sequence[str]) -> Options:
         )  # fmt: skip
     else:
         parser.add_argument(
+            "--input", choices=("grain", "load"), default=Options.input,
+            help="what reads the records to train on. grain: reader.grain, which shuffles all "
+            "records, and resumes on any number of processes that divides the batch; load: "
+            "reader.load, which decodes with TensorFlow and reads compressed files too "
+            f"(default {Options.input})",
+        )  # fmt: skip
+        parser.add_argument(
             "--distributed", action="store_true",
             help="join the processes that run this command on other hosts, as "
             "jax.distributed.initialize() finds them",

@@ -22,6 +22,7 @@ from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
 
 if TYPE_CHECKING:
+    from imageshards.reader.grain.batches import Batches
     from imageshards.reader.tensorflow.dataset import ImageDataset
 
 MAX_IMAGE_SIZE = 224
@@ -48,6 +49,7 @@ class Options:
     checkpoint_steps: int = 500
     tpu: str = ""
     distributed: bool = False
+    input: Literal["grain", "load"] = "grain"
 
     @property
     def peak_rate(self) -> float:
@@ -90,11 +92,12 @@ class Data:
     Attributes:
       classes: the number of classes.
       image_size: the height and width of the images, in pixels.
+      dtype: the type of the images.
       test_images: the number of images in the test split, on all hosts together.
     """
 
     def __init__(self, options: Options, dtype: Literal["float32", "bfloat16"]) -> None:
-        self._options, self._dtype = options, dtype
+        self._options, self.dtype = options, dtype
         dataset = open_dataset(options.dataset)
         if dataset.schema.holds == "text":
             raise UsageError(
@@ -112,13 +115,15 @@ class Data:
                 "0 to 1: build it with --pixel_range 0..1"
             )
         # Raises an error before the training if there is no such split.
-        self._test_spans = find(options.dataset).spans(options.test_split)
+        source = find(options.dataset)
+        self._train_spans = source.spans(options.train_split)
+        self._test_spans = source.spans(options.test_split)
         self.test_images = sum(span.records for span in self._test_spans)
         self.image_size = options.image_size or self._size_of_first_image()
 
     def _size_of_first_image(self) -> int:
         options = self._options
-        one = reader.load(options.dataset, options.train_split, shuffle=False, dtype=self._dtype)
+        one = reader.load(options.dataset, options.train_split, shuffle=False, dtype=self.dtype)
         return min(*map(int, next(iter(one))[0].shape[:2]), MAX_IMAGE_SIZE)
 
     @property
@@ -149,12 +154,31 @@ class Data:
             host=host,
             start=start,
         )
-        if data.least_records < batch_size:
+        self._check_epoch(data.least_records, batch_size)
+        return data
+
+    def _check_epoch(self, records: int, batch_size: int) -> None:
+        if records < batch_size:
             raise BuildError(
                 f"--batch_size {self._options.batch_size}: there are fewer images in an epoch: use "
                 "a smaller one"
             )
-        return data
+
+    def grain(self, batch_size: int, num_hosts: int = 1, host: int = 0) -> Batches:
+        """Returns endless batches of this host, by Grain: (images, labels); see `train`."""
+        self._check_epoch(sum(s.records for s in self._train_spans), batch_size * num_hosts)
+        return reader.grain(
+            self._options.dataset,
+            self._options.train_split,
+            batch_size=batch_size,
+            image_size=self.image_size,
+            channels=self._options.channels,
+            dtype=self.dtype,
+            augment=self._options.augment == "crop",
+            seed=self._options.seed,
+            num_hosts=num_hosts,
+            host=host,
+        )
 
     def test(self, batch_size: int, num_hosts: int = 1, host: int = 0) -> Any:
         """Returns batches of this host: (images, labels, weights).
@@ -196,6 +220,8 @@ class Data:
 
         options = self._options
         mine = {k: v for k, v in dataclasses.asdict(options).items() if k not in _MAY_CHANGE}
+        if loop != "jax":
+            del mine["input"]
         mine |= {"image_size": self.image_size, "blocks": list(options.blocks), "loop": loop}
         path = options.path("training.json")
         if not tf.io.gfile.exists(path):
@@ -218,7 +244,7 @@ class Data:
             split,
             image_size=self.image_size,
             channels=self._options.channels,
-            dtype=self._dtype,
+            dtype=self.dtype,
             **options,
         )
 
