@@ -236,7 +236,10 @@ class BuildSpec:
           UsageError: one does not exist, or the formats differ or are not known.
         """
         given = self.options.annotations
-        found = [identify(text, given.annotation_format) for text in given.annotations]
+        found = [
+            identify(text, given.annotation_format, given.object_masks)
+            for text in given.annotations
+        ]
         if len({source.name for source in found}) > 1:
             raise UsageError(
                 f"--annotations {found[0].uri} is {found[0].noun}, but {found[-1].uri} is "

@@ -515,6 +515,9 @@ class Annotations(Group):
         images_only=True,
     )
 
+    object_masks: bool = option(
+        False, "Write the mask of each object of --annotations, as a PNG", images_only=True
+    )
     annotations_on: str = option(
         "stored",
         "Pixels that masks, boxes and keypoints refer to: stored, as in the file, which is what a "

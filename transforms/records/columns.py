@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from imageshards.transforms.elements import counted, quoted
 from imageshards.transforms.images.resize import Resize
-from imageshards.transforms.records.objects import COMPUTED, NO_FORMAT, OBJECT_COLUMNS
+from imageshards.transforms.records.objects import COMPUTED, NO_FORMAT, object_columns
 from imageshards.transforms.records.schemas import (
     AREA,
     BOX_SIDES,
@@ -265,7 +265,8 @@ def annotation_columns(options: Mapping[str, Any]) -> tuple[FeatureColumn, ...]:
       options: option name -> value, as in build.json.
     """
     name = options.get("annotation_format", NO_FORMAT)
-    return tuple(map(FeatureColumn.parse, OBJECT_COLUMNS.get(name, ())))
+    found = object_columns(name, bool(options.get("object_masks")))
+    return tuple(map(FeatureColumn.parse, found))
 
 
 def annotation_problem(column: FeatureColumn) -> str:
