@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -31,14 +32,15 @@ def build(images: Path, folder: Path, rounds: int, check: str) -> None:
     """Prints what each build takes."""
     for _ in range(rounds):
         for name in _FORMATS:
-            options = f"--overwrite --num_shards=4 --workers=1 --name=x --quiet --check={check}"
+            shutil.rmtree(folder / name, ignore_errors=True)  # or the build is resumed
+            options = f"--num_shards=4 --workers=1 --name=x --quiet --check={check}"
             command = [
                 sys.executable, "-m", "imageshards.launch.cli", "build", f"--input={images}",
                 f"--output={folder / name}", f"--file_format={name}", *options.split(),
             ]  # fmt: skip
             found = measure(command, timeout=600)
-            if found.returncode:
-                raise SystemExit(found.stderr)
+            if found.problem:
+                raise SystemExit(found.problem)
             _add(f"build, --check {check}", name, found.seconds, found.cpu_seconds)
             _PEAKS.setdefault((check, name), []).append(found.peak_bytes)
 

@@ -20,6 +20,7 @@ from imageshards.transforms.images.policy import ImagePolicy
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.inputs.fetch import ImageReader
 from imageshards.transforms.inputs.kind import ListingOptions, RecordKeys, TextUnit, real_folder
+from imageshards.transforms.pairs.captions import Captions
 from imageshards.transforms.pairs.masks import Masks
 from imageshards.transforms.pairs.pattern import PathPattern
 from imageshards.transforms.pairs.side_file import SideFile
@@ -32,6 +33,7 @@ from imageshards.transforms.records.columns import (
     feature_columns,
     label_rule,
     schema_of,
+    side_column,
 )
 from imageshards.transforms.records.containers import variant_of
 from imageshards.transforms.records.schemas import Schema
@@ -232,7 +234,10 @@ class BuildSpec:
           UsageError: one does not exist, or the formats differ or are not known.
         """
         given = self.options.annotations
-        found = [identify(text, given.annotation_format) for text in given.annotations]
+        found = [
+            identify(text, given.annotation_format, given.object_masks)
+            for text in given.annotations
+        ]
         if len({source.name for source in found}) > 1:
             raise UsageError(
                 f"--annotations {found[0].uri} is {found[0].noun}, but {found[-1].uri} is "
@@ -259,10 +264,11 @@ class BuildSpec:
     @property
     def _side_pattern(self) -> PathPattern | None:
         """The paths of the images' side files; None if a column has them, or there are none."""
-        if not self.schema.side or any(f.key == SIDE_KEY for f in self.annotator.features):
+        values = self.options.values()
+        if not self.schema.side or side_column(values):
             return None
         name = SIDE_OPTIONS[self.schema.side]
-        text = self.options.values()[name]
+        text = values[name]
         is_absolute = text.startswith(("/", "~", "file:"))
         text = storage.normalize(text) if is_absolute else text
         return PathPattern.parse(f"--{name}", text, self.base)
@@ -270,18 +276,21 @@ class BuildSpec:
     @cached_property
     def _side(self) -> SideFile | None:
         """Reads the second file of each image; None if there is none."""
-        if not self.schema.side:
+        pattern, images = self._side_pattern, self.options.images
+        if self.schema.side == "captions" and pattern:
+            return Captions(pattern, None, images.max_bytes, self.reader.web)
+        if self.schema.side != "mask":
             return None
         column = next((f for f in self.annotator.features if f.key == SIDE_KEY), None)
         given = self.options.annotations
         return Masks(
-            self._side_pattern,
+            pattern,
             column,
-            self.options.images.max_bytes,
+            images.max_bytes,
             self.reader.web,
             frame=given.annotations_on,  # type: ignore[arg-type]
             padding=given.mask_padding,
-            max_pixels=self.options.images.max_pixels,
+            max_pixels=images.max_pixels,
         )
 
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from imageshards.pipeline.options.groups import AUTO
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
+from imageshards.transforms.extras import require
 from imageshards.transforms.records.columns import SIDE_OPTIONS, annotation_problem
 from imageshards.transforms.records.containers import CONTAINERS
 from imageshards.transforms.records.schemas import SCHEMAS
@@ -121,10 +122,10 @@ def _labels_and_splits(spec: BuildSpec) -> Iterator[str]:
 def _choice(spec: BuildSpec) -> Iterator[str]:
     given, splits = spec.options.choice, spec.annotator.splits
     stratify = spec.options.splits.stratify
-    if spec.annotator.labels.kind == "none":
+    if not spec.annotator.labels.has_classes:
         for name, is_set in (("per_class", given.per_class), ("stratify", stratify)):
             if is_set:
-                yield f"--{name} requires labels: omit --labels none"
+                yield f"--{name} requires classes: omit --labels {spec.options.labels.labels}"
     if stratify and not splits.names_all:
         yield "--stratify requires splits by ratio or by count, such as --splits train=0.8,test=0.2"
     if stratify and spec.annotator.groups.kind != "uri":
@@ -165,6 +166,10 @@ def _annotations(spec: BuildSpec) -> Iterator[str]:
     given = spec.options.annotations
     if given.annotation_format != AUTO and not given.annotations:
         yield f"--annotation_format {given.annotation_format} requires --annotations"
+    if given.object_masks and not given.annotations:
+        yield "--object_masks requires --annotations"
+    if given.object_masks:
+        require("coco", "--object_masks")
 
 
 def _container(spec: BuildSpec) -> Iterator[str]:

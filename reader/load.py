@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Unpack
 
 from imageshards.reader.elements.checks import check_elements
-from imageshards.reader.files import find
-from imageshards.reader.options import LoadOptions, group
+from imageshards.reader.options import LoadOptions, ReadOptions, group
+from imageshards.reader.ordering.global_order import Order
+from imageshards.reader.ordering.mixed import balanced, find_all, mixture_of
 from imageshards.reader.ordering.of_files import order_of
 from imageshards.transforms import extras
 from imageshards.transforms.elements import UsageError
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def load(
-    place: str | os.PathLike[str], split: str | None = None, **options: Unpack[LoadOptions]
+    place: str | os.PathLike[str] | Mapping[str, Any],
+    split: str | None = None,
+    **options: Unpack[LoadOptions],
 ) -> ImageDataset:
     """Opens a data set for training or evaluation.
 
@@ -29,7 +33,10 @@ def load(
     True
 
     Args:
-      place: the folder of a data set that imageshards built, or a glob pattern of TFRecord files.
+      place: the folder of a data set that imageshards built, or a glob pattern of record files. A
+        dict of several is a mixture: place -> weight, such as `{"a": 0.7, "b": 0.3}`. A weight may
+        also be a list of (step, weight), for a curriculum: each holds from its step on. The data
+        sets of a mixture have the same features and classes, and are each read again at their end.
       split: the split to read, such as `train`, `train[:80%]` or `train[10%:20%]+validation`. A
         bound is a percentage, a number of records, or a number of shards (`2shard`). Default: the
         only split. The files of a pattern are one split without a name; a part is `[:80%]`.
@@ -69,6 +76,9 @@ def load(
         record: int64, float32 or string. Default: None, the key of the schema;
         `image/class/label` for files that imageshards did not write. An empty key means that there
         is no label: elements are then images alone.
+      balance: "class" for as many records of each class, or class name -> weight, where a weight
+        may be a list of (step, weight), and classes that are not named have none. The labels of all
+        records are read first. Not for mixtures. Default: None, each record once an epoch.
       num_hosts: the number of hosts that share the records, such as `jax.process_count()`. Each
         host reads its part of each global batch. The global batches are a function of the data set,
         the split, the seed and `batch_size * num_hosts`, and not of the number of hosts.
@@ -99,14 +109,29 @@ def load(
       UsageError: an argument is unknown, its value is invalid, or TensorFlow is not installed.
     """
     element_options, read_options = group(options)
-    source = find(place)
-    if len({file.compression for file in source.files}) > 1:
+    _check_weights(place, read_options)
+    weights = place if isinstance(place, Mapping) else None
+    source, spans, sizes = find_all(list(place) if isinstance(place, Mapping) else [place], split)
+    kinds = {file.container.compression for file in source.files}
+    if len(kinds) > 1:
         raise UsageError(
-            f"{place}: some of the files are compressed and some are not: load them separately"
+            f"{source.place}: some of the files are compressed and some are not: load them "
+            "separately"
         )
-    spans = source.spans(split)
-    order = order_of(source.files, spans, read_options)
+    at_random = all(file.container.random_access for file in source.files)
+    if not at_random and (weights or read_options.balance is not None):
+        raise UsageError(
+            f"{source.place}: compressed files cannot be read by weight: imageshards reshard "
+            "writes uncompressed ones"
+        )
     schema = source.schema_with(element_options.image_key, element_options.label_key)
+    order: Order
+    if weights:
+        order = mixture_of(source, spans, read_options, weights, sizes)
+    elif read_options.balance is not None:
+        order = balanced(source, spans, schema, read_options)
+    else:
+        order = order_of(source.files, spans, read_options)
     keys = check_elements(source, spans, schema, element_options, bool(read_options.batch_size))
 
     extras.require("train", "reader.load", ["tensorflow"])
@@ -122,3 +147,16 @@ def load(
         options=read_options,
     )
     return ImageDataset(recipe, source.classes)
+
+
+def _check_weights(place: object, options: ReadOptions) -> None:
+    """Raises a UsageError if options exclude a mixture or weights."""
+    if not isinstance(place, Mapping) and options.balance is None:
+        return
+    what = "a mixture" if isinstance(place, Mapping) else "balance"
+    if isinstance(place, Mapping) and not place:
+        raise UsageError("a mixture without data sets: name at least one")
+    if isinstance(place, Mapping) and options.balance is not None:
+        raise UsageError("balance is for one data set, not for a mixture")
+    if not options.repeat or not options.shuffle:
+        raise UsageError(f"{what} requires repeat=True and shuffle: records are drawn by weight")

@@ -36,6 +36,7 @@ class LoadOptions(TypedDict, total=False):
     list_length: int | None
     image_key: str | None
     label_key: str | None
+    balance: str | Mapping[str, Any] | None
     num_hosts: int
     host: int
     shuffle: bool | int
@@ -206,6 +207,7 @@ class ReadOptions:
 
     batch_size: int | None = None
     drop_remainder: bool | None = None
+    balance: str | Mapping[str, Any] | None = None
     num_hosts: int = 1
     host: int = 0
     shuffle: bool | int = True

@@ -12,6 +12,7 @@ from imageshards.transforms.elements import UsageError
 
 EXTRAS = {
     "array_record": ("array_record",),
+    "coco": ("pycocotools",),
     "dataflow": ("google.api_core", "google.cloud.dataflow", "google.cloud.storage"),
     "grain": ("grain",),
     "s3": ("botocore",),

@@ -76,6 +76,11 @@ def completed_for(
                 f"{argument} {uri}: Dataflow's workers cannot read files of this machine; use a "
                 "URI such as gs://BUCKET/FOLDER"
             )
+        if not storage.beam_writes(uri):
+            raise UsageError(
+                f"{argument} {uri}: Dataflow's workers have no credentials for it; copy it to "
+                "gs://BUCKET/FOLDER, or run the command on a machine"
+            )
     if given.setup_file and not os.path.isfile(given.setup_file):
         raise UsageError(f"--setup_file {given.setup_file}: no such file")
     temp = storage.folder_uri(given.temp_location)

@@ -78,6 +78,8 @@ def _checks(uris: Sequence[str], output: str) -> Iterator[tuple[str, Iterator[Fi
     yield "Decoders", _check("packages", "decoders")
     yield "Machine", _check("machine", "machine", output)
     yield "Google Cloud", _check("cloud", "credentials")
+    yield "Amazon S3", _check("clouds", "amazon")
+    yield "Azure", _check("clouds", "azure")
     yield "Network", _check("cloud", "network")
     yield "URIs", _check("cloud", "stores", uris)
 

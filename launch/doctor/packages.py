@@ -16,6 +16,7 @@ _OPTIONAL = (
 )  # fmt: skip
 _PURPOSES = {
     "array_record": "--file_format array_record",
+    "coco": "masks of annotated objects",
     "dataflow": "--runner=DataflowRunner, and --writer beam to gs://",
     "grain": "reader.grain",
     "s3": "s3:// URIs",

@@ -349,10 +349,10 @@ class Records(Group):
 
     features: str = option(
         "slim",
-        "Schema of a record: slim or imagenet (the image file); segmentation (with a mask); raw "
-        "(float32), pixels (uint8) or shape (uint8 of any size) (decoded pixels); text. "
-        "imageshards features NAME describes one",
-        brief="slim, imagenet, segmentation, raw, pixels, shape, text (default: slim)",
+        "Schema of a record: slim or imagenet (the image file); segmentation (with a mask), "
+        "caption (with texts); raw (float32), pixels (uint8) or shape (uint8 of any size) (decoded "
+        "pixels); text. imageshards features NAME describes one",
+        brief="slim, imagenet, segmentation, caption, raw, pixels, shape, text (default: slim)",
         metavar="NAME",
         choices=_schemas,
     )
@@ -498,6 +498,15 @@ class Annotations(Group):
         default_text="column:mask",
         images_only=True,
     )
+    captions: str = option(
+        "",
+        "Captions of --features caption: the path of a text with one caption per line, with the "
+        "fields of --masks, such as '{dir}/{stem}.txt'; or column:NAME, a manifest's column with a "
+        "text or a list of texts",
+        metavar="PATH|column:NAME",
+        default_text="column:caption",
+        images_only=True,
+    )
     mask_padding: int = option(
         255,
         "Class in masks of the pixels that --resize pad:WxH adds",
@@ -505,6 +514,9 @@ class Annotations(Group):
         images_only=True,
     )
 
+    object_masks: bool = option(
+        False, "Write the mask of each object of --annotations, as a PNG", images_only=True
+    )
     annotations_on: str = option(
         "stored",
         "Pixels that masks, boxes and keypoints refer to: stored, as in the file, which is what a "

@@ -14,6 +14,7 @@ blocks, so that the blocks, and the records that fill no block, differ between e
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,8 +40,98 @@ _BLOCKS_PER_RUN = 4
 _BLOCKS_PER_SLOT = 8
 
 
+class Order(ABC):
+    """An order of records, as global batches.
+
+    Attributes:
+      global_batch: the number of records of a global batch.
+      seed: the seed of the order.
+      data: the fingerprint of the data set, for states.
+      remainder: see `GlobalOrder`.
+      records: the number of records of the data set.
+    """
+
+    records: int
+    global_batch: int
+    seed: int
+    data: str
+    remainder: Remainder
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """The number of batches of an epoch."""
+
+    @property
+    @abstractmethod
+    def full_steps(self) -> int:
+        """The number of complete batches of an epoch, without padding."""
+
+    @property
+    @abstractmethod
+    def dropped(self) -> int:
+        """The number of records of which an epoch has none."""
+
+    @property
+    @abstractmethod
+    def padded(self) -> int:
+        """The number of records that an epoch repeats."""
+
+    @property
+    @abstractmethod
+    def steps_together(self) -> int:
+        """The number of steps whose records are read together, since some are neighbours."""
+
+    @property
+    @abstractmethod
+    def _digest(self) -> str:
+        """Identifies what determines the order, beyond what a state names."""
+
+    @abstractmethod
+    def samples(self, numbers: npt.ArrayLike) -> Numbers:
+        """Returns the records of samples: int64, in the shape of `numbers`.
+
+        Args:
+          numbers: int64, the numbers of samples since the start of the first epoch.
+        """
+
+    def batch(self, step: int) -> Numbers:
+        """Returns the records of a global batch: int64 [global_batch]; see `part`."""
+        return self.part(step)
+
+    def part(self, step: int, host: int = 0, hosts: int = 1) -> Numbers:
+        """Returns the records of a global batch that a host reads.
+
+        Args:
+          step: the number of global batches before it since the start of the first epoch.
+          host: the index of the host.
+          hosts: the number of hosts, which divides the global batch.
+
+        Returns:
+          int64 [global_batch / hosts]: numbers of records of the data set, or `NO_RECORD` in an
+          incomplete batch.
+
+        Raises:
+          UsageError: the hosts do not divide the global batch.
+        """
+        first, size = host_slots(self.global_batch, host, hosts)
+        return self.samples(step * self.global_batch + first + np.arange(size))
+
+    def state(self, step: int) -> dict[str, Any]:
+        """Returns the position before a step, of less than 200 bytes of JSON."""
+        return make_state(step, self.seed, self.global_batch, self.data, self._digest)
+
+    def step_of(self, state: Mapping[str, Any]) -> int:
+        """Returns the step of a state, which any number of hosts may have saved.
+
+        Raises:
+          UsageError: `state` is not a state, or it belongs to another order of records.
+        """
+        return step_of(state, self.seed, self.global_batch, self.data, self._digest)
+
+
 @dataclass(frozen=True)
-class GlobalOrder:
+class GlobalOrder(Order):
     """An order of records, as global batches.
 
     >>> order = GlobalOrder(records=10, global_batch=4, seed=1)
@@ -111,27 +202,10 @@ class GlobalOrder:
         """The number of records that an epoch repeats."""
         return self.steps * self.global_batch - self.records if self.remainder == "pad" else 0
 
-    def batch(self, step: int) -> Numbers:
-        """Returns the records of a global batch: int64 [global_batch]; see `part`."""
-        return self.part(step)
-
-    def part(self, step: int, host: int = 0, hosts: int = 1) -> Numbers:
-        """Returns the records of a global batch that a host reads.
-
-        Args:
-          step: the number of global batches before it since the start of the first epoch.
-          host: the index of the host.
-          hosts: the number of hosts, which divides the global batch.
-
-        Returns:
-          int64 [global_batch / hosts]: numbers of records of the data set, or `NO_RECORD` in an
-          incomplete batch.
-
-        Raises:
-          UsageError: the hosts do not divide the global batch.
-        """
-        first, size = host_slots(self.global_batch, host, hosts)
-        return self.samples(step * self.global_batch + first + np.arange(size))
+    @property
+    def steps_together(self) -> int:
+        """The number of steps of a run."""
+        return max(1, self.run * self.lanes // self.global_batch)
 
     def samples(self, numbers: npt.ArrayLike) -> Numbers:
         """Returns the records of samples: int64, in the shape of `numbers`.
@@ -184,18 +258,6 @@ class GlobalOrder:
         """Identifies what determines the order, beyond what a state names."""
         settings = (self.records, self.shuffle, self.block, self.run, self.lanes, self.remainder)
         return blake2b(repr(settings).encode(), digest_size=6).hexdigest()
-
-    def state(self, step: int) -> dict[str, Any]:
-        """Returns the position before a step, of less than 200 bytes of JSON."""
-        return make_state(step, self.seed, self.global_batch, self.data, self._digest)
-
-    def step_of(self, state: Mapping[str, Any]) -> int:
-        """Returns the step of a state, which any number of hosts may have saved.
-
-        Raises:
-          UsageError: `state` is not a state, or it belongs to another order of records.
-        """
-        return step_of(state, self.seed, self.global_batch, self.data, self._digest)
 
 
 def host_slots(batch: int, host: int, hosts: int) -> tuple[int, int]:

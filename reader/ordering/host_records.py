@@ -11,7 +11,7 @@ from threading import Lock
 import numpy as np
 
 from imageshards.reader.files import RecordFile
-from imageshards.reader.ordering.global_order import NO_RECORD, GlobalOrder, host_slots
+from imageshards.reader.ordering.global_order import NO_RECORD, Order, host_slots
 from imageshards.reader.ordering.permutation import Numbers
 from imageshards.reader.splits import Span
 from imageshards.transforms import storage
@@ -53,7 +53,7 @@ class HostRecords:
         self,
         files: Sequence[RecordFile],
         spans: Sequence[Span],
-        order: GlobalOrder,
+        order: Order,
         host: int,
         hosts: int,
         requests: int = 16,
@@ -79,7 +79,7 @@ class HostRecords:
             storage.is_local(files[span.file].uri) and files[span.file].container.random_access
             for span in spans
         )
-        run = max(1, order.run * order.lanes // order.global_batch)
+        run = order.steps_together
         turns = 1 if self._ahead else -(-_SAMPLES_PER_CHUNK // (run * self._slots))
         self._steps_per_chunk = run * turns
         self._requests = requests

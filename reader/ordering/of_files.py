@@ -49,8 +49,7 @@ def order_of(
       UsageError: there are fewer records than hosts, or there is no such host.
     """
     records = sum(span.records for span in spans)
-    batch = (options.batch_size or 1) * options.num_hosts
-    host_slots(batch, options.host, options.num_hosts)
+    batch = global_batch_of(options)
     if records < options.num_hosts:
         raise UsageError(
             f"{counted(records, 'record')} for {options.num_hosts:,} hosts: use fewer hosts"
@@ -70,6 +69,17 @@ def order_of(
         remainder_of(options, records, batch),
         fingerprint(files, spans),
     )  # fmt: skip
+
+
+def global_batch_of(options: ReadOptions) -> int:
+    """Returns the number of records of a global batch.
+
+    Raises:
+      UsageError: there is no such host.
+    """
+    batch = (options.batch_size or 1) * options.num_hosts
+    host_slots(batch, options.host, options.num_hosts)
+    return batch
 
 
 def remainder_of(options: ReadOptions, records: int, batch: int) -> Remainder:

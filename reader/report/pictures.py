@@ -14,7 +14,7 @@ from PIL import Image
 from imageshards.reader.parse import to_uint8
 from imageshards.transforms.images import decode
 from imageshards.transforms.images.modes import to_grey_or_rgb
-from imageshards.transforms.records.schemas import Schema
+from imageshards.transforms.records.schemas import CAPTION_KEY, Schema
 from imageshards.transforms.shards import read_back
 
 SIDE = 192
@@ -169,6 +169,9 @@ def entry_of(record: read_back.Record, schema: Schema, classes: Sequence[str]) -
     if label is not None and 0 <= label < len(classes):
         entry["class"] = classes[label]
     key = schema.key_of("filename") or schema.key_of("source")
+    if captions := record.values.get(CAPTION_KEY):
+        text = b"\n".join(captions).decode("utf-8", "replace")
+        entry["caption"] = text[:_TEXT_SHOWN]
     if name := record.first(key, b""):
         entry["name"] = name.decode("utf-8", "replace")
     if boxes := boxes_of(record, classes):

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from imageshards.reader.files import RecordFile
 from imageshards.reader.options import ReadOptions
-from imageshards.reader.ordering.global_order import GlobalOrder
+from imageshards.reader.ordering.global_order import Order
 from imageshards.reader.ordering.host_records import HostRecords
 from imageshards.reader.splits import Span
 from imageshards.reader.tensorflow.elements import Elements
@@ -48,7 +48,7 @@ class Recipe:
 
     files: Sequence[RecordFile]
     spans: Sequence[Span]
-    order: GlobalOrder
+    order: Order
     elements: Elements
     options: ReadOptions
 

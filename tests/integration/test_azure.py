@@ -41,7 +41,7 @@ def proxy(
 ) -> FaultProxy:
     for name, value in running[1].items():
         monkeypatch.setenv(name, value)
-    quick = replace(retry.POLICY, silence=0.3, total=2.0, first_wait=0.01, longest_wait=0.02)
+    quick = replace(retry.POLICY, total=2.0, first_wait=0.01, longest_wait=0.02)
     monkeypatch.setattr(retry, "POLICY", quick)
     monkeypatch.setattr(azure, "PACE", Pace())
     running[0].log.clear()
@@ -155,6 +155,12 @@ GET, PUT = r"GET /devstoreaccount1/bucket/photos", r"PUT /devstoreaccount1/bucke
 BUSY = refusing(503, "ServerBusy", "The server is busy.")
 
 
+def shorten_silence(monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
+    """Clients wait for a response for 0.4 s, if there is none."""
+    if fault.send is silent:
+        monkeypatch.setattr(retry, "POLICY", replace(retry.POLICY, silence=0.4))
+
+
 @pytest.mark.parametrize(
     "fault",
     [
@@ -167,7 +173,10 @@ BUSY = refusing(503, "ServerBusy", "The server is busy.")
         Fault(BUSY, "comp=list", times=2),
     ],
 )
-def test_a_transient_fault_of_a_read_is_retried(proxy: FaultProxy, fault: Fault):
+def test_a_transient_fault_of_a_read_is_retried(
+    proxy: FaultProxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
+):
+    shorten_silence(monkeypatch, fault)
     uri = "az://bucket/photos/a b.jpg"
     with proxy.failing(fault):
         assert len(list(storage.match("az://bucket/photos/**"))) == len(NAMES)
@@ -202,10 +211,13 @@ def test_a_transient_fault_of_an_upload_is_retried(proxy: FaultProxy, fault: Fau
         (Fault(refusing(403, "AuthorizationPermissionMismatch")), "grant 'Storage Blob Data Rea"),
         (Fault(refusing(403, "AuthenticationFailed", "Bad.")), "403 AuthenticationFailed: Bad"),
         (Fault(corrupt), "its bytes differ from its checksum"),
-        (Fault(silent), "no data for 0.3 s"),
+        (Fault(silent), "no data for 0.4 s"),
     ],
 )
-def test_a_permanent_fault_is_one_line(proxy: FaultProxy, fault: Fault, says: str):
+def test_a_permanent_fault_is_one_line(
+    proxy: FaultProxy, fault: Fault, says: str, monkeypatch: pytest.MonkeyPatch
+):
+    shorten_silence(monkeypatch, fault)
     with proxy.failing(fault), pytest.raises(storage.StoreError) as caught:
         storage.read("az://bucket/photos/a b.jpg")
     assert says in str(caught.value)

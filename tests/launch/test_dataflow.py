@@ -62,6 +62,10 @@ WRONG = [
     ([*REMOTE, *NEEDED, "--staging_location=b/s"], "--staging_location 'b/s': expected gs://"),
     ([*NEEDED, "--input=photos", "--output=gs://bucket/out"], "--input photos: Dataflow's workers"),
     ([*NEEDED, "--input=gs://bucket/a", "--output=out"], "--output out: Dataflow's workers"),
+    (
+        [*NEEDED, "--input=gs://bucket/a", "--output=s3://bucket/out"],
+        "--output s3://bucket/out: Dataflow's workers have no credentials for it",
+    ),
     ([*REMOTE, *NEEDED, "--workers=2"], "--workers is for the local runner"),
     ([*REMOTE, *NEEDED, "--project="], "--project is missing"),
     ([*REMOTE, *NEEDED, "--setup_file=/none/setup.py"], "--setup_file /none/setup.py: no such"),

@@ -193,3 +193,27 @@ def test_limits_of_containers_are_found(tmp_path: Path):
     assert cpu_quota(tmp_path / "v1", membership) == 4
     assert memory_limit(tmp_path / "v1", membership) is None
     assert cpu_quota(tmp_path / "none", tmp_path / "none") is None
+
+
+def test_it_shows_the_credentials_of_other_clouds_and_no_secret(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "hidden-1", "AWS_SECRET_ACCESS_KEY": "hidden-2",
+        "AWS_ENDPOINT_URL": "http://me:hidden-3@minio:9000",
+        "AZURE_STORAGE_ACCOUNT": "lab", "AZURE_STORAGE_KEY": "aGlkZGVu",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    _, out, _ = command("doctor", "--json")
+    assert "hidden" not in out
+    assert "aGlkZGVu" not in out
+    amazon, azure = findings(out, "Amazon S3"), findings(out, "Azure")
+    assert (amazon["credentials"]["status"], amazon["credentials"]["value"]) == ("ok", "env")
+    assert amazon["endpoint"]["value"] == "s3:// is http://***@minio:9000"
+    assert azure["credentials"]["value"] == "AZURE_STORAGE_KEY"
+    monkeypatch.setenv("AWS_PROFILE", "none-such")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    code, out, _ = command("doctor", "--json")
+    assert code == 1
+    assert "none-such" in findings(out, "Amazon S3")["credentials"]["value"]

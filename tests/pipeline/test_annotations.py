@@ -1,5 +1,6 @@
 """Builds with --annotations: files of real writers, each object written, dropped or listed."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,15 @@ import pytest
 import tensorflow_datasets as tfds
 from conftest import Build, Command
 from helpers import build_json, image_bytes, records, rejects
+from PIL import Image
+from pycocotools import mask
 from pycocotools.coco import COCO
 
 from imageshards.reader.verify import verify
+from imageshards.transforms.annotations.formats import identify
+from imageshards.transforms.annotations.source import Annotated
 from imageshards.transforms.elements import UsageError
+from imageshards.transforms.images import headers
 from imageshards.transforms.records.schemas import BOX_SIDES
 
 WIDTH, HEIGHT = 120, 80
@@ -317,3 +323,88 @@ def test_options_that_do_not_fit_are_errors(images: Path, tmp_path: Path, build:
     file.write_text(coco([{"id": 0, "file_name": "other.jpg"}], []))
     with pytest.raises(Exception, match="none of its 1 image is among the inputs, such as 'oth"):
         build(images, annotations=(str(file),))
+
+
+def test_masks_are_those_of_the_written_pixels(tmp_path: Path, build: Build):
+    """Polygons and run lengths, compressed by pycocotools and not, of a bright rectangle."""
+    (tmp_path / "in").mkdir()
+    pixels = np.zeros((60, 90), np.uint8)
+    pixels[20:40, 30:70] = 1
+    compressed = mask.encode(np.asfortranarray(pixels))
+    compressed["counts"] = compressed["counts"].decode()
+    runs = np.flatnonzero(np.diff(pixels.flatten(order="F"), prepend=0, append=0))
+    counts = np.diff([0, *runs.tolist(), pixels.size]).tolist()
+    segmentations = [
+        [[30, 20, 70, 20, 70, 40, 30, 40]],
+        compressed,
+        {"size": [60, 90], "counts": counts},
+        [[1, 2, 3, 4]],
+    ]
+    entries, objects = [], []
+    for number, segmentation in enumerate(segmentations):
+        name = f"{number}.png"
+        exif = headers.exif_with_orientation(6)
+        Image.fromarray(pixels * 255).save(tmp_path / "in" / name, exif=exif)
+        entries.append({"id": number, "file_name": name, "width": 90, "height": 60})
+        objects += [
+            {"image_id": number, "category_id": 7, "bbox": [30, 20, 40, 20],
+             "segmentation": segmentation},
+            {"image_id": number, "category_id": 7, "bbox": [0, 0, 2, 60],
+             "segmentation": [[0, 0, 2, 0, 2, 60, 0, 60]]},
+        ]  # fmt: skip
+    file = tmp_path / "instances.json"
+    file.write_text(coco(entries, objects))
+    build(
+        tmp_path / "in", annotations=(str(file),), object_masks=True, resize="crop:40x40",
+        convert="png", max_reject_fraction=0.5,
+    )  # fmt: skip
+    out = tmp_path / "out"
+    (line,) = rejects(out)
+    assert line["error"] == "BadAnnotation"
+    assert "a segmentation is not of an object in 90 x 60 pixels: [[1, 2" in line["reason"]
+    assert len(records(out)) == 3
+    for record in records(out):
+        (png,) = record.values["image/object/mask"]  # the crop removes the other object
+        found = np.asarray(Image.open(io.BytesIO(png)))
+        image = np.asarray(Image.open(io.BytesIO(record.first("image/encoded"))).convert("L"))
+        assert found.max() == 1
+        assert np.abs(found.astype(int) - (image > 127)).mean() < 0.05
+    assert not verify(str(out)).problems
+    with pytest.raises(UsageError, match="which has no masks"):
+        build(tmp_path / "in", annotations=(str(write_cvat(tmp_path)),), object_masks=True)
+
+
+def test_keypoints_follow_the_pixels(tmp_path: Path, build: Build):
+    (tmp_path / "in").mkdir()
+    pixels = np.zeros((60, 90), np.uint8)
+    pixels[10:14, 30:34] = 255
+    exif = headers.exif_with_orientation(6)
+    Image.fromarray(pixels).save(tmp_path / "in/1.png", exif=exif)
+    image = {"id": 1, "file_name": "1.png", "width": 90, "height": 60}
+    person = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [20, 5, 60, 40]}
+    category = {"id": 1, "name": "person", "keypoints": ["nose", "foot", "hand"]}
+    objects = [{**person, "keypoints": [32, 12, 2, 88, 50, 1, 0, 0, 0], "num_keypoints": 2}]
+    file = tmp_path / "keypoints.json"
+    content = {"images": [image], "annotations": objects, "categories": [category]}
+    file.write_text(json.dumps(content))
+    out = tmp_path / "out"
+    build(
+        tmp_path / "in", annotations=(str(file),), annotation_format="coco_keypoints",
+        resize="crop:60x60", convert="png",
+    )  # fmt: skip
+    (record,) = records(out)
+    found = np.asarray(Image.open(io.BytesIO(record.first("image/encoded"))).convert("L"))
+    rows, columns = np.nonzero(found > 127)
+    key = "image/object/keypoint/"
+    x, y = (record.values[f"{key}{axis}"] for axis in "xy")
+    centre = (columns.mean() + 0.5, rows.mean() + 0.5)
+    assert (x[0] * 60, y[0] * 60) == pytest.approx(centre, abs=1)
+    assert record.values[f"{key}visibility"] == [2, 0, 0]  # the crop removes the foot
+    assert record.values[f"{key}num"] == [1]
+    assert record.values[f"{key}text"] == [b"nose", b"foot", b"hand"]
+    assert not verify(str(out)).problems
+    objects[0]["keypoints"] = [1, 2]
+    file.write_text(json.dumps(content))
+    (bad,) = (item for item in identify(str(file), "coco_keypoints").read(())
+              if isinstance(item, Annotated))  # fmt: skip
+    assert bad.problem.endswith("has 2 numbers of keypoints, but its category has 3 keypoints")

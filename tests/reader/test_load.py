@@ -311,6 +311,79 @@ def test_checkpoints_of_tensorflow_resume_at_the_same_record(sets, tmp_path: Pat
         np.testing.assert_array_equal(images, next(again)[0])
 
 
+def test_mixtures_have_their_proportions_on_any_number_of_hosts(sets):
+    weights = {sets[7]: 0.75, f"{sets[12]}": [(0, 0.25), (10, 0)]}
+
+    def batches(hosts: int, start: int = 0) -> list[list[str]]:
+        parts = [
+            reader.load(
+                weights, "train", features=NAME, batch_size=16 // hosts, num_hosts=hosts, host=host,
+                start=start * 16 // hosts,
+            )
+            for host in range(hosts)
+        ]  # fmt: skip
+        rounds = zip(*(part.take(20).as_numpy_iterator() for part in parts), strict=True)
+        return [
+            [name.decode() for part in one for name in part["image/filename"].tolist()]
+            for one in rounds
+        ]
+
+    whole = batches(1)
+    assert batches(4) == whole
+    assert batches(2, start=5)[:15] == whole[5:]
+    # 75 % of 10 steps, and all of 10 more, are more than two epochs of the first.
+    counts = Counter(name for one in whole for name in one)
+    assert counts.total() == 320
+    assert len(counts) == 120
+    data = reader.load(weights, "train", batch_size=16, image_size=8)
+    assert len(next(iter(data))[1]) == 16
+    assert (data.records, data.steps_per_epoch) == (240, 15)
+
+
+def test_classes_are_balanced_or_weighted(sets):
+    source = find(sets[7])
+
+    def counted(balance: object, steps: int = 40) -> Counter[str]:
+        data = reader.load(sets[7], "train", batch_size=12, decode=False, balance=balance)
+        labels = [int(label) for _, labels in data.take(steps) for label in labels]
+        return Counter(source.classes[label] for label in labels)
+
+    of_each = counted("class")
+    assert set(of_each) == set(source.classes)
+    assert max(of_each.values()) - min(of_each.values()) <= 2
+    first, second = source.classes[:2]
+    assert counted({first: 3, second: [(0, 0), (20, 1)]}) == {
+        first: 240 + 180, second: 60,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "message"),
+    [
+        ({}, {}, "a mixture without data sets"),
+        (None, {"balance": "label"}, "invalid balance 'label': must be \"class\""),
+        (None, {"balance": {"nothing": 1}}, "has no class 'nothing'"),
+        (None, {"balance": "class", "repeat": False}, "balance requires repeat=True and shuffle"),
+        (None, {"balance": "class", "label_key": ""}, "balance requires class labels"),
+        ({7: 1}, {"balance": "class"}, "balance is for one data set"),
+        ({7: 1}, {"shuffle": False}, "a mixture requires repeat=True and shuffle"),
+        ({7: -1}, {}, "invalid weight -1 of .*7: must be a number"),
+    ],
+)
+def test_wrong_weights_are_one_line(sets, weights, options: dict, message: str):
+    place = sets[7] if weights is None else {sets[key]: value for key, value in weights.items()}
+    with pytest.raises(UsageError, match=message):
+        reader.load(place, "train", **options)
+
+
+def test_data_sets_of_other_classes_are_not_mixed(sets, build, tmp_path: Path):
+    (tmp_path / "in/other").mkdir(parents=True)
+    (tmp_path / "in/other/a.png").write_bytes(image_bytes(1, "PNG"))
+    build(tmp_path / "in", num_shards="1", splits="train=1")
+    with pytest.raises(UsageError, match="differ in their classes: build them with the same"):
+        reader.load({sets[7]: 1, tmp_path / "out": 1}, "train")
+
+
 TRAINING = """
 import json, os, sys
 from imageshards import reader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from imageshards.transforms import storage
-from imageshards.transforms.annotations.coco import Coco
+from imageshards.transforms.annotations.coco import Coco, CocoKeypoints
 from imageshards.transforms.annotations.cvat import Cvat
 from imageshards.transforms.annotations.labelme import LabelMe
 from imageshards.transforms.annotations.source import AnnotationSource
@@ -15,20 +15,21 @@ from imageshards.transforms.annotations.yolo import Yolo
 from imageshards.transforms.elements import UsageError
 
 FORMATS: dict[str, type[AnnotationSource]] = {
-    source.name: source for source in (Coco, BoxTable, Cvat, Voc, LabelMe, Yolo)
+    source.name: source for source in (Coco, CocoKeypoints, BoxTable, Cvat, Voc, LabelMe, Yolo)
 }
 """Name of a format -> its class."""
 
 
-def identify(text: str, name: str) -> AnnotationSource:
+def identify(text: str, name: str, masks: bool = False) -> AnnotationSource:
     """Returns an `--annotations` as an object of its format.
 
     Args:
       text: as the user wrote it.
       name: of the format, or `auto`.
+      masks: whether to read the masks of objects.
 
     Raises:
-      UsageError: there is no such file, or its format is not known.
+      UsageError: there is no such file, or its format is not known, or has no masks.
     """
     uri = storage.normalize(text)
     if storage.is_local(uri) and not os.path.exists(uri):
@@ -36,8 +37,11 @@ def identify(text: str, name: str) -> AnnotationSource:
     kinds = [FORMATS[name]] if name in FORMATS else list(FORMATS.values())
     try:
         for kind in kinds:
-            if kind.recognizes(uri):
-                return kind(uri)
+            if not kind.recognizes(uri):
+                continue
+            if masks and not kind.has_masks:
+                raise UsageError(f"--object_masks: {text} is {kind.noun}, which has no masks")
+            return kind(uri, masks)
     except (OSError, storage.ReadError) as error:
         raise UsageError(f"--annotations {text} cannot be read: {error}") from error
     *nouns, last = (kind.noun for kind in kinds)

@@ -53,14 +53,18 @@ class AnnotationSource(ABC):
 
     Attributes:
       uri: its URI.
+      masks: whether to read the masks of objects, if the format has them.
     """
 
     uri: str
+    masks: bool = False
 
     name: ClassVar[str]
     """The format, as `--annotation_format` names it."""
     noun: ClassVar[str]
     """What it is, for messages."""
+    has_masks: ClassVar[bool] = False
+    """Whether the format has masks of objects."""
 
     @classmethod
     @abstractmethod

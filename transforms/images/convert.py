@@ -15,12 +15,20 @@ from dataclasses import dataclass, replace
 from PIL import Image
 
 from imageshards.transforms.images import decode, digests, gif, headers, jpeg, memory, validate
-from imageshards.transforms.images.geometry import Geometry, inverse, oriented
+from imageshards.transforms.images.geometry import Frame, Geometry, inverse, oriented
 from imageshards.transforms.images.headers import UPRIGHT
 from imageshards.transforms.images.measure import Appearance, measure_image
 from imageshards.transforms.images.modes import to_grey_or_rgb
 from imageshards.transforms.images.policy import ImagePolicy
-from imageshards.transforms.images.resize import MAX_SIDE, Box, ResizePlan, Size, crop_or_pad, scale
+from imageshards.transforms.images.resize import (
+    MAX_SIDE,
+    Box,
+    ResizePlan,
+    Size,
+    crop_corner,
+    crop_or_pad,
+    scale,
+)
 from imageshards.transforms.images.validate import ImageError, ImageInfo
 
 EXIF_KEPT = "exif-kept"
@@ -434,3 +442,25 @@ def _raw(
         image = image.convert(mode)
     info = ImageInfo("uint8", image.height, image.width, appearance)
     return Converted(image.tobytes(), info, geometry, conversions, len(image.getbands()))
+
+
+def moved(mask: Image.Image, geometry: Geometry, frame: Frame, padding: int) -> Image.Image:
+    """Moves the pixels of a mask as those of its image are moved, and takes the nearest ones.
+
+    Args:
+      mask: an image of mode L; it may have another size than its image, but the same shape.
+      geometry: where the pixels of the image's file are in the written image.
+      frame: the pixels of the image that the mask covers.
+      padding: the value of pixels that `--resize pad` adds.
+    """
+    turn = geometry.turn(frame)
+    if turn != UPRIGHT:
+        mask = mask.transpose(TRANSPOSES[turn])
+    if mask.size != geometry.scaled:
+        mask = mask.resize(geometry.scaled, Image.Resampling.NEAREST)
+    if geometry.scaled == geometry.final:
+        return mask
+    left, top = crop_corner(geometry.scaled, geometry.final)
+    final = Image.new("L", geometry.final, padding)
+    final.paste(mask, (-left, -top))
+    return final

@@ -10,9 +10,8 @@ import numpy as np
 from PIL import Image
 
 from imageshards.transforms.images import decode, headers, memory, validate
-from imageshards.transforms.images.convert import TRANSPOSES
+from imageshards.transforms.images.convert import TRANSPOSES, moved
 from imageshards.transforms.images.geometry import Frame, Geometry
-from imageshards.transforms.images.resize import crop_corner
 from imageshards.transforms.pairs.side_file import SideData, SideFile, SideFileError, SideValues
 
 MASKS, CONVERTED = "masks", "masks_converted"
@@ -103,17 +102,7 @@ class Masks(SideFile):
         raise validate.ImageError("MaskSize", shown)
 
     def _mapped(self, image: Image.Image, geometry: Geometry) -> Image.Image:
-        turn = geometry.turn(self.frame)
-        if turn != headers.UPRIGHT:
-            image = image.transpose(TRANSPOSES[turn])
-        if image.size != geometry.scaled:
-            image = image.resize(geometry.scaled, Image.Resampling.NEAREST)
-        if geometry.scaled == geometry.final:
-            return image
-        left, top = crop_corner(geometry.scaled, geometry.final)
-        final = Image.new("L", geometry.final, self.padding)
-        final.paste(image, (-left, -top))
-        return final
+        return moved(image, geometry, self.frame, self.padding)
 
 
 def class_numbers(image: Image.Image) -> Image.Image:

@@ -7,16 +7,18 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 from imageshards.transforms.elements import counted, quoted
 from imageshards.transforms.images.resize import Resize
-from imageshards.transforms.records.objects import COMPUTED, NO_FORMAT, OBJECT_COLUMNS
+from imageshards.transforms.records.objects import COMPUTED, NO_FORMAT, object_columns
 from imageshards.transforms.records.schemas import (
     AREA,
     BOX_SIDES,
+    CAPTION_KEY,
     COLUMN,
     KEYPOINT,
     OBJECT,
@@ -45,13 +47,14 @@ class FeatureColumn:
       type: `int` (int64), `float` (float32) or `bytes` for a single value, which every image must
         have; or a list of any length, which is empty if there is no value.
       role: "label" for the label, which is finite; "uri" for a URI, which is relative to the
-        manifest's folder; empty for all others.
+        manifest's folder; "captions" for one or more texts, which are not divided into words;
+        empty for all others.
     """
 
     key: str
     column: str
     type: Type
-    role: Literal["", "label", "uri"] = ""
+    role: Literal["", "label", "uri", "captions"] = ""
 
     @classmethod
     def parse(cls, text: str) -> FeatureColumn:
@@ -147,6 +150,8 @@ class FeatureColumn:
         except (ValueError, TypeError, OverflowError) as error:
             message = f"{self.column!r} is not of type {self.type}: {quoted(values)}"
             raise ValueError(message) from error
+        if self.role == "captions" and not any(parsed):
+            raise ValueError(f"no value of {self.column!r}")
         return parsed if self.is_list else parsed[0]
 
     @property
@@ -155,6 +160,8 @@ class FeatureColumn:
 
     def _value(self, value: Any) -> Any:
         parse = self._parse
+        if self.role == "captions":
+            return [parse(text) for text in _texts(value)] or None
         if self.is_list:
             return [parse(item) for item in _items(value)]
         if self.type == "bytes":
@@ -162,8 +169,9 @@ class FeatureColumn:
         return None if _is_nothing(value) else parse(value)
 
 
-SIDE_OPTIONS = {"mask": "masks"}
-"""Source of a side file -> the option that says where the files are."""
+SIDE_OPTIONS = {"mask": "masks", "captions": "captions"}
+"""`Schema.side` -> the option that says where the files are, or which column it is."""
+_SIDE_COLUMNS = {"mask": "mask", "captions": "caption"}
 SIDE_KEY = "--side"
 """Key of the column with the URIs of side files. No feature has it."""
 _VALUE = re.compile("column:(.+):float")
@@ -193,16 +201,23 @@ def feature_columns(options: Mapping[str, Any]) -> tuple[FeatureColumn, ...]:
     if column and key:
         columns.append(FeatureColumn(key, column, "float", role="label"))
     if column := side_column(options):
-        columns.append(FeatureColumn(SIDE_KEY, column, "bytes", role="uri"))
+        if SCHEMAS[options["features"]].side == "captions":
+            columns.append(FeatureColumn(CAPTION_KEY, column, "bytes_list", role="captions"))
+        else:
+            columns.append(FeatureColumn(SIDE_KEY, column, "bytes", role="uri"))
     return tuple(columns)
 
 
 def side_column(options: Mapping[str, Any]) -> str:
-    """Returns the column with the URIs of side files; empty if a pattern has their paths."""
+    """Returns the column with captions, or with the URIs of masks; empty: a pattern has the paths.
+
+    Args:
+      options: option name -> value, as in build.json.
+    """
     side = SCHEMAS[options["features"]].side
     rule = options[SIDE_OPTIONS[side]] if side else "-"
     kind, _, name = (rule or "column").partition(":")
-    return (name or side) if kind == "column" else ""
+    return (name or _SIDE_COLUMNS[side]) if kind == "column" else ""
 
 
 def label_rule(options: Mapping[str, Any]) -> str:
@@ -248,7 +263,8 @@ def annotation_columns(options: Mapping[str, Any]) -> tuple[FeatureColumn, ...]:
       options: option name -> value, as in build.json.
     """
     name = options.get("annotation_format", NO_FORMAT)
-    return tuple(map(FeatureColumn.parse, OBJECT_COLUMNS.get(name, ())))
+    found = object_columns(name, bool(options.get("object_masks")))
+    return tuple(map(FeatureColumn.parse, found))
 
 
 def annotation_problem(column: FeatureColumn) -> str:
@@ -344,6 +360,17 @@ def _items(value: Any) -> Sequence[Any]:
             return [item for item in _SEPARATOR.split(value) if item]
         value = json.loads(value)
     return value if isinstance(value, (list, tuple)) else [value]
+
+
+def _texts(value: Any) -> list[str]:
+    """Returns the texts that are not empty: one, or those of a list or a JSON list."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with suppress(ValueError):  # a text in brackets
+            value = json.loads(value)
+    values = value if isinstance(value, (list, tuple)) else [value]
+    if not all(isinstance(text, str) or _is_nothing(text) for text in values):
+        raise TypeError
+    return [text.strip() for text in values if not _is_nothing(text)]
 
 
 def _int(value: Any) -> int:

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from imageshards.transforms.records.schemas import AREA, BOX_SIDES, COLUMN, OBJECT, Feature
+from imageshards.transforms.records.schemas import (
+    AREA,
+    BOX_SIDES,
+    COLUMN,
+    KEYPOINT,
+    OBJECT,
+    Feature,
+)
 
 NO_FORMAT = "auto"
 """The value of `--annotation_format` in a build without `--annotations`."""
@@ -19,12 +26,21 @@ TEXT = f"{OBJECT}class/text"
 BOXES = f"{OBJECT}bbox"
 """Key of ymin, xmin, ymax and xmax of every box, in the order of TensorFlow Datasets."""
 CROWD = f"{OBJECT}is_crowd"
+KEYPOINT_SIDES = (f"{KEYPOINT}x", f"{KEYPOINT}y")
+VISIBILITY = f"{KEYPOINT}visibility"
+KEYPOINTS = f"{KEYPOINT}num"
+KEYPOINT_NAMES = f"{KEYPOINT}text"
 DIFFICULT = f"{OBJECT}difficult"
 TRUNCATED = f"{OBJECT}truncated"
 VIEW = f"{OBJECT}view"
 OCCLUDED = f"{OBJECT}occluded"
 GROUP = f"{OBJECT}group_of"
 DEPICTION = f"{OBJECT}depiction"
+MASK = f"{OBJECT}mask"
+"""Key of the masks of objects: a PNG with 1 in the object for each of them."""
+SEGMENTATION = "@segmentation"
+"""Name of the column of references with the polygons or the run lengths that masks are made of."""
+_MASKS = f"{MASK}={SEGMENTATION}:bytes_list"
 FACTS = f"{COLUMN}@objects"
 """Not a feature, but a column of references: the number of an image's objects; then, if the sides
 of their boxes are in pixels, the width and the height that these refer to: 0, 0 if unknown."""
@@ -33,6 +49,11 @@ _SIDES = tuple(f"{key}:float_list" for key in BOX_SIDES)
 
 OBJECT_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "coco": (*_SIDES, f"{TEXT}:bytes_list", f"{CROWD}:int_list", f"{AREA}:float_list"),
+    "coco_keypoints": (
+        *_SIDES, f"{TEXT}:bytes_list", f"{CROWD}:int_list", f"{AREA}:float_list",
+        *(f"{key}:float_list" for key in KEYPOINT_SIDES), f"{VISIBILITY}:int_list",
+        f"{KEYPOINTS}:int_list", f"{KEYPOINT_NAMES}:bytes_list",
+    ),
     "voc": (
         *_SIDES, f"{TEXT}:bytes_list", f"{DIFFICULT}:int_list", f"{TRUNCATED}:int_list",
         f"{VIEW}:bytes_list",
@@ -46,6 +67,18 @@ OBJECT_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "cvat": (*_SIDES, f"{TEXT}:bytes_list", f"{OCCLUDED}:int_list"),
 }  # fmt: skip
 """Format of annotations -> the features that its files fill, as `--features_from` has them."""
+
+
+def object_columns(name: str, masks: bool) -> tuple[str, ...]:
+    """Returns the features that annotations of a format fill, as `--features_from` has them.
+
+    Args:
+      name: of the format; empty for one without annotations.
+      masks: whether there are masks, too.
+    """
+    columns = OBJECT_COLUMNS.get(name, ())
+    return (*columns, _MASKS) if columns and masks else columns
+
 
 COMPUTED = (
     Feature(LABEL, "int64", "object_labels", "ClassLabels", repeats=False),

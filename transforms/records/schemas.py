@@ -118,7 +118,7 @@ class Schema:
       not_copied: keys of TFRecord inputs that `--features_from auto` does not copy, besides the
         schema's own: they describe the image as it was before conversion.
       value_key: the key of the number that is the label, if it is no class; empty: it is a class.
-      side: the source whose values come from a second file of each image; empty: there is none.
+      side: what comes from a second file of each image, or a column; empty: nothing.
       has_labels: whether images have classes if `--labels` is not set.
     """
 
@@ -132,7 +132,7 @@ class Schema:
     has_class_texts: bool = False
     not_copied: frozenset[str] = _DESCRIBES_IMAGE
     value_key: str = ""
-    side: Literal["", "mask"] = ""
+    side: Literal["", "mask", "captions"] = ""
     has_labels: bool = True
 
     def without_labels(self) -> Schema:
@@ -284,6 +284,22 @@ SEGMENTATION = Schema(
 )
 """The keys of DeepLab (research/deeplab/datasets/build_data.py)."""
 
+CAPTION_KEY = "image/caption"
+"""Key of the captions of an image, in UTF-8: one or more."""
+CAPTION_SOURCE = COLUMN + CAPTION_KEY
+
+CAPTION = Schema(
+    "caption",
+    (
+        *SLIM.features,
+        Feature(CAPTION_KEY, "bytes", CAPTION_SOURCE, "List", repeats=False),
+    ),
+    use="images with captions (--captions), one or more: TF-slim's keys, without labels",
+    side="captions",
+    has_labels=False,
+)
+"""The keys of TF-slim, and that of captions of COCO (im2txt's build_mscoco_data.py)."""
+
 RAW = Schema(
     "raw",
     (_pixels("float32"), _LABEL),
@@ -323,5 +339,6 @@ TEXT = Schema(
 )
 
 SCHEMAS = {
-    schema.name: schema for schema in (SLIM, IMAGENET, SEGMENTATION, RAW, PIXELS, SHAPE, TEXT)
+    schema.name: schema
+    for schema in (SLIM, IMAGENET, SEGMENTATION, CAPTION, RAW, PIXELS, SHAPE, TEXT)
 }

@@ -59,8 +59,11 @@ class Columns:
 
     def origin(self, column: str) -> str:
         """The option that requires a column, and advice, for the message that it is missing."""
-        if any(feature.column == column and feature.role == "uri" for feature in self.features):
+        role = next((feature.role for feature in self.features if feature.column == column), "")
+        if role == "uri":
             return " (--masks sets another column, or a path such as 'masks/{stem}.png')"
+        if role == "captions":
+            return " (--captions sets another column, or a path such as '{dir}/{stem}.txt')"
         if column not in self.where:
             return ""
         sizes = "; it reads columns, not images: --min_size rejects small ones"

@@ -24,6 +24,7 @@ from imageshards.transforms.elements import counted
 from imageshards.transforms.images.geometry import Frame, Geometry
 from imageshards.transforms.images.headers import UPRIGHT
 from imageshards.transforms.records.columns import FeatureColumn
+from imageshards.transforms.records.objects import SEGMENTATION
 from imageshards.transforms.records.schemas import (
     AREA,
     BOX_SIDES,
@@ -204,7 +205,7 @@ class Annotations:
 def is_shape(column: FeatureColumn) -> bool:
     """Returns whether the key of a column names a shape in the image that is not mapped."""
     key = column.key
-    if key in _MAPPED:
+    if key in _MAPPED or column.column == SEGMENTATION:
         return False
     if not key.startswith(KEYPOINT) and _POSITION.fullmatch(key.lower()):
         return True

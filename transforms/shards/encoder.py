@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from imageshards.transforms import storage
+from imageshards.transforms.annotations.masks import write_masks
 from imageshards.transforms.annotations.objects import (
     REJECTED,
     AnnotationError,
@@ -160,7 +161,9 @@ class ImageEncoder:
             return {}
         try:
             to_fractions(values, geometry.size(self.annotations.frame))
-            return self.annotations.follow(values, geometry)
+            counts = self.annotations.follow(values, geometry)
+            write_masks(values, geometry, self.annotations.frame)
+            return counts
         except AnnotationError as error:
             raise Rejected(Problem("features", error.kind, str(error)), read.stamp) from error
 

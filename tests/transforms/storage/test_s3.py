@@ -42,7 +42,7 @@ def running() -> Iterator[S3Server]:
 def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     for name, value in running.environment.items():
         monkeypatch.setenv(name, value)
-    quick = replace(retry.POLICY, silence=0.3, total=2.0, first_wait=0.01, longest_wait=0.02)
+    quick = replace(retry.POLICY, total=2.0, first_wait=0.01, longest_wait=0.02)
     monkeypatch.setattr(retry, "POLICY", quick)
     monkeypatch.setattr(s3, "PACE", Pace())
     running.proxy.log.clear()
@@ -190,6 +190,12 @@ COMPLETE = r"POST /bucket/f\?uploadId"
 SLOW_DOWN = refusing(503, "SlowDown", "Please reduce your request rate.")
 
 
+def shorten_silence(monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
+    """Clients wait for a response for 0.4 s, if there is none."""
+    if fault.send is silent:
+        monkeypatch.setattr(retry, "POLICY", replace(retry.POLICY, silence=0.4))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
@@ -204,7 +210,10 @@ SLOW_DOWN = refusing(503, "SlowDown", "Please reduce your request rate.")
         Fault(short_body, r"list-type", times=2),
     ],
 )
-def test_a_transient_fault_of_a_read_is_retried(server: S3Server, fault: Fault):
+def test_a_transient_fault_of_a_read_is_retried(
+    server: S3Server, fault: Fault, monkeypatch: pytest.MonkeyPatch
+):
+    shorten_silence(monkeypatch, fault)
     uri = "s3://bucket/photos/a b.jpg"
     with server.proxy.failing(fault):
         assert len(list(storage.match("s3://bucket/photos/**"))) == len(NAMES)
@@ -265,10 +274,13 @@ NOT_AUTHORIZED = (
         (Fault(refusing(400, "ExpiredToken", "It expired.")), "the AWS credentials cannot be used"),
         (Fault(refusing(501, "NotImplemented")), "status 501 NotImplemented"),
         (Fault(short_body), "the response breaks off"),
-        (Fault(silent), "no data for 0.3 s"),
+        (Fault(silent), "no data for 0.4 s"),
     ],
 )
-def test_a_permanent_fault_is_one_line(server: S3Server, fault: Fault, says: str):
+def test_a_permanent_fault_is_one_line(
+    server: S3Server, fault: Fault, says: str, monkeypatch: pytest.MonkeyPatch
+):
+    shorten_silence(monkeypatch, fault)
     with server.proxy.failing(fault), pytest.raises(storage.StoreError) as caught:
         storage.read("s3://bucket/photos/a b.jpg")
     assert says in str(caught.value)

@@ -16,10 +16,10 @@ from imageshards.transforms.storage import retry
 from imageshards.transforms.storage.protocol import NoFilesystem, Refused, StoreError
 from imageshards.transforms.storage.retry import Action, Failure, cannot, connection_error
 
-_CONNECTION_STRING, _ACCOUNT = "AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT"
-_KEY, _SAS = "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN"
-_ENDPOINT = "AZURE_STORAGE_SERVICE_ENDPOINT"
-_VARIABLES = (_CONNECTION_STRING, _ACCOUNT, _KEY, _SAS, _ENDPOINT)
+CONNECTION_STRING, ACCOUNT = "AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT"
+KEY, SAS = "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN"
+ENDPOINT = "AZURE_STORAGE_SERVICE_ENDPOINT"
+_VARIABLES = (CONNECTION_STRING, ACCOUNT, KEY, SAS, ENDPOINT)
 """Variables of which a change makes another client."""
 _SCOPE = "https://storage.azure.com/.default"
 _CONNECTIONS = 128
@@ -63,6 +63,11 @@ def client(uri: str) -> Any:
     return _client(uri)[0]
 
 
+def is_anonymous(uri: str) -> bool:
+    """Returns whether there are no credentials: requests are not signed. Errors as of `client`."""
+    return _client(uri)[1]
+
+
 def _client(uri: str) -> tuple[Any, bool]:
     """Returns the client, and whether it is anonymous."""
     global _found
@@ -100,15 +105,15 @@ def _make(uri: str) -> tuple[Any, bool]:
         "max_single_get_size": _ONE_REQUEST,
         "user_agent": "imageshards",
     }
-    text, account = os.environ.get(_CONNECTION_STRING), os.environ.get(_ACCOUNT)
+    text, account = os.environ.get(CONNECTION_STRING), os.environ.get(ACCOUNT)
     try:
         if text:
             return BlobServiceClient.from_connection_string(text, **options), False
         if not account:
             raise StoreError(
-                f"{uri}: no storage account is specified: set {_ACCOUNT}, or {_CONNECTION_STRING}"
+                f"{uri}: no storage account is specified: set {ACCOUNT}, or {CONNECTION_STRING}"
             )
-        endpoint = os.environ.get(_ENDPOINT) or f"https://{account}.blob.core.windows.net"
+        endpoint = os.environ.get(ENDPOINT) or f"https://{account}.blob.core.windows.net"
         credential = _credential(account)
         return BlobServiceClient(endpoint, credential, **options), credential is None
     except ValueError as error:
@@ -121,9 +126,9 @@ def _credential(account: str) -> Any:
     from azure.core.exceptions import ClientAuthenticationError
     from azure.identity import DefaultAzureCredential
 
-    if key := os.environ.get(_KEY):
+    if key := os.environ.get(KEY):
         return AzureNamedKeyCredential(account, key)
-    if sas := os.environ.get(_SAS):
+    if sas := os.environ.get(SAS):
         return AzureSasCredential(sas.removeprefix("?"))
     # Certificates, workload identities, the identity of this machine, the Azure CLI.
     found = DefaultAzureCredential()
@@ -164,14 +169,14 @@ def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
         return StoreError(
             f"{uri}: no access token for the Azure credentials: {failure}; 'az login' renews them"
         )
-    anonymous = _client(uri)[1]
+    anonymous = is_anonymous(uri)
     denied = isinstance(failure, AzureFailure) and failure.code in _DENIED
     if not denied and not (anonymous and failure.status in (401, 403)):
         return Refused(f"{cannot(uri, action)}: {failure}")
     if anonymous:
         return Refused(
             f"{uri}: not public, and no Azure credentials were found: run 'az login', or set "
-            f"{_KEY}, {_SAS} or {_CONNECTION_STRING}"
+            f"{KEY}, {SAS} or {CONNECTION_STRING}"
         )
     where = f"on the container {uri.split('/')[2]}"
     problem = f"{uri}: this account has no permission to {action} it: grant"

@@ -129,7 +129,10 @@ def failure_of(error: Exception) -> Failure:
         return _failure_of_response(error.response)
     if isinstance(error, exceptions.ReadTimeoutError):
         return Failure(f"no data for {retry.POLICY.silence:g} s")
-    if isinstance(error, (exceptions.IncompleteReadError, ResponseParserError)):
+    broken = (
+        exceptions.IncompleteReadError, exceptions.ResponseStreamingError, ResponseParserError
+    )  # fmt: skip
+    if isinstance(error, broken):
         return Failure("the response breaks off")
     if isinstance(error, (exceptions.ConnectionError, exceptions.HTTPClientError)):
         reason = connection_error(error.kwargs.get("error") or error)
