@@ -122,10 +122,10 @@ def _labels_and_splits(spec: BuildSpec) -> Iterator[str]:
 def _choice(spec: BuildSpec) -> Iterator[str]:
     given, splits = spec.options.choice, spec.annotator.splits
     stratify = spec.options.splits.stratify
-    if spec.annotator.labels.kind == "none":
+    if not spec.annotator.labels.has_classes:
         for name, is_set in (("per_class", given.per_class), ("stratify", stratify)):
             if is_set:
-                yield f"--{name} requires labels: omit --labels none"
+                yield f"--{name} requires classes: omit --labels {spec.options.labels.labels}"
     if stratify and not splits.names_all:
         yield "--stratify requires splits by ratio or by count, such as --splits train=0.8,test=0.2"
     if stratify and spec.annotator.groups.kind != "uri":

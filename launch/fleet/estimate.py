@@ -33,7 +33,8 @@ def estimate(found: Forecast, beam_arguments: Sequence[str], check: str) -> Esti
     fleet = Fleet(images, max(size, 1), 1, check=check, shards=shards)  # type: ignore[arg-type]
     if is_local_runner(beam_arguments):
         used = min(cores(), shards)
-        each = found.sample.cpu_seconds if found.sample else fleet.image_seconds
+        sampled = found.sample.cpu_seconds if found.sample else 0
+        each = sampled or fleet.image_seconds
         seconds = images * (each / used + rate("reference"))
         return Estimate(seconds, None, f"on {counted(used, 'core')} of this machine")
     options = PipelineOptions(list(beam_arguments))

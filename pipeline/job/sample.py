@@ -33,7 +33,8 @@ class ReadSample:
       images: images that were read.
       rejected: those that the build would reject.
       rejects: the first of these: name, error type and reason.
-      cpu_seconds: CPU time to read, check and encode an image, on average.
+      cpu_seconds: CPU time to read, check and encode an image, on average over the others; 0 if
+        most were rejected.
     """
 
     images: int
@@ -75,11 +76,12 @@ def read_sample(
         for ref, (problem, _) in zip(refs, found, strict=True)
         if problem
     ]
+    seconds = [seconds for problem, seconds in found if not problem]
     return ReadSample(
         images=len(refs),
         rejected=len(rejects),
         rejects=tuple(rejects[:_SHOWN]),
-        cpu_seconds=sum(seconds for _, seconds in found) / len(refs),
+        cpu_seconds=sum(seconds) / len(seconds) if 2 * len(seconds) >= len(refs) else 0.0,
     )
 
 

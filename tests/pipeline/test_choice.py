@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import tarfile
 from collections import Counter
 from pathlib import Path
 
+import gcs_server
 import pytest
 from conftest import Build, Command
-from helpers import build_json, image_bytes, names, records
+from helpers import build_json, image_bytes, imageshards, names, records
 
 from imageshards.pipeline.job.failures import JobError
 from imageshards.transforms.elements import BuildError, UsageError
@@ -75,8 +77,10 @@ def test_a_limit_is_for_all_splits_and_a_dry_run_shows_it(
 
 
 def test_per_class_without_labels_is_an_error(build: Build, uneven: Path):
-    with pytest.raises(UsageError, match="--per_class requires labels"):
-        build(uneven, per_class=5, labels="none")
+    for labels in ("none", "column:age:float"):
+        says = f"--per_class requires classes: omit --labels {labels}"
+        with pytest.raises(UsageError, match=says):
+            build(uneven, per_class=5, labels=labels)
 
 
 def test_stratified_splits_have_their_share_of_each_class(
@@ -211,3 +215,19 @@ def test_excluded_images_are_left_out_of_every_kind_of_input(
 def test_a_missing_list_is_an_error_before_the_build(build: Build, uneven: Path):
     with pytest.raises(BuildError, match=r"--exclude nowhere\.txt: no such file"):
         build(uneven, exclude=("nowhere.txt",))
+
+
+@pytest.mark.slow
+def test_lists_and_images_may_be_in_a_bucket(uneven: Path, tmp_path: Path):
+    with gcs_server.running() as server:
+        server.put_folder(uneven, "photos")
+        server.put("lists/bad.txt.gz", gzip.compress(b"gs://bucket/photos/big/1.jpg\nmid/2.jpg\n"))
+        done = imageshards(
+            "build", "--input=gs://bucket/photos", "--output", tmp_path / "out",
+            "--exclude=gs://bucket/lists/bad.txt.gz", "--limit=40", "--json", **server.environment,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["left_out"] == {"--exclude": 2, "--limit": 41}
+    found = names(tmp_path / "out")
+    assert len(found) == 40
+    assert not {"big/1.jpg", "mid/2.jpg"} & {*found}

@@ -138,7 +138,7 @@ class Cuts(NamedTuple):
           group: number of the group.
           classes: numbers of the references' classes, in the order of the draw.
           good: whether they can become records. Others take no place: they are where the references
-            around them are, and with these if their class has no good one.
+            around them are, or in the first section if their class has no good one.
         """
         if not len(self.classes):
             return np.zeros(len(classes), np.int64)
@@ -277,7 +277,7 @@ class Choice:
         return np.cumsum(parts_of_classes, axis=1)[:, :-1]
 
     def classes_of(self, batch: RefBatch) -> np.ndarray:
-        """The numbers of the references' classes (uint64); 0: none, or they are not told apart."""
+        """The numbers of the references' classes (uint64); 0: no class, or no difference."""
         if not self.by_class:
             return np.zeros(len(batch), np.uint64)
         encoded = batch.rows.column("label").dictionary_encode()
@@ -286,23 +286,16 @@ class Choice:
         classes: np.ndarray = table[encoded.indices.fill_null(len(hashes)).to_numpy()]
         return classes
 
-    def good(self, batch: RefBatch, classes: np.ndarray) -> np.ndarray:
-        """Whether references take a place: they can become records of their class; bool."""
-        good: np.ndarray = batch.acceptable(self.max_bytes)
-        if self.by_class:
-            good &= classes > 0
-        return good
-
     def census(self, group: int, batch: RefBatch) -> Census:
         """Counts the classes of a group's references that can become records."""
         classes = self.classes_of(batch)
-        found, counts = np.unique(classes[self.good(batch, classes)], return_counts=True)
+        found, counts = np.unique(classes[batch.acceptable(self.max_bytes)], return_counts=True)
         return Census(group, found, counts)
 
     def take(self, group: int, batch: RefBatch, cuts: Cuts) -> RefBatch:
         """The chosen references of a group, given in the order of the draw."""
         classes = self.classes_of(batch)
-        sections = cuts.sections(group, classes, self.good(batch, classes))
+        sections = cuts.sections(group, classes, batch.acceptable(self.max_bytes))
         rows = np.flatnonzero(sections < max(len(self.splits), 1))
         taken = batch.take(rows)
         if not self.splits:

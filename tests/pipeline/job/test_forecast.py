@@ -167,7 +167,8 @@ def test_missing_files_of_a_manifest_would_fail(tmp_path: Path, command: Command
     found = forecast(command, *arguments)
     assert found["would_fail"] == [
         "20 of 20 images looked at are missing; 20 of 20 missing images that were looked for exist "
-        "with .jpg at the end: add it to the URIs in the manifest"
+        "with .jpg at the end: add it to the URIs in the manifest, or set --uri_template "
+        "'{uri}.jpg'"
     ]
     (tmp_path / "list.csv").write_text("\n".join(["uri", *(f"{row}.jpg" for row in rows)]))
     (tmp_path / "in/class00/0003.jpg").unlink()

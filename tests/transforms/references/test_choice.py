@@ -186,3 +186,9 @@ def test_images_that_cannot_be_records_take_no_place(limit: int):
     assert len(good(taken)) == 4
     # Rejects are in the sample as often as among all.
     assert len(uris(taken)) < 20
+
+
+def test_images_without_a_class_are_one():
+    batch = batch_of([f"/d/a/{number}.jpg" for number in range(30)], labels=["a", None] * 15)
+    taken = draw(Choice(per_class=4), batch)
+    assert sorted(f"{label}" for part in taken for label in part.labels) == ["None"] * 4 + ["a"] * 4
