@@ -9,7 +9,6 @@ dataset_info.json is in the format of tensorflow_datasets (core/proto/dataset_in
 from __future__ import annotations
 
 import platform
-import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -205,8 +204,7 @@ def _versions(plan: Plan) -> dict[str, str]:
     versions |= {name: packages.version(name) for name in _VERSIONED}
     with suppress(packages.PackageNotFoundError):
         versions[_OPTIONAL] = packages.version(_OPTIONAL)
-    versions |= container_versions(container_of(plan.shard(next(iter(plan.splits)), 0)))
-    return versions | ({"zlib": zlib.ZLIB_RUNTIME_VERSION} if plan.compression == "gzip" else {})
+    return versions | container_of(plan.shard(next(iter(plan.splits)), 0)).versions
 
 
 def _split_json(images: int, stats: ShardStats) -> dict[str, Any]:
@@ -253,12 +251,6 @@ def dataset_info_json(plan: Plan, totals: Totals, spec: BuildSpec) -> dict[str, 
 def filepath_template(container: Container) -> str:
     """Returns how dataset_info.json declares the names of shards."""
     return "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}" + container.tfds_suffix
-
-
-def container_versions(container: Container) -> dict[str, str]:
-    """Returns the version of the package that writes the files of a container, if there is one."""
-    package = container.package
-    return {package: packages.version(package)} if package else {}
 
 
 def _supervised_keys(schema: Schema) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from imageshards.pipeline.claim import dataset_files_in
 from imageshards.pipeline.job.failures import job_error
-from imageshards.pipeline.metadata import container_versions, filepath_template, shard_row
+from imageshards.pipeline.metadata import filepath_template, shard_row
 from imageshards.pipeline.operations.convert import convert
 from imageshards.pipeline.operations.crc32c import combine
 from imageshards.pipeline.operations.operation import Operation, Run, run_here
@@ -535,7 +535,7 @@ def _write_metadata(
         if "group_size" in build["options"]:
             options["group_size"] = 1
         build["resharded"]["file_format"] = build["options"].get("file_format", "tfrecord")
-        build["versions"] |= container_versions(container)
+        build["versions"] |= container.versions
     build["options"] |= options
     build["counts"]["bytes"] = sum(shard.bytes for shard in shards)
     build["shards"] = [shard_row(s.id, s.records, s.bytes, s.crc32c, s.sha256) for s in shards]

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from importlib import metadata
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
@@ -52,13 +53,17 @@ class ArrayRecord(Container):
     suffix = ".array_record"
     tfds_format = "array_record"
     media_type = "application/x-array-record"
-    package = "array_record"
     has_footer = True
     permuted = True
     can_copy = False
 
     def __init__(self, compression: str = "") -> None:
         self.compression = compression
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The version of the package that writes the files."""
+        return {"array_record": metadata.version("array_record")}
 
     @property
     def options(self) -> str:

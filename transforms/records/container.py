@@ -76,7 +76,6 @@ class Container(ABC):
       tfds_format: the `fileFormat` in dataset_info.json.
       tfds_suffix: the text after `{FILEFORMAT}` in the file names that dataset_info.json declares.
       media_type: the type of its files in croissant.json.
-      package: the package that writes its files, if there is one; build.json records its version.
       has_footer: whether a file goes on after its last record.
       permuted: whether readers shuffle single records, instead of blocks of consecutive ones.
       can_copy: whether stored records can be appended to another file unchanged.
@@ -93,7 +92,6 @@ class Container(ABC):
     tfds_format: str
     tfds_suffix: str = ""
     media_type: str = "application/octet-stream"
-    package: str = ""
     has_footer: bool = False
     permuted: bool = False
     can_copy: bool = True
@@ -105,6 +103,11 @@ class Container(ABC):
         By default it matches the suffix, also if another dot and any text follow.
         """
         return re.escape(self.suffix) + r"(\..*)?"
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of libraries that determine the bytes of files, for build.json and resuming."""
+        return {}
 
     @property
     def variants(self) -> Sequence[Container]:

@@ -146,6 +146,11 @@ class TFRecord(Container):
         self.suffix = ".tfrecord" + self.tfds_suffix
 
     @property
+    def versions(self) -> dict[str, str]:
+        """The version of zlib, if it compresses the records."""
+        return {"zlib": zlib.ZLIB_RUNTIME_VERSION} if self.compression else {}
+
+    @property
     def variants(self) -> Sequence[TFRecord]:
         """Uncompressed and with gzip."""
         return [TFRecord(), TFRecord("gzip")]

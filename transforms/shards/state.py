@@ -6,7 +6,6 @@ The file holds the shard's report, and a fingerprint of everything that affects 
 from __future__ import annotations
 
 import json
-import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from importlib import metadata
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ImageRef, RejectReport, ShardId, ShardReport
 from imageshards.transforms.pairs.side_file import SideFile
+from imageshards.transforms.records.containers import container_of
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import digest_of, problems_text
 from imageshards.transforms.references.stored import Piece, loaded
@@ -30,8 +30,6 @@ _TRANSIENT = frozenset((
     "Changed", "MissingMask", "MissingCaption",
 ))  # fmt: skip
 _DIGEST_BYTES = 8
-_ZLIB = f"zlib={zlib.ZLIB_RUNTIME_VERSION}"
-"""Another version may write other bytes."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,8 @@ def shard_fingerprint(shard: ShardId, pieces: Iterable[RefBatch], settings: str)
       pieces: its references in order, with the sizes and stamps of their files.
       settings: digest of the options that affect the shards' bytes.
     """
-    settings += _ZLIB if shard.compression == "gzip" else ""
+    versions = container_of(shard).versions  # another one may write other bytes
+    settings += "".join(f"{name}={version}" for name, version in versions.items())
     state = blake2b(settings.encode(), digest_size=16)
     for refs in pieces:
         state.update(digest_of(refs))

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import grain
@@ -170,6 +171,8 @@ def test_it_is_described_verified_and_inspected(built: Path):
     croissant = (folder / "croissant.json").read_text()
     assert "application/x-array-record" in croissant
     assert "x-tfrecord" not in croissant
+    assert build_json(folder)["versions"]["array_record"] == version("array_record")
+    assert "array_record" not in build_json(built / "tfrecord")["versions"]
     assert verify(str(folder)).problems == ()
     assert verify(str(folder), sample=10).records == 10
     assert "image/encoded" in inspect(str(folder))
