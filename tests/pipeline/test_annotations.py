@@ -17,6 +17,8 @@ from pycocotools import mask
 from pycocotools.coco import COCO
 
 from imageshards.reader.verify import verify
+from imageshards.transforms.annotations.formats import identify
+from imageshards.transforms.annotations.source import Annotated
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.images import headers
 from imageshards.transforms.records.schemas import BOX_SIDES
@@ -370,3 +372,39 @@ def test_masks_are_those_of_the_written_pixels(tmp_path: Path, build: Build):
     assert not verify(str(out)).problems
     with pytest.raises(UsageError, match="which has no masks"):
         build(tmp_path / "in", annotations=(str(write_cvat(tmp_path)),), object_masks=True)
+
+
+def test_keypoints_follow_the_pixels(tmp_path: Path, build: Build):
+    (tmp_path / "in").mkdir()
+    pixels = np.zeros((60, 90), np.uint8)
+    pixels[10:14, 30:34] = 255
+    exif = headers.exif_with_orientation(6)
+    Image.fromarray(pixels).save(tmp_path / "in/1.png", exif=exif)
+    image = {"id": 1, "file_name": "1.png", "width": 90, "height": 60}
+    person = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [20, 5, 60, 40]}
+    category = {"id": 1, "name": "person", "keypoints": ["nose", "foot", "hand"]}
+    objects = [{**person, "keypoints": [32, 12, 2, 88, 50, 1, 0, 0, 0], "num_keypoints": 2}]
+    file = tmp_path / "keypoints.json"
+    content = {"images": [image], "annotations": objects, "categories": [category]}
+    file.write_text(json.dumps(content))
+    out = tmp_path / "out"
+    build(
+        tmp_path / "in", annotations=(str(file),), annotation_format="coco_keypoints",
+        resize="crop:60x60", convert="png",
+    )  # fmt: skip
+    (record,) = records(out)
+    found = np.asarray(Image.open(io.BytesIO(record.first("image/encoded"))).convert("L"))
+    rows, columns = np.nonzero(found > 127)
+    key = "image/object/keypoint/"
+    x, y = (record.values[f"{key}{axis}"] for axis in "xy")
+    centre = (columns.mean() + 0.5, rows.mean() + 0.5)
+    assert (x[0] * 60, y[0] * 60) == pytest.approx(centre, abs=1)
+    assert record.values[f"{key}visibility"] == [2, 0, 0]  # the crop removes the foot
+    assert record.values[f"{key}num"] == [1]
+    assert record.values[f"{key}text"] == [b"nose", b"foot", b"hand"]
+    assert not verify(str(out)).problems
+    objects[0]["keypoints"] = [1, 2]
+    file.write_text(json.dumps(content))
+    (bad,) = (item for item in identify(str(file), "coco_keypoints").read(())
+              if isinstance(item, Annotated))  # fmt: skip
+    assert bad.problem.endswith("has 2 numbers of keypoints, but its category has 3 keypoints")

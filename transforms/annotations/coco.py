@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import ijson
 
 from imageshards.transforms import storage
 from imageshards.transforms.annotations.source import Annotated, AnnotationSource, Category
 from imageshards.transforms.elements import BuildError, quoted
-from imageshards.transforms.records.objects import CROWD, MASK, TEXT
+from imageshards.transforms.records.objects import (
+    CROWD,
+    KEYPOINT_NAMES,
+    KEYPOINT_SIDES,
+    KEYPOINTS,
+    MASK,
+    TEXT,
+    VISIBILITY,
+)
 from imageshards.transforms.records.schemas import AREA, BOX_SIDES
 
 _BUFFER = 1 << 20
@@ -45,10 +53,10 @@ class Coco(AnnotationSource):
 
     def read(self, files: Sequence[str]) -> Iterator[Annotated | Category]:
         """Yields the classes, then the annotations, and then the images without any."""
-        categories: dict[Any, str] = {}
+        categories: dict[Any, _Class] = {}
         for item in self._items("categories"):
             key, name = self._fields(item, "categories", "id", "name")
-            categories[key] = str(name)
+            categories[key] = _Class(str(name), tuple(map(str, item.get("keypoints") or ())))
             yield Category(_order(key), str(name))
         images: dict[Any, tuple[str, tuple[int, int]]] = {}
         for item in self._items("images"):
@@ -75,28 +83,41 @@ class Coco(AnnotationSource):
         held: Mapping[Any, list[Mapping[str, Any]]],
         place: int,
         images: Mapping[Any, tuple[str, tuple[int, int]]],
-        categories: Mapping[Any, str],
+        categories: Mapping[Any, _Class],
     ) -> Iterator[Annotated]:
         for key, items in held.items():
             name, size = images.get(key, (f"image_id {key}", (0, 0)))
             problem = ""
-            keys = (*BOX_SIDES, TEXT, CROWD, AREA, *((MASK,) if self.masks else ()))
-            columns: dict[str, list[Any]] = {key: [] for key in keys}
+            columns: dict[str, list[Any]] = {}
             for item in items:
                 try:
-                    text = categories[item["category_id"]].encode()
-                    x, y, width, height = map(float, item["bbox"])
-                    area = float(item.get("area", width * height))
+                    values = self._values(item, categories[item["category_id"]])
                 except (KeyError, TypeError, ValueError) as error:
                     problem = f"{self.uri}: annotation {item.get('id')} has {_fault(item, error)}"
                     continue
-                crowd = int(item.get("iscrowd") or 0)
-                values: tuple[Any, ...] = (x, y, x + width, y + height, text, crowd, area)
-                if self.masks:
-                    values += (json.dumps(item.get("segmentation")).encode(),)
-                for column, value in zip(columns.values(), values, strict=True):
-                    column.append(value)
+                for column, found in values.items():
+                    columns.setdefault(column, []).extend(found)
             yield Annotated(name, place, len(items), columns, size, problem)
+
+    def _values(self, item: Mapping[str, Any], category: _Class) -> dict[str, Sequence[Any]]:
+        """Returns key -> values of an object.
+
+        Raises:
+          KeyError: a field is missing.
+          ValueError: a field is malformed; so do TypeErrors.
+        """
+        x, y, width, height = map(float, item["bbox"])
+        sides = dict(zip(BOX_SIDES, ([x], [y], [x + width], [y + height]), strict=True))
+        area = float(item.get("area", width * height))
+        values: dict[str, Sequence[Any]] = {
+            **sides,
+            TEXT: [category.name.encode()],
+            CROWD: [int(item.get("iscrowd") or 0)],
+            AREA: [area],
+        }
+        if self.masks:
+            values[MASK] = [json.dumps(item.get("segmentation")).encode()]
+        return values
 
     def _items(self, array: str) -> Iterator[Any]:
         """Yields the objects of one of the file's arrays."""
@@ -114,11 +135,44 @@ class Coco(AnnotationSource):
         return values
 
 
+class CocoKeypoints(Coco):
+    """The same, with the keypoints of each object."""
+
+    name = "coco_keypoints"
+    noun = "a JSON file of COCO with keypoints"
+
+    def _values(self, item: Mapping[str, Any], category: _Class) -> dict[str, Sequence[Any]]:
+        values = super()._values(item, category)
+        count = len(category.keypoints)
+        numbers = [float(number) for number in item.get("keypoints") or [0] * 3 * count]
+        if not count or len(numbers) != 3 * count:
+            raise ValueError(
+                f"{len(numbers)} numbers of keypoints, but its category has {count} keypoints"
+            )
+        seen = [int(number) for number in numbers[2::3]]
+        return values | {
+            KEYPOINT_SIDES[0]: numbers[::3],
+            KEYPOINT_SIDES[1]: numbers[1::3],
+            VISIBILITY: seen,
+            KEYPOINTS: [sum(number > 0 for number in seen)],
+            KEYPOINT_NAMES: [name.encode() for name in category.keypoints],
+        }
+
+
+class _Class(NamedTuple):
+    """A category: its name, and the names of its keypoints."""
+
+    name: str
+    keypoints: tuple[str, ...]
+
+
 def _fault(item: Mapping[str, Any], error: Exception) -> str:
     if isinstance(error, KeyError):
         key = error.args[0]
         missing = key in ("bbox", "category_id")
         return f"no {key}" if missing else f"the category_id {quoted(key)}, which no category has"
+    if "keypoints" in str(error):
+        return str(error)
     return f"the bbox {quoted(item.get('bbox'))} and the area {quoted(item.get('area'))}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from imageshards.transforms import storage
-from imageshards.transforms.annotations.coco import Coco
+from imageshards.transforms.annotations.coco import Coco, CocoKeypoints
 from imageshards.transforms.annotations.cvat import Cvat
 from imageshards.transforms.annotations.labelme import LabelMe
 from imageshards.transforms.annotations.source import AnnotationSource
@@ -15,7 +15,7 @@ from imageshards.transforms.annotations.yolo import Yolo
 from imageshards.transforms.elements import UsageError
 
 FORMATS: dict[str, type[AnnotationSource]] = {
-    source.name: source for source in (Coco, BoxTable, Cvat, Voc, LabelMe, Yolo)
+    source.name: source for source in (Coco, CocoKeypoints, BoxTable, Cvat, Voc, LabelMe, Yolo)
 }
 """Name of a format -> its class."""
 

@@ -8,13 +8,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from imageshards.transforms.records.objects import FACTS, TEXT
+from imageshards.transforms.records.objects import FACTS, KEYPOINT_SIDES, TEXT
 from imageshards.transforms.records.schemas import BOX_SIDES, COLUMN, Value
 
 REJECTED = "rejected"
 """Counted: annotated objects of images that are rejected."""
 
 _XMIN, _YMIN, _XMAX, _YMAX = (COLUMN + key for key in BOX_SIDES)
+_ACROSS = (_XMIN, _XMAX, COLUMN + KEYPOINT_SIDES[0])
+_DOWN = (_YMIN, _YMAX, COLUMN + KEYPOINT_SIDES[1])
 _TEXT = COLUMN + TEXT
 
 
@@ -64,9 +66,13 @@ def to_fractions(values: dict[str, Value], size: tuple[int, int]) -> None:
             f"the annotations are for an image of {width} x {height} pixels, but it has {size[0]} "
             f"x {size[1]}: {remedy}",
         )
-    for key, side in ((_XMIN, width), (_XMAX, width), (_YMIN, height), (_YMAX, height)):
-        sides: Any = values[key]
-        values[key] = (np.array(sides, np.float64) / side).tolist()
+    for key, side in (
+        *zip(_ACROSS, [width] * 3, strict=True),
+        *zip(_DOWN, [height] * 3, strict=True),
+    ):
+        sides: Any = values.get(key)
+        if sides:
+            values[key] = (np.array(sides, np.float64) / side).tolist()
 
 
 def add_computed(values: dict[str, Value], numbers: Mapping[bytes, int]) -> None:

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from imageshards.transforms.records.schemas import AREA, BOX_SIDES, COLUMN, OBJECT, Feature
+from imageshards.transforms.records.schemas import (
+    AREA,
+    BOX_SIDES,
+    COLUMN,
+    KEYPOINT,
+    OBJECT,
+    Feature,
+)
 
 NO_FORMAT = "auto"
 """The value of `--annotation_format` in a build without `--annotations`."""
@@ -19,6 +26,10 @@ TEXT = f"{OBJECT}class/text"
 BOXES = f"{OBJECT}bbox"
 """Key of ymin, xmin, ymax and xmax of every box, in the order of TensorFlow Datasets."""
 CROWD = f"{OBJECT}is_crowd"
+KEYPOINT_SIDES = (f"{KEYPOINT}x", f"{KEYPOINT}y")
+VISIBILITY = f"{KEYPOINT}visibility"
+KEYPOINTS = f"{KEYPOINT}num"
+KEYPOINT_NAMES = f"{KEYPOINT}text"
 DIFFICULT = f"{OBJECT}difficult"
 TRUNCATED = f"{OBJECT}truncated"
 VIEW = f"{OBJECT}view"
@@ -38,6 +49,11 @@ _SIDES = tuple(f"{key}:float_list" for key in BOX_SIDES)
 
 OBJECT_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "coco": (*_SIDES, f"{TEXT}:bytes_list", f"{CROWD}:int_list", f"{AREA}:float_list"),
+    "coco_keypoints": (
+        *_SIDES, f"{TEXT}:bytes_list", f"{CROWD}:int_list", f"{AREA}:float_list",
+        *(f"{key}:float_list" for key in KEYPOINT_SIDES), f"{VISIBILITY}:int_list",
+        f"{KEYPOINTS}:int_list", f"{KEYPOINT_NAMES}:bytes_list",
+    ),
     "voc": (
         *_SIDES, f"{TEXT}:bytes_list", f"{DIFFICULT}:int_list", f"{TRUNCATED}:int_list",
         f"{VIEW}:bytes_list",
