@@ -168,13 +168,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, metavar="N")
     parser.add_argument("--records", type=int, default=20_000, metavar="N", help="not decoded")
     parser.add_argument("--decoded", type=int, default=5_000, metavar="N", help="decoded")
+    parser.add_argument("--only", choices=("undecoded", "decoded"), help="run only this part")
     args = parser.parse_args()
     flags.FLAGS(sys.argv[:1])  # Grain's processes read flags of their own
     split = next(iter(open_dataset(str(args.tfrecords)).lengths))
     both = args.tfrecords, args.arrays
-    compare("Not decoded", contenders(*both, split, False), args.records, args.rounds)
-    title = f"Decoded to {_SIDE} x {_SIDE}"
-    compare(title, contenders(*both, split, True), args.decoded, args.rounds)
+    if args.only in (None, "undecoded"):
+        compare("Not decoded", contenders(*both, split, False), args.records, args.rounds)
+    if args.only in (None, "decoded"):
+        title = f"Decoded to {_SIDE} x {_SIDE}"
+        compare(title, contenders(*both, split, True), args.decoded, args.rounds)
 
 
 if __name__ == "__main__":

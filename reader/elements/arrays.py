@@ -171,6 +171,15 @@ def stacked(elements: Sequence[Any]) -> Any:
     return np.stack(elements)
 
 
+def empty(batch: Any) -> Any:
+    """Returns a batch without elements, of the shapes and dtypes of another batch."""
+    if isinstance(batch, dict):
+        return {key: empty(values) for key, values in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(map(empty, batch))
+    return batch[:0]
+
+
 class ArraySpec(NamedTuple):
     """The shape and the dtype of an array."""
 

@@ -12,7 +12,7 @@ import grain
 import numpy as np
 from absl import flags
 
-from imageshards.reader.elements.arrays import ArrayElements, spec_of, stacked
+from imageshards.reader.elements.arrays import ArrayElements, empty, spec_of, stacked
 from imageshards.reader.options import ReadOptions
 from imageshards.reader.ordering.global_order import NO_RECORD, GlobalOrder, host_slots
 from imageshards.reader.random_access import Records
@@ -41,7 +41,11 @@ class BatchSource:
         return f"BatchSource({self.records!r}, {self.order.state(self.start)})"
 
     def __len__(self) -> int:
-        steps = sys.maxsize if self.options.repeat else self.order.steps
+        options, order = self.options, self.order
+        steps = sys.maxsize if options.repeat else order.steps
+        if not options.repeat and not options.batch_size and order.steps > order.full_steps:
+            # The last step has a record for some of the hosts.
+            steps -= options.host >= order.records % options.num_hosts
         return max(steps - self.start, 0)
 
     def __getitem__(self, index: int) -> Any:
@@ -55,6 +59,8 @@ class BatchSource:
             for sample, number in zip(samples.tolist(), numbers.tolist(), strict=True)
             if number != NO_RECORD
         ]
+        if not made:  # an incomplete batch that ends before the part of this host
+            return empty(stacked([self._element(0, 0)]))
         return stacked(made) if options.batch_size else made[0]
 
     @cached_property

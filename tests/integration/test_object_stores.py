@@ -128,6 +128,18 @@ def test_a_build_from_a_bucket_to_a_bucket_has_the_bytes_of_a_local_one(
     assert records(out) == IMAGES
 
 
+def test_tensorflow_reads_a_data_set_in_a_bucket(server: Server, local: Path):
+    for name, data in contents(local).items():
+        storage.create(f"{server.bucket}/loaded/{name}", data, "")
+    seen = 0
+    for images, labels in reader.load(
+        f"{server.bucket}/loaded", "train", batch_size=8, repeat=False
+    ):
+        assert images.shape[1:] == (16, 24, 3)
+        seen += len(labels)
+    assert seen == len(reader.open(str(local), "train"))
+
+
 def test_manifests_patterns_and_archives_are_inputs(server: Server, local: Path, tmp_path: Path):
     names = sorted(path.relative_to(server.photos.parent) for path in server.photos.rglob("*.jpg"))
     lines = [f"{server.bucket}/{name},{name.parent.name}" for name in names]

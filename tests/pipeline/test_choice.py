@@ -152,7 +152,7 @@ def test_where_selects_rows_before_anything_else_looks_at_them(
     assert {record.first("width") for record in records(tmp_path / "out")} == {300}
     code, _, _ = command("verify", tmp_path / "out")
     assert code == 0
-    with pytest.raises(JobError, match="no image is left: --where leave out all 83"):
+    with pytest.raises(JobError, match="no image is left: 83 are left out by --where"):
         build(table, where="note == 'x'", output=tmp_path / "none")
 
 

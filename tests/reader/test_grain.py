@@ -92,6 +92,14 @@ def test_an_evaluation_sees_every_record_in_order_and_ends(dataset: Path):
     assert [len(batch) for batch in found] == [50, 50, 20]
     assert data.steps_per_epoch == 3
     assert [name.decode() for batch in found for name in batch] == names(dataset)
+    for size, sizes in ((25, [[25, 25, 20], [25, 25, 0]]), (None, [[60], [60]])):
+        options = {"batch_size": size, "repeat": False, "shuffle": False, "num_hosts": 2, **RAW}
+        for host in range(2):
+            found = [batch[NAME] for batch in reader.grain(dataset, host=host, **options)]
+            assert ([len(names) for names in found] if size else [len(found)]) == sizes[host]
+    third = [len(list(reader.grain(dataset, "train[:100]", repeat=False, num_hosts=3, host=host,
+                                   **RAW))) for host in range(3)]  # fmt: skip
+    assert third == [34, 33, 33]
     dropped = reader.grain(dataset, batch_size=50, repeat=False, drop_remainder=True)
     assert dropped.steps_per_epoch == 2
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 import google_crc32c
 
 from imageshards.transforms import extras
+from imageshards.transforms.elements import UsageError
 from imageshards.transforms.records import riegeli
 from imageshards.transforms.records.container import (
     Container,
@@ -79,7 +80,11 @@ class ArrayRecord(Container):
 
     def check_writable(self) -> None:
         """Checks that the array_record package is installed."""
-        extras.require("array_record", "--file_format array_record")
+        if extras.missing("array_record"):
+            raise UsageError(
+                "--file_format array_record: array_record is not installed: "
+                f"{extras.installation('array_record')} (for Linux, and for macOS on ARM)"
+            )
 
     def writer(self, sink: Sink) -> RecordWriter:
         """Returns a writer that streams records to `sink`."""

@@ -422,7 +422,7 @@ class Planner:
         left_out = sum(tally.left_out.values())
         if not images and left_out:
             options = " and ".join(sorted(name for name, count in tally.left_out.items() if count))
-            raise BuildError(f"no {self.noun} is left: {options} leave out all {left_out:,}")
+            raise BuildError(f"no {self.noun} is left: {left_out:,} are left out by {options}")
         if not images:
             raise BuildError(f"no {self.noun} in any --input")
         if tally.listed != images.total() + tally.duplicates + left_out:

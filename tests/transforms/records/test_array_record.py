@@ -282,7 +282,8 @@ sys.exit(code)
         )  # fmt: skip
         assert done.returncode == code, done.stderr
     assert "--file_format array_record: array_record is not installed" in done.stderr
-    assert "pip install 'imageshards[array_record]'" in done.stderr
+    assert "pip install 'imageshards[array_record]' (for Linux" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "without").exists()
 
 

@@ -7,6 +7,7 @@ members outside of the file, negative sizes, and tars that are cut off.
 from __future__ import annotations
 
 import posixpath
+import re
 import tarfile
 import zlib
 from collections.abc import Generator, Iterator
@@ -32,6 +33,9 @@ _MAX_PADDING_BYTES = 1 << 20
 _PLAIN_TYPES = (
     tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME,
 )  # fmt: skip
+
+# What tarfile takes from an extended header, except for owners and times.
+_PAX_NEEDED = re.compile(rb" (path|linkpath|size|hdrcharset|GNU\.sparse[^=]*)=")
 
 # Errors that tarfile raises for bytes that are not a tar, intended or not.
 _TAR_ERRORS = (
@@ -67,6 +71,24 @@ class _Header(tarfile.TarInfo):
             prefix = buf[345:500].partition(b"\0")[0].decode(encoding, errors)
             header.name = f"{prefix}/{header.name}"
         return header
+
+    def _proc_pax(self, tar: Any) -> tarfile.TarInfo:
+        """Parses the extended header of a member only if it has what listing needs.
+
+        The webdataset package writes one for the time of each member; tarfile takes 40 us for it.
+        """
+        if self.type == tarfile.XHDTYPE and not tar.pax_headers:
+            begin = tar.fileobj.tell()
+            size = -(-self.size // _BLOCK) * _BLOCK
+            if not _PAX_NEEDED.search(tar.fileobj.read(size)):
+                try:
+                    found = self.fromtarfile(tar)
+                except tarfile.HeaderError as error:
+                    raise tarfile.SubsequentHeaderError(str(error)) from error  # type: ignore[attr-defined]
+                found.offset = self.offset
+                return found
+            tar.fileobj.seek(begin)
+        return super()._proc_pax(tar)  # type: ignore[misc,no-any-return]
 
 
 class Headers:

@@ -9,7 +9,6 @@ images become byte ranges: of the Parquet file itself if it is local and has the
 from __future__ import annotations
 
 import json
-import mmap
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -24,6 +23,7 @@ import pyarrow.compute as pc
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, Problem, enumerated
 from imageshards.transforms.inputs import unpack
+from imageshards.transforms.inputs.archives.members import ReadAt, reads_at
 from imageshards.transforms.inputs.columns import check_columns, texts_of, with_features
 from imageshards.transforms.inputs.kind import ListingOptions
 from imageshards.transforms.inputs.listed import CHUNK_ROWS, Listed
@@ -33,6 +33,8 @@ from imageshards.transforms.references.rules import KNOWN_SPLITS
 from imageshards.transforms.storage.protocol import Sink
 
 _BUFFER_BYTES = 8 << 20
+_LARGE_GROUP_BYTES = 256 << 20
+"""A larger row group is not read at once."""
 _CHUNK_BYTES = 32 << 20
 _BYTES = "bytes"
 _LENGTH_BYTES = 4
@@ -68,7 +70,15 @@ class ImageTable:
 
         file = span.open_file()
         try:
-            table = parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+            metadata = parquet.read_metadata(file)
+            groups = map(metadata.row_group, range(metadata.num_row_groups))
+            largest = max((group.total_byte_size for group in groups), default=0)
+            table = parquet.ParquetFile(
+                file,
+                metadata=metadata,
+                buffer_size=_BUFFER_BYTES if largest > _LARGE_GROUP_BYTES else 0,
+                pre_buffer=False,
+            )
         except (pa.ArrowException, OSError) as error:
             raise span.unreadable(error, "not a Parquet file") from error
         column = _image_column(span.uri, table.schema_arrow, options)
@@ -207,11 +217,9 @@ class _Images:
         self._scratch = table.options.scratch
         self._sink: Sink | None = None
         self._written = 0
-        self._file: mmap.mmap | None = None
+        self._read_at: ReadAt | None = None
         if storage.is_local(span.uri):
-            with open(span.uri, "rb") as file:
-                whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._file = files.enter_context(whole)
+            self._read_at = reads_at(files.enter_context(storage.open_read(span.uri)), span.uri)
         self._position = -1
         self.unpacked = ""
 
@@ -219,7 +227,7 @@ class _Images:
         """Begins a row group."""
         self._position = -1
         chunks = (group.column(number) for number in range(group.num_columns))
-        for chunk in chunks if self._file else ():
+        for chunk in chunks if self._read_at else ():
             is_plain = chunk.compression == "UNCOMPRESSED" and not chunk.has_dictionary_page
             if is_plain and chunk.path_in_schema in (self._column, f"{self._column}.{_BYTES}"):
                 self._position = chunk.data_page_offset
@@ -246,7 +254,7 @@ class _Images:
 
     def _find(self, values: pa.LargeBinaryArray) -> np.ndarray | None:
         """The offsets of values in the file, in order; None if it does not have them all."""
-        if self._file is None or self._position < 0:
+        if self._read_at is None or self._position < 0:
             return None
         offsets, position = [], self._position
         for scalar in values:
@@ -254,7 +262,7 @@ class _Images:
             if value is None:  # nothing is stored for it
                 offsets.append(position)
                 continue
-            position = _find(self._file, value, position)
+            position = _find(self._read_at, value, position)
             if position < 0:
                 break
             offsets.append(position)
@@ -280,22 +288,20 @@ class _Images:
         unpack.set_stamp(self._target, self._stamp)
 
 
-def _find(file: mmap.mmap, value: bytes, begin: int) -> int:
+def _find(read_at: ReadAt, value: bytes, begin: int) -> int:
     """The first offset of a value at which it can be in a page, or -1.
 
     Args:
-      file: the Parquet file.
+      read_at: reads the Parquet file.
       value: the value.
       begin: the end of the value before, or the beginning of the pages.
     """
     near = begin + _LENGTH_BYTES
-    if file[near : near + len(value)] == value:
+    if read_at(len(value), near) == value:
         return near
-    start = value[: _LENGTH_BYTES * 16]
-    found = file.find(start, begin, near + _LONGEST_PAGE_HEADER)
-    while found >= 0 and file[found : found + len(value)] != value:
-        found = file.find(start, found + 1, near + _LONGEST_PAGE_HEADER)
-    return found
+    data = read_at(_LONGEST_PAGE_HEADER + len(value), begin)
+    found = data.find(value)
+    return begin + found if found >= 0 else -1
 
 
 def _hub_features(schema: pa.Schema) -> Mapping[str, Mapping[str, Any]]:
