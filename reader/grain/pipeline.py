@@ -91,7 +91,7 @@ def grain(
     extras.require("grain", "reader.grain", ["grain"])
     from imageshards.reader.grain.batches import Batches, BatchSource
 
-    elements = ArrayElements(schema, element_options, read_options.seed, keys)
+    elements = ArrayElements(schema, element_options, read_options.seed, keys, len(source.classes))
     records = Records(source, spans, schema, OpenSettings())
     threads = settings.threads
     if threads is None:

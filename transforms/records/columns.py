@@ -253,6 +253,8 @@ def schema_of(options: Mapping[str, Any]) -> Schema:
         schema = schema.with_shape(_shape(options))
     if value_column(options["labels"]):
         return schema.with_value()
+    if options["labels"].startswith(("list:", "columns:")):
+        return schema.with_classes()
     return schema.without_labels() if label_rule(options) == "none" else schema
 
 
