@@ -104,15 +104,29 @@ class HostRecords:
           CorruptRecord: a record is damaged.
           BuildError: a file is missing or truncated.
         """
+        return self.part(first * self._slots, last * self._slots)
+
+    def part(self, begin: int, end: int) -> tuple[Numbers, list[bytes]]:
+        """Returns the samples of places [begin, end) and the data of their records; see `read`.
+
+        Args:
+          begin: the number of slots of this host before them, since the start of the first epoch.
+          end: the same of the slot after the last.
+        """
         samples: list[int] = []
         found: list[bytes] = []
-        for step in range(first, last):
+        while begin < end:
+            step, slot = divmod(begin, self._slots)
+            last = min(slot + end - begin, self._slots)
             chunk = self._chunk(step)
-            begin = step * self._order.global_batch + self._first_slot
-            for sample, place in enumerate(chunk.places[step - chunk.first_step], begin):
-                if place:
-                    samples.append(sample)
-                    found.append(self._data(chunk, place))
+            sample = step * self._order.global_batch + self._first_slot + slot
+            places = chunk.places[step - chunk.first_step][slot:last]
+            samples += (number for number, place in enumerate(places, sample) if place)
+            try:
+                found += [self._data(chunk, place) for place in places if place]
+            except CorruptRecord as error:
+                raise CorruptRecord(f"{error} {_SEE_VERIFY}") from error
+            begin += last - slot
         return np.array(samples, np.int64), found
 
     def _data(self, chunk: _Chunk, place: _Place) -> bytes:
@@ -120,13 +134,10 @@ class HostRecords:
             future, number = chunk.read[place]
             return future.result()[number]
         file, row = place
-        return self._range(file, row, row + 1)[0]
+        return self._files[file].record(row)
 
     def _range(self, file: int, begin: int, end: int) -> list[bytes]:
-        try:
-            return list(self._files[file].data(begin, end))
-        except CorruptRecord as error:
-            raise CorruptRecord(f"{error} {_SEE_VERIFY}") from error
+        return list(self._files[file].data(begin, end))
 
     def _chunk(self, step: int) -> _Chunk:
         """Returns the chunk of a step; if it is read ahead, starts to read it and the next one."""
