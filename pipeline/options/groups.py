@@ -353,7 +353,7 @@ class Records(Group):
         "Schema of a record: slim or imagenet (the image file); segmentation (with a mask), "
         "caption (with texts); raw (float32), pixels (uint8) or shape (uint8 of any size) (decoded "
         "pixels); text. imageshards features NAME describes one",
-        brief="slim, imagenet, segmentation, caption, raw, pixels, shape, text (default: slim)",
+        brief="slim, imagenet, segmentation, caption, ... (default: slim)",
         metavar="NAME",
         choices=_schemas,
     )
