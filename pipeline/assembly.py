@@ -132,7 +132,9 @@ class BuildSpec:
         return Planner(
             num_shards=self.shard_counts,
             split_order=names if is_fixed else (),
-            class_names=tuple(name for name, _ in self._class_lines) or None,
+            class_names=tuple(name for name, _ in self._class_lines)
+            or self.annotator.labels.names
+            or None,
             class_texts=self._class_texts,
             label_offset=max(self.options.labels.label_offset, self.schema.label_offset),
             with_labels=self.annotator.labels.has_classes,

@@ -104,6 +104,8 @@ def _images(spec: BuildSpec) -> Iterator[str]:
 def _labels_and_splits(spec: BuildSpec) -> Iterator[str]:
     labels, splits = spec.options.labels, spec.annotator.splits
     kind = spec.annotator.labels.kind
+    if kind == "columns" and labels.class_names:
+        yield "--labels columns:... names the classes: omit --class_names"
     if not spec.annotator.labels.has_classes and (labels.class_names or labels.label_offset):
         yield f"--class_names and --label_offset cannot be combined with --labels {labels.labels}"
     if spec.annotator.groups.kind != "uri" and splits.kind != "ratio":
@@ -122,10 +124,12 @@ def _labels_and_splits(spec: BuildSpec) -> Iterator[str]:
 def _choice(spec: BuildSpec) -> Iterator[str]:
     given, splits = spec.options.choice, spec.annotator.splits
     stratify = spec.options.splits.stratify
-    if not spec.annotator.labels.has_classes:
-        for name, is_set in (("per_class", given.per_class), ("stratify", stratify)):
-            if is_set:
-                yield f"--{name} requires classes: omit --labels {spec.options.labels.labels}"
+    rule = spec.annotator.labels
+    for name, is_set in (("per_class", given.per_class), ("stratify", stratify)):
+        if is_set and not rule.has_classes:
+            yield f"--{name} requires classes: omit --labels {spec.options.labels.labels}"
+        if is_set and rule.is_multiple:
+            yield f"--{name} requires one class for each image, not --labels {rule.text}"
     if stratify and not splits.names_all:
         yield "--stratify requires splits by ratio or by count, such as --splits train=0.8,test=0.2"
     if stratify and spec.annotator.groups.kind != "uri":

@@ -143,7 +143,7 @@ def load(
         files=source.files,
         spans=spans,
         order=order,
-        elements=Elements(schema, element_options, read_options.seed, keys),
+        elements=Elements(schema, element_options, read_options.seed, keys, len(source.classes)),
         options=read_options,
     )
     return ImageDataset(recipe, source.classes)

@@ -529,13 +529,19 @@ def _problem_of(checks: Checks, inspect: Inspect, record: Record) -> Problem | N
     if record.values.keys() >= set(BOX_SIDES) and (wrong := box_problem(record.values)):
         return BadBoxes(wrong)
     label_key = schema.key_of("label")
-    if label_key:
-        label = record.first(label_key, -1)
+    if not label_key:
+        return None
+    labels = record.values[label_key]
+    text_key = schema.key_of("synset") or schema.key_of("class_text")
+    texts = record.values[text_key] if text_key else []
+    if text_key and len(texts) != len(labels):
+        return Problem(f"{len(labels)} labels, but {len(texts)} names of classes")
+    for at, label in enumerate(labels):
         if not 0 <= label < len(checks.classes):
             return Problem(f"label {label} of {counted(len(checks.classes), 'class')}")
         # With synsets, the class text may be longer than the name.
-        if text_key := schema.key_of("synset") or schema.key_of("class_text"):
-            text = record.first(text_key, b"").decode("utf-8", "replace")
+        if text_key:
+            text = texts[at].decode("utf-8", "replace")
             if text != checks.classes[label]:
                 name = quoted(checks.classes[label])
                 return Problem(f"its class is called {quoted(text)}, but class {label} is {name}")

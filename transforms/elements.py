@@ -136,6 +136,9 @@ class ShardId:
     file_format: str = "tfrecord"
 
 
+LABEL_SEPARATOR = "\x1f"
+"""Separates the classes of an image in its label: the unit separator of ASCII, in no name."""
+
 DUPLICATE_PIXELS = "DuplicatePixels"
 """Error type of a reject whose pixels are equal to those of an image in the data set."""
 LOST = "Lost"

@@ -280,11 +280,12 @@ class Labels(Group):
     labels: str = option(
         AUTO,
         r"Label of an image: dirname, column, column:NAME, none, or regex:RE such as "
-        r"regex:([a-z]+)\d+\.jpg; column:NAME:float for a number to predict; auto uses the "
-        "label column of a manifest if there is one, else dirname",
+        r"regex:([a-z]+)\d+\.jpg; column:NAME:float for a number to predict; list:NAME for a "
+        "column with any number of classes, columns:A,B for columns of 0 or 1; auto uses the label "
+        "column of a manifest if there is one, else dirname",
         brief="dirname, column:NAME, regex:RE, none (default: auto)",
         metavar="RULE",
-        form_pattern=rf"auto|dirname|none|column|column:.+|{_RULE_WITH_GROUP}",
+        form_pattern=rf"auto|dirname|none|(column|columns|list):.+|column|{_RULE_WITH_GROUP}",
         # Launchers such as Airflow's operators reserve --labels for the labels of the job.
         aliases=("--labels_from",),
         parse=_label_rule,
@@ -352,7 +353,7 @@ class Records(Group):
         "Schema of a record: slim or imagenet (the image file); segmentation (with a mask), "
         "caption (with texts); raw (float32), pixels (uint8) or shape (uint8 of any size) (decoded "
         "pixels); text. imageshards features NAME describes one",
-        brief="slim, imagenet, segmentation, caption, raw, pixels, shape, text (default: slim)",
+        brief="slim, imagenet, segmentation, caption, ... (default: slim)",
         metavar="NAME",
         choices=_schemas,
     )

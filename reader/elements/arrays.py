@@ -30,12 +30,14 @@ class ArrayElements:
       options: the options that determine an element.
       seed: the seed of the augmentation.
       keys: the features of elements that are dicts, or None.
+      num_classes: the number of classes.
     """
 
     schema: Schema
     options: ElementOptions
     seed: int
     keys: Keys | None = None
+    num_classes: int = 0
 
     @property
     def parsed(self) -> Schema:
@@ -74,6 +76,10 @@ class ArrayElements:
         return element
 
     def _label(self, value: Any) -> Any:
+        if isinstance(value, list):  # several classes
+            several = np.zeros(self.num_classes, np.float32)
+            several[value] = 1
+            return several
         if self.schema.class_key:
             return np.int32(value)
         feature = next(f for f in self.schema.features if f.key == self.schema.label_key)
@@ -126,7 +132,7 @@ def selected(values: Mapping[str, Any], keys: Keys, window: Window | None) -> di
     found: dict[str, Any] = {}
     for key, feature in keys.parsed.items():
         value, dtype = values[key], _DTYPES[feature.kind]
-        if feature.tfds == "List":
+        if feature.is_list:
             found[key] = np.array(value, dtype)
         else:
             found[key] = value if feature.kind == "bytes" else dtype(value)

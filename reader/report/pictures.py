@@ -165,9 +165,9 @@ def _text(values: Sequence[Any]) -> str:
 def entry_of(record: read_back.Record, schema: Schema, classes: Sequence[str]) -> dict[str, Any]:
     """Returns the entries of the page that describe a record, without its picture."""
     entry: dict[str, Any] = {"features": features_of(record)}
-    label = record.first(schema.class_key)
-    if label is not None and 0 <= label < len(classes):
-        entry["class"] = classes[label]
+    labels = record.values.get(schema.class_key or "", ())
+    if known := [classes[label] for label in labels if 0 <= label < len(classes)]:
+        entry["class"] = ", ".join(known)
     key = schema.key_of("filename") or schema.key_of("source")
     if captions := record.values.get(CAPTION_KEY):
         text = b"\n".join(captions).decode("utf-8", "replace")

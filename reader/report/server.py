@@ -168,9 +168,9 @@ class Pages:
     def _matches(self, record: Record, class_text: str, name: str) -> bool:
         schema, classes = self._schema, self._dataset.classes
         if class_text:
-            label = record.first(schema.class_key, -1)
-            known = classes[label].lower() if 0 <= label < len(classes) else ""
-            if class_text not in known and class_text != str(label):
+            labels = record.values.get(schema.class_key or "", ())
+            known = [classes[label].lower() for label in labels if 0 <= label < len(classes)]
+            if not any(class_text in name for name in known) and class_text not in map(str, labels):
                 return False
         key = schema.key_of("filename") or schema.key_of("source")
         return name in record.first(key, b"").decode("utf-8", "replace").lower()

@@ -24,12 +24,14 @@ class Elements:
       options: the options that determine an element.
       seed: the seed of the augmentation.
       keys: the features of elements that are dicts, or None.
+      num_classes: the number of classes.
     """
 
     schema: Schema
     options: ElementOptions
     seed: int
     keys: Keys | None = None
+    num_classes: int = 0
 
     @property
     def batched_first(self) -> bool:
@@ -124,7 +126,7 @@ class Elements:
         schema = self.schema
         label = parsed[schema.label_key] if schema.label_key else None
         if label is not None and schema.class_key:
-            label = tf.cast(label, tf.int32)
+            label = self._class(label)
         if self.keys is None:
             target = parsed[self._mask_key] if self._mask_key and mask is None else mask
             target = label if target is None else target
@@ -135,6 +137,16 @@ class Elements:
         if mask is not None:
             values[self._mask_key or ""] = mask
         return values
+
+    def _class(self, label: tf.Tensor) -> tf.Tensor:
+        """Returns the class, int32 []; of several float32 [classes], which is 1 for each."""
+        feature = self.schema.feature_of("label")
+        if feature is None or not feature.is_list:
+            return tf.cast(label, tf.int32)
+        if isinstance(label, tf.RaggedTensor):
+            label = label.to_tensor(default_value=-1)
+        found = tf.one_hot(label, self.num_classes)  # of -1 it is 0
+        return tf.ensure_shape(tf.reduce_sum(found, -2), [*label.shape[:-1], self.num_classes])
 
     def _as_dtype(self, image: tf.Tensor, stored: tf.DType) -> tf.Tensor:
         """Converts an image to the dtype of `load`; `stored` is the dtype in the record."""

@@ -146,4 +146,4 @@ def size_of(width: Any, height: Any) -> tuple[int, int]:
 
 
 def _pattern(folder: str, suffix: str) -> str:
-    return f"{glob.escape(folder.rstrip('/'))}/**/*{suffix}"
+    return storage.join(glob.escape(folder.rstrip("/")), "**", f"*{suffix}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from imageshards.transforms.elements import (
+    LABEL_SEPARATOR,
     BuildError,
     Problem,
     enumerated,
@@ -109,4 +110,8 @@ def _text(value: Any, column: str, where: Callable[[int], str], row: int) -> str
         return None
     if isinstance(value, (str, bool, int, float)):
         return str(value)
+    if isinstance(value, list):
+        texts = (_text(item, column, where, row) for item in value)
+        # A list, even one of a single value or of none, is no text.
+        return LABEL_SEPARATOR + LABEL_SEPARATOR.join(filter(None, texts))
     raise BuildError(f"{where(row)}: {column} must be a text or a number, not {quoted(value)}")

@@ -221,9 +221,14 @@ def side_column(options: Mapping[str, Any]) -> str:
 
 
 def label_rule(options: Mapping[str, Any]) -> str:
-    """Returns the rule of `--labels`: "none" if it is "auto" and the schema has no classes then."""
+    """Returns the rule of `--labels`.
+
+    "auto" is "none" if the schema has no classes, and with annotations: these have classes of their
+    own, and their images are often in one folder.
+    """
     rule: str = options["labels"]
-    return "none" if rule == "auto" and not SCHEMAS[options["features"]].has_labels else rule
+    has_labels = SCHEMAS[options["features"]].has_labels and not annotation_columns(options)
+    return "none" if rule == "auto" and not has_labels else rule
 
 
 def schema_of(options: Mapping[str, Any]) -> Schema:
@@ -253,6 +258,8 @@ def schema_of(options: Mapping[str, Any]) -> Schema:
         schema = schema.with_shape(_shape(options))
     if value_column(options["labels"]):
         return schema.with_value()
+    if options["labels"].startswith(("list:", "columns:")):
+        return schema.with_classes()
     return schema.without_labels() if label_rule(options) == "none" else schema
 
 

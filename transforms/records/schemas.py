@@ -140,6 +140,19 @@ class Schema:
         kept = tuple(f for f in self.features if f.source not in _OF_CLASSES)
         return replace(self, features=kept)
 
+    def with_classes(self) -> Schema:
+        """Returns the schema with any number of classes for each image."""
+
+        def many(feature: Feature) -> Feature:
+            if feature.source not in _OF_CLASSES:
+                return feature
+            kind: Literal["ClassLabels", "List"] = (
+                "ClassLabels" if feature.source == "label" else "List"
+            )
+            return replace(feature, tfds=kind, repeats=False)
+
+        return replace(self, features=tuple(map(many, self.features)))
+
     def with_value(self) -> Schema:
         """Returns the schema with a number as the label, under the key of the class."""
         key = self.class_key

@@ -26,7 +26,7 @@ def features_json(schema: Schema, num_classes: int, num_object_classes: int = 0)
         "featuresDict": {
             "features": {
                 feature.key: _tfds_feature(
-                    feature, num_object_classes if feature.is_list else num_classes
+                    feature, num_classes if feature.source == "label" else num_object_classes
                 )
                 for feature in sorted(schema.features, key=lambda feature: feature.key)
             }

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imageshards.transforms.elements import BuildError, Problem, quoted, to_bytes
+from imageshards.transforms.elements import LABEL_SEPARATOR, BuildError, Problem, quoted, to_bytes
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.references.batch import RefBatch, binary_column, texts_of
 from imageshards.transforms.references.keys import (
@@ -102,10 +105,10 @@ class Annotator:
     @property
     def columns(self) -> Columns:
         """The columns to list with each reference."""
-        required = [self.groups.column]
+        required = [self.groups.column, *self.labels.names]
         optional: list[str | None] = []
         for rule in (self.labels, self.splits):
-            (required if rule.kind == "column" else optional).append(rule.column)
+            (required if rule.kind in ("column", "list") else optional).append(rule.column)
         where = self.where.columns if self.where else ()
         return Columns(
             tuple(column for column in dict.fromkeys([*required, *where]) if column),
@@ -124,6 +127,8 @@ class Annotator:
 
     def label_source(self, refs: RefBatch) -> str:
         """Where the labels of listed references come from: "folder", "regex" or "column NAME"."""
+        if self.labels.kind == "columns":
+            return "columns"
         if refs.text_column(self.labels.column) is not None:
             return f"column {self.labels.column}"
         return "regex" if self.labels.kind == "regex" else "folder"
@@ -163,7 +168,15 @@ class Annotator:
     def _labels(self, refs: RefBatch, problems: dict[int, Problem]) -> pa.Array:
         if not self.labels.has_classes:
             return pa.nulls(len(refs), pa.large_binary())
+        if self.labels.kind == "columns":
+            return self._named_columns(refs, problems)
         column = refs.text_column(self.labels.column)
+        if column is not None and self.labels.kind == "list":
+            lists = texts_of(column)
+            column = binary_column([None if text is None else _joined(text) for text in lists])
+        elif column is not None and pc.any(pc.match_substring(column, LABEL_SEPARATOR)).as_py():
+            name = self.labels.column
+            raise BuildError(f"the labels in column {name!r} are lists: write --labels list:{name}")
         if column is not None:
             reason = f"no value in the column {self.labels.column!r}"
             missing = column.is_null().to_numpy(zero_copy_only=False)
@@ -181,6 +194,26 @@ class Annotator:
         for row in np.flatnonzero(missing).tolist():
             problems.setdefault(row, problem)
         return column
+
+    def _named_columns(self, refs: RefBatch, problems: dict[int, Problem]) -> pa.Array:
+        """The names of the columns that are 1."""
+        found: list[list[str] | None] = [[] for _ in range(len(refs))]
+        for name in self.labels.names:
+            column = refs.text_column(name)
+            assert column is not None, "listing returns the required columns"
+            for row, text in enumerate(texts_of(column)):
+                value = _TRUTH.get(str(text).lower())
+                names = found[row]
+                if value is None:
+                    shown = f"{quoted(text)}, which is neither 0 nor 1" if text else "empty"
+                    problem = Problem("label", "NoLabel", f"the column {name!r} is {shown}")
+                    problems.setdefault(row, problem)
+                    found[row] = None
+                elif value and names is not None:
+                    names.append(name)
+        return binary_column(
+            [None if names is None else LABEL_SEPARATOR.join(names) for names in found]
+        )
 
     def _splits(
         self, refs: RefBatch, split_keys: np.ndarray, problems: Mapping[int, Problem]
@@ -229,3 +262,20 @@ class Annotator:
             if not group:
                 problems.setdefault(row, Problem("group", "NoGroup", reason))
         return [group or "" for group in found]
+
+
+_TRUTH = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
+_LIST = re.compile(r"[|;,]")
+
+
+def _joined(text: str) -> str:
+    """Returns the classes of a list as a label: of a text with |, ; or commas, or a JSON list."""
+    if LABEL_SEPARATOR in text:
+        names = text.split(LABEL_SEPARATOR)
+    else:
+        names = _LIST.split(text)
+        if text.startswith("["):
+            with suppress(ValueError):  # a text in brackets
+                names = [str(name) for name in json.loads(text)]
+    stripped = (name.strip() for name in names)
+    return LABEL_SEPARATOR.join(dict.fromkeys(name for name in stripped if name))

@@ -7,6 +7,7 @@ pickled as zstd-compressed columns: even in random order, URIs share most of the
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 import zstandard
 
 from imageshards.transforms.elements import (
+    LABEL_SEPARATOR,
     ByteRange,
     Codec,
     ImageRef,
@@ -370,7 +372,8 @@ class RefBatch:
     def labels_found(self) -> set[str]:
         """The distinct labels."""
         found = self.rows.column("label").unique().to_pylist()
-        return {to_text(label) for label in found if label}
+        labels = (to_text(label).split(LABEL_SEPARATOR) for label in found if label)
+        return set(itertools.chain.from_iterable(labels))
 
     def by_split(self, order: np.ndarray) -> dict[str, RefBatch]:
         """Split -> its rows, in the given order of all rows.

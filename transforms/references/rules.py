@@ -59,11 +59,12 @@ class LabelRule:
 
     Attributes:
       kind: "auto" takes the column `label` of a manifest that has one, else the folder; "value" is
-        a number that is no class: a feature, as all columns that become features.
-      argument: name of the column, or the regular expression.
+        a number that is no class: a feature, as all columns that become features. "list" is a
+        column with any number of classes, "columns" one column of 0 or 1 for each class.
+      argument: name of the column, or of the columns, or the regular expression.
     """
 
-    kind: Literal["auto", "dirname", "column", "value", "regex", "none"]
+    kind: Literal["auto", "dirname", "column", "value", "list", "columns", "regex", "none"]
     argument: str = ""
 
     @classmethod
@@ -72,6 +73,13 @@ class LabelRule:
         kind, _, argument = text.partition(":")
         if kind in ("auto", "dirname", "none") and not argument:
             return cls(kind)  # type: ignore[arg-type]
+        if kind == "list" and argument:
+            return cls("list", argument)
+        if kind == "columns" and argument:
+            names = argument.split(",")
+            if "" in names or len(set(names)) < len(names):
+                raise ValueError(f"--labels {text!r}: write each column once, as in columns:a,b")
+            return cls("columns", argument)
         if value := value_column(text):
             return cls("value", value)
         if text == "column" or (kind == "column" and argument):
@@ -81,7 +89,7 @@ class LabelRule:
             return cls("regex", argument)
         raise ValueError(
             f"--labels {text!r}: write auto, dirname, column, column:NAME, column:NAME:float, "
-            "regex:RE or none"
+            "list:NAME, columns:A,B, regex:RE or none"
             f"{_suggestion(text, ('auto', 'dirname', 'column', 'regex:RE', 'none'))}"
         )
 
@@ -91,9 +99,24 @@ class LabelRule:
         return self.kind not in ("value", "none")
 
     @property
+    def text(self) -> str:
+        """The rule as an option."""
+        return f"{self.kind}:{self.argument}" if self.argument else self.kind
+
+    @property
+    def is_multiple(self) -> bool:
+        """Whether an image can have any number of classes."""
+        return self.kind in ("list", "columns")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of which each is a class."""
+        return tuple(self.argument.split(",")) if self.kind == "columns" else ()
+
+    @property
     def column(self) -> str | None:
         """The column of manifests that classes come from, or None."""
-        return {"auto": "label", "column": self.argument}.get(self.kind)
+        return {"auto": "label", "column": self.argument, "list": self.argument}.get(self.kind)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from imageshards.transforms.annotations.objects import (
     count_objects,
     to_fractions,
 )
-from imageshards.transforms.elements import ImageRef, Problem, to_bytes
+from imageshards.transforms.elements import LABEL_SEPARATOR, ImageRef, Problem, to_bytes
 from imageshards.transforms.images import validate
 from imageshards.transforms.images.convert import Converted, convert, pixel_digest
 from imageshards.transforms.images.geometry import Geometry
@@ -61,7 +61,7 @@ class Encoded:
       info: the image's format, and its height and width in pixels; for a text, its height is 1 and
         its width the length in bytes.
       content: the image file, the pixels or the text in the record.
-      label: number of the class, or None.
+      labels: numbers of the classes: one, none without labels, or any number.
       conversions: kinds of conversions that were applied to the image.
       stamp: stamp of the image's file when it was read; 0 if unknown.
       annotations: kind of annotation -> number of them; see `annotations.BOXES`.
@@ -71,7 +71,7 @@ class Encoded:
     parts: list[bytes]
     info: validate.ImageInfo
     content: bytes
-    label: int | None
+    labels: tuple[int, ...]
     conversions: tuple[str, ...] = ()
     stamp: int = 0
     annotations: Mapping[str, int] = field(default_factory=dict)
@@ -245,21 +245,29 @@ class ImageEncoder:
         values = content.values
         counts = self._annotate(values, ref, read, content.geometry)
         side_counts, side_stamp = self._add_side(values, ref, read, content.geometry)
-        label = None
+        labels: list[int] = []
         if ref.label is not None:
-            label, name = classes[ref.label]
-            values["label"] = label
-            values["class_text"] = values["synset"] = name
-            if self.class_texts:
-                values["class_text"] = self.class_texts.get(name, name)
+            texts = ref.label.split(LABEL_SEPARATOR) if ref.label else []
+            found = sorted(classes[text] for text in texts)
+            labels, names = [number for number, _ in found], [name for _, name in found]
+            shown = [self.class_texts.get(name, name) for name in names]
+            values |= {"label": labels, "synset": names, "class_text": shown}
+            if not self._has_many_classes:
+                values |= {"label": labels[0], "synset": names[0], "class_text": shown[0]}
+        label = None if self._has_many_classes or not labels else labels[0]
         add_computed(values, object_numbers)
         for source in self._open_sources:
             values.setdefault(source, _without_column(source, values, label))
         parts = example.encode(self.schema, values)
         return Encoded(
-            parts, content.info, content.data, label, content.kinds, read.stamp,
+            parts, content.info, content.data, tuple(labels), content.kinds, read.stamp,
             {**counts, **side_counts}, side_stamp,
         )  # fmt: skip
+
+    @cached_property
+    def _has_many_classes(self) -> bool:
+        feature = self.schema.feature_of("label")
+        return feature is not None and feature.is_list
 
     @cached_property
     def _open_sources(self) -> tuple[str, ...]:

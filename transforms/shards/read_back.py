@@ -139,7 +139,7 @@ def scan_shard(
             info = info_of(record, schema)
             content = record.first(schema.key_of(schema.holds), b"")
             profiler.add(content, info, position=stats.records, row=stats.records)
-            stats.add(info, record.first(schema.class_key))
+            stats.add(info, record.values.get(schema.class_key or "", ()))
             digests.append(image_digest(content, schema.holds == "encoded"))
     report = stats.report(shard, file.size, file.crc32c, file.sha256)
     return report, "".join(index).encode(), b"".join(digests)

@@ -44,15 +44,16 @@ class ShardStats:
         for report in reports:
             self.add_report(report)
 
-    def add(self, info: ImageInfo, label: int | None, conversions: tuple[str, ...] = ()) -> None:
+    def add(
+        self, info: ImageInfo, labels: Iterable[int], conversions: tuple[str, ...] = ()
+    ) -> None:
         """Counts one record."""
         if conversions:
             self.add_conversions(conversions)
         self.records += 1
         self._formats[info.format] += 1
         self._sides[size_class(info.height, info.width)] += 1
-        if label is not None:
-            self._labels[label] += 1
+        self._labels.update(labels)
         size = (info.height, info.width)
         self._add_sizes(size, size)
 

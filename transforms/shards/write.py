@@ -120,7 +120,7 @@ def _write(job: ShardJob, ahead: ReadAhead | None, fingerprint: str) -> ShardRes
                 continue
             writer.write(encoded.parts)
             profiler.add(encoded.content, encoded.info, position, row=stats.records)
-            stats.add(encoded.info, encoded.label, encoded.conversions)
+            stats.add(encoded.info, encoded.labels, encoded.conversions)
             if job.digests:
                 digests += image_digest(encoded.content, holds_files)
         index = writer.close()

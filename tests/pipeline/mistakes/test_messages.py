@@ -80,6 +80,6 @@ def test_a_column_of_prices_is_no_label(tmp_path: Path, uris: list[str], command
     code, _, err = command(*build, "--labels=column:price")
     assert code == 1
     assert err.count("\n") == 1
-    advice = ["--labels", "none", "--features_from", "price:float"]
+    advice = ["--labels", "column:price:float"]
     assert f"write {' '.join(advice)}" in err
     assert command(*build, *advice)[0] == 0
