@@ -18,6 +18,7 @@ print(gcs_auth.billing_project())
 """
 
 
+@pytest.mark.slow
 def test_a_worker_process_bills_the_project_of_the_job():
     options = PipelineOptions(["--beam_plugins=json"])
     access.carry("payer", options)
