@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import Command
 
