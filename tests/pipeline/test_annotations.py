@@ -274,7 +274,7 @@ def test_annotations_that_are_wrong_are_rejects_of_their_images(
         {"id": 11, "image_id": 1, **good},
         {"id": 12, "image_id": 2, **good},
         {"id": 13, "image_id": 2, **good, "bbox": None},
-        {"id": 14, "image_id": 3, **good},
+        {"id": 14, "image_id": 3, **good, "area": 20},
         {"id": 15, "image_id": 4, **good},
     ]
     file = tmp_path / "instances.json"
@@ -293,6 +293,8 @@ def test_annotations_that_are_wrong_are_rejects_of_their_images(
     }  # fmt: skip
     # The image 3 was scaled after it was annotated.
     assert written(out)[3] == [("owl", pytest.approx((0, 0, 2.5, 2.5)))]
+    areas = [record.values["image/object/area"] for record in records(out)]
+    assert list(filter(None, areas)) == [[5.0]]
     counts = build_json(out)["annotation_files"][str(file)]
     assert counts == {"images": 4, "objects": 5, "unmatched_images": 1, "unmatched_objects": 1}
 

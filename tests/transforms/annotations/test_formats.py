@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from imageshards.transforms.annotations.formats import identify
-from imageshards.transforms.annotations.source import Annotated
-from imageshards.transforms.elements import UsageError
+from imageshards.transforms.annotations.source import Annotated, Category
+from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.records.schemas import BOX_SIDES
 
 
@@ -44,6 +44,8 @@ def test_shapes_of_cvat_have_the_boxes_around_them(tmp_path: Path):
     ]  # fmt: skip
     assert found["a/1.jpg"].values["image/object/occluded"] == [1, 0, 0, 0]
     assert found["2.jpg"].problem == f"{path}: a shape is a polyline, around which there is no box"
+    path.write_text(CVAT.replace("1,2;5,2;3,9", ""))
+    assert read(path)["a/1.jpg"].problem == f"{path}: its point is '', which is no number"
 
 
 def test_shapes_of_labelme_have_the_boxes_around_them(tmp_path: Path):
@@ -60,6 +62,8 @@ def test_shapes_of_labelme_have_the_boxes_around_them(tmp_path: Path):
     assert found["images/1.jpg"].size == (40, 30)
     path.write_text(json.dumps(root | {"shapes": [{"shape_type": "point", "points": [[1, 2]]}]}))
     assert problem(path) == ": a shape is a point, around which there is no box"
+    path.write_text('{"shapes": [3]}')
+    assert problem(path) == ": it has no JSON object with shapes"
 
 
 def test_files_of_yolo_are_those_of_labels(tmp_path: Path):
@@ -83,6 +87,12 @@ def test_files_of_yolo_are_those_of_labels(tmp_path: Path):
         "line 1 is '0 1': neither a box nor a polygon",
     ]
     assert read(tmp_path / "data.yaml").keys() == found.keys()
+
+
+def test_keypoints_of_yolo_are_no_polygon(tmp_path: Path):
+    (tmp_path / "data.yaml").write_text("names: [owl]\nkpt_shape: [2, 3]\n")
+    (tmp_path / "1.txt").write_text("0 0.5 0.5 0.5 0.5 0.9 0.9 2 0.8 0.8 1\n")
+    assert boxes(read(tmp_path)["1"]) == [(0.25, 0.25, 0.75, 0.75)]
 
 
 def test_an_object_of_voc_without_a_box_is_a_problem(tmp_path: Path):
@@ -111,6 +121,24 @@ def test_names_of_columns_say_what_boxes_are(
     path.write_text(text)
     (found,) = read(path).values()
     assert (found.name, found.size, boxes(found)) == ("1.jpg", size, [box])
+
+
+def test_rows_without_a_box_have_no_class(tmp_path: Path):
+    """Kaggle has such rows for images without objects."""
+    path = tmp_path / "boxes.csv"
+    path.write_text("image_id,x1,y1,x2,y2,class\n1,,,,,No finding\n2,1,2,5,9,owl\n3,,,,,\n")
+    source = identify(str(path), "auto")
+    found = list(source.read((str(path),)))
+    assert [item.objects for item in found if isinstance(item, Annotated)] == [0, 1, 0]
+    assert [item.name for item in found if isinstance(item, Category)] == ["owl"]
+
+
+@pytest.mark.parametrize("content", [b"\xff,1,2,5,9\n", b'"' + b"a" * 200_000 + b'",1,2,5,9\n'])
+def test_a_table_that_cannot_be_read_is_an_error_of_one_line(tmp_path: Path, content: bytes):
+    path = tmp_path / "boxes.csv"
+    path.write_bytes(b"image_id,x1,y1,x2,y2\n" + content)
+    with pytest.raises(BuildError, match=r"boxes.csv is not a CSV file in UTF-8: "):
+        read(path)
 
 
 def test_what_is_no_annotation_is_an_error_of_one_line(tmp_path: Path):

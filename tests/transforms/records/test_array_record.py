@@ -262,6 +262,7 @@ def test_bare_files_are_read_at_random(built: Path, tmp_path: Path):
     assert [records.serialized(number) for number in range(len(records))] == expected
 
 
+@pytest.mark.slow
 def test_it_is_written_without_tensorflow_and_named_where_the_package_is_missing(
     photos: Path, tmp_path: Path
 ):
@@ -287,6 +288,7 @@ sys.exit(code)
     assert not (tmp_path / "without").exists()
 
 
+@pytest.mark.slow
 def test_records_in_groups_are_smaller_and_read_as_others(
     build: Build, tmp_path: Path, command: Command
 ):
