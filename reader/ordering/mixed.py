@@ -94,11 +94,13 @@ def balanced(
     """Returns the order of `balance`: classes with equal or with given weights.
 
     Raises:
-      UsageError: there are no labels, or a weight names no class.
+      UsageError: there are no labels, records have several, or a weight names no class.
     """
     balance = options.balance
     if not schema.class_key:
         raise UsageError(f"balance requires class labels, and {source.place} has none")
+    if any(feature.key == schema.class_key and feature.is_list for feature in schema.features):
+        raise UsageError(f"balance requires one class for each record: {source.place} has several")
     labels = _labels(source, spans, schema.class_key)
     known = source.classes or [str(label) for label in range(int(labels.max()) + 1)]
     if labels.max() >= len(known):
@@ -124,9 +126,9 @@ def balanced(
 
 
 def _labels(source: Source, spans: Sequence[Span], key: str) -> Numbers:
-    """Reads the labels of all records: int64 [records]."""
+    """Reads all records, and returns their labels: int64 [records]."""
 
-    def of_span(span: Span) -> list[int]:
+    def of_span(span: Span) -> Numbers:
         file = source.files[span.file]
         found: list[int] = []
         for begin in range(span.begin, span.end, _RECORDS_AT_ONCE):
@@ -136,9 +138,7 @@ def _labels(source: Source, spans: Sequence[Span], key: str) -> Numbers:
                 if not values or not isinstance(values[0], int) or values[0] < 0:
                     raise BuildError(f"{file.uri}: record {row} has no label {key!r}")
                 found.append(values[0])
-        return found
+        return np.array(found, np.int64)
 
     with ThreadPoolExecutor(_THREADS) as executor:
-        return np.array(
-            [label for part in executor.map(of_span, spans) for label in part], np.int64
-        )
+        return np.concatenate(list(executor.map(of_span, spans)))
