@@ -71,12 +71,13 @@ class FileOfEach(AnnotationSource):
     def read(self, files: Sequence[str]) -> Iterator[Annotated | Category]:
         """Yields the annotations of each file, and the classes that they use."""
         names: dict[bytes, None] = {}
+        folder = self.folder
         for uri in files:
-            below = uri.removeprefix(self.folder)
+            below = uri.removeprefix(folder)
             try:
                 found = self.parse(below, storage.read(uri)[0])
             except (Malformed, storage.ReadError) as error:
-                found = Annotated(posixpath.splitext(below)[0], 0, 0, {}, None, f"{uri}: {error}")
+                found = Annotated(self.image_of(below), 0, 0, {}, None, f"{uri}: {error}")
             yield found
             names |= dict.fromkeys(found.values.get(TEXT, ()))
         yield from (Category(0, name.decode()) for name in names)
@@ -92,6 +93,14 @@ class FileOfEach(AnnotationSource):
         Raises:
           Malformed: it is not of the format.
         """
+
+    def image_of(self, below: str) -> str:
+        """Returns the image of a file that does not name it: it has the same path.
+
+        Args:
+          below: the path of the file below the folder.
+        """
+        return posixpath.splitext(below)[0]
 
     @staticmethod
     def beside(below: str, name: str) -> str:

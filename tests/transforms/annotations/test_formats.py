@@ -81,12 +81,19 @@ def test_files_of_yolo_are_those_of_labels(tmp_path: Path):
     assert found["images/train/1"].values["image/object/class/text"] == [b"cat", b"owl"]
     assert found["images/2"].objects == 0
     problems = [item.problem.rpartition(".txt: ")[2] for item in found.values() if item.problem]
+    assert found.keys() == {"images/train/1", *(f"images/{number}" for number in range(2, 6))}
     assert problems == [
         "line 1 has the class 1, which has no name",
         "its line 1 is 'half', which is no number",
         "line 1 is '0 1': neither a box nor a polygon",
     ]
     assert read(tmp_path / "data.yaml").keys() == found.keys()
+    source = identify(str(tmp_path), "auto")
+    parts = list(source.parts())
+    assert list(source.read(parts[0]))
+    (tmp_path / "data.yaml").unlink()  # no request for it with each file
+    assert list(source.read(parts[0]))
+    assert source.folder == f"{tmp_path}/"
 
 
 def test_keypoints_of_yolo_are_no_polygon(tmp_path: Path):
