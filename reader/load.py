@@ -122,8 +122,8 @@ def load(
     at_random = all(file.container.random_access for file in source.files)
     if not at_random and (weights or read_options.balance is not None):
         raise UsageError(
-            f"{source.place}: compressed files cannot be read by weight: imageshards reshard "
-            "writes uncompressed ones"
+            f"{source.place}: compressed files cannot be read by weight: convert them with "
+            "imageshards reshard DIR NEW --file_format array_record"
         )
     schema = source.schema_with(element_options.image_key, element_options.label_key)
     order: Order

@@ -80,7 +80,7 @@ def grain(
     if any(not source.files[span.file].container.random_access for span in spans):
         raise UsageError(
             f"{source.place}: compressed files have no random access: read them with reader.load, "
-            "or write uncompressed ones with imageshards reshard --compression none"
+            "or convert them: imageshards reshard DIR NEW --file_format array_record"
         )
     schema = source.schema_with(element_options.image_key, element_options.label_key)
     batched = bool(read_options.batch_size)

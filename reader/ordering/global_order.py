@@ -177,7 +177,7 @@ class GlobalOrder(Order):
         if not self.steps:
             raise UsageError(
                 f"{self.records:,} records for a global batch of {self.global_batch:,}: use a "
-                "smaller batch, or keep or pad the remainder"
+                "smaller batch_size, or drop_remainder=False and repeat=False"
             )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -110,7 +111,9 @@ def balanced(
     elif isinstance(balance, Mapping):
         missing = [name for name in balance if name not in known]
         if missing:
-            raise UsageError(f"balance: {source.place} has no class {missing[0]!r}")
+            close = difflib.get_close_matches(str(missing[0]), known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else "imageshards inspect lists them"
+            raise UsageError(f"balance: {source.place} has no class {missing[0]!r}: {hint}")
         weights = [balance.get(name, 0) for name in known]
     else:
         raise UsageError(

@@ -364,7 +364,7 @@ def test_classes_are_balanced_or_weighted(sets):
     [
         ({}, {}, "a mixture without data sets"),
         (None, {"balance": "label"}, "invalid balance 'label': must be \"class\""),
-        (None, {"balance": {"nothing": 1}}, "has no class 'nothing'"),
+        (None, {"balance": {"nothing": 1}}, "no class 'nothing': imageshards inspect lists"),
         (None, {"balance": "class", "repeat": False}, "balance requires repeat=True and shuffle"),
         (None, {"balance": "class", "label_key": ""}, "balance requires class labels"),
         ({7: 1}, {"balance": "class"}, "balance is for one data set"),

@@ -327,10 +327,16 @@ def test_records_in_groups_are_smaller_and_read_as_others(
     assert build_json(tmp_path / "records")["options"]["group_size"] == 1
     assert verify(str(tmp_path / "records")).problems == ()
     for options, problem in (
-        (["--features=text", "--compression=gzip"], "array_record has no --compression gzip"),
-        (["--writer=beam"], "--writer beam does not write --file_format array_record"),
+        (
+            ["--features=text", "--compression=gzip"],
+            "has no --compression gzip: expected none",
+        ),
+        (["--writer=beam"], "does not write --file_format array_record: set --writer shard"),
         (["--compression=zstd"], "the images of --features slim are compressed already"),
-        (["--file_format=tfrecord", "--group_size=2"], "tfrecord has no --group_size"),
+        (
+            ["--file_format=tfrecord", "--group_size=2"],
+            "has no --group_size: set --file_format",
+        ),
     ):
         arguments = ["--file_format=array_record", "--num_shards=1", *options]
         place = [f"--input={tmp_path / 'texts'}", f"--output={tmp_path / 'no'}"]
