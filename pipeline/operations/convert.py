@@ -1,8 +1,8 @@
 """Copies record files that imageshards did not write into another format, file by file.
 
 Records keep their order and their bytes, and are not decoded. Each file is a part, whose worker
-reads it in order: files that are compressed or have no random access are as good as others. A
-state file for each new shard lets a later run skip it.
+reads it in order, so that compressed files can be converted, too. A state file for each new shard
+lets a later run skip it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Elements as numpy arrays: what `reader.tensorflow.elements` makes as tensors."""
+"""Converts records to NumPy arrays, as `reader.tensorflow.elements` converts them to tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of the records of a split: of its files, their number and the size of their records."""
+"""Computes the order of a split from its files, the number of its records and their size."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class Pages:
             index, end = end, end + 1
             if not searching or self._matches(record, class_text.lower(), name.lower()):
                 found.append(self._entry(split, index, record))
-            if len(found) == _PAGE or time.monotonic() > limit:
+            if len(found) == _PAGE or (searching and time.monotonic() > limit):
                 break
         return {
             "records": found,

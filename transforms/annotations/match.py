@@ -110,6 +110,15 @@ def _without_suffix(uri: str) -> str:
     return folder + slash + stem(uri)
 
 
+def is_path_of(name: str, uri: str) -> bool:
+    """Returns whether an image's URI ends with all of a name, and not only with its base name.
+
+    >>> is_path_of("a/1", "/d/a/1.jpg"), is_path_of("b/1.jpg", "/d/a/1.jpg")
+    (True, False)
+    """
+    return any(f"/{text}".endswith(f"/{name}") for text in (uri, _without_suffix(uri)))
+
+
 def by_stem(names: Iterable[str]) -> Mapping[str, list[str]]:
     """Returns stem -> the names that have it, in order."""
     found: dict[str, list[str]] = {}

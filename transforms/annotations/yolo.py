@@ -20,6 +20,7 @@ from imageshards.transforms.annotations.files import (
 )
 from imageshards.transforms.annotations.source import Annotated, Category
 from imageshards.transforms.elements import BuildError, quoted
+from imageshards.transforms.storage.protocol import Match
 
 _YAML = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 _LISTS = ("classes.txt", "obj.names", "labels.txt", "names.txt")
@@ -52,6 +53,12 @@ class Yolo(FileOfEach):
         found = Yolo(self.folder)._all_files()
         below = [uri for uri in found if _LABELS in uri.removeprefix(self.folder).split("/")[:-1]]
         return below or [uri for uri in found if posixpath.basename(uri) not in _LISTS]
+
+    def files_in(self) -> Iterator[Match]:
+        """Yields all text files, and the file with the names of the classes."""
+        uri = _names_file(self.uri)
+        yield uri, *storage.stat(uri)
+        yield from super(Yolo, Yolo(self.folder)).files_in()
 
     def _all_files(self) -> list[str]:
         return super().files()
