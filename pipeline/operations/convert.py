@@ -179,7 +179,8 @@ class Conversion(Operation[File, Rows]):
                         writer.write([record.data])
                         records += 1
             except CorruptRecord as error:
-                raise BuildError(f"{part.uri}: {error}: {records:,} records before it") from error
+                hint = f"{records:,} records before it" if records else "is it a record file?"
+                raise BuildError(f"{part.uri}: {error}: {hint}") from error
             index = writer.close()
         if index is not None:
             self.layout.write(self.layout.index(part.shard), index)
