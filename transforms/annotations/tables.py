@@ -6,13 +6,14 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TextIO
 
 from imageshards.transforms import storage
 from imageshards.transforms.annotations.files import Malformed, Objects, number, size_of
 from imageshards.transforms.annotations.source import Annotated, AnnotationSource, Category
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms.elements import BuildError, UsageError, quoted
 from imageshards.transforms.records.objects import DEPICTION, GROUP, OCCLUDED, TRUNCATED
 
 _IMAGES = (
@@ -48,17 +49,26 @@ class BoxTable(AnnotationSource):
 
     @classmethod
     def recognizes(cls, uri: str) -> bool:
-        """Returns whether a CSV file has columns of images and of boxes."""
+        """Returns whether it is a CSV file.
+
+        Raises:
+          UsageError: it has no columns of images and of boxes.
+        """
         if not uri.lower().endswith(".csv"):
             return False
-        with storage.open_read(uri) as file:
-            header = next(csv.reader(io.TextIOWrapper(file, "utf-8-sig")), [])
-        return _Columns.of(header) is not None
+        with _opened(uri) as file:
+            header = next(csv.reader(file), [])
+        if _Columns.of(header) is None:
+            raise UsageError(
+                f"--annotations {uri}: no columns of an image and of a box, such as image_id, "
+                f"xmin, ymin, xmax and ymax, in its header {quoted(','.join(header))}"
+            )
+        return True
 
     def read(self, files: Sequence[str]) -> Iterator[Annotated | Category]:
         """Yields the boxes of consecutive rows of an image, and the classes that they use."""
-        with storage.open_read(self.uri) as file:
-            rows = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""))
+        with _opened(self.uri) as file:
+            rows = csv.DictReader(file)
             columns = _Columns.of(rows.fieldnames or ())
             if columns is None:
                 raise BuildError(f"--annotations {self.uri}: no columns of an image and of a box")
@@ -72,7 +82,8 @@ class BoxTable(AnnotationSource):
                     yield self._annotated(held, line, columns, fractions)
                     held = []
                 held.append(row)
-                names[columns.text(row)] = None
+                if columns.has_box(row) and (text := columns.text(row)):
+                    names[text] = None
             if held:
                 yield self._annotated(held, line + 1, columns, fractions)
             yield from (Category(0, name) for name in names)
@@ -87,11 +98,12 @@ class BoxTable(AnnotationSource):
         try:
             for row in rows:
                 box = columns.box(row)
-                if box is None:  # Kaggle's rows of images without objects
+                if box is None:
                     continue
-                objects.add(
-                    columns.text(row), box, *map(_flag, (row[key] for key in columns.flags))
-                )
+                text = columns.text(row)
+                if not text:
+                    raise Malformed("a box has no class")
+                objects.add(text, box, *map(_flag, (row[key] for key in columns.flags)))
             if not fractions:
                 size = size_of(*(row[key] for key in columns.size)) if columns.size else (0, 0)
         except Malformed as error:
@@ -135,11 +147,15 @@ class _Columns:
         """Returns the class of a row."""
         return (row[self._label] or "").strip() if self._label else _NO_CLASS
 
+    def has_box(self, row: Mapping[str, str]) -> bool:
+        """Returns whether a row has a side; Kaggle's rows of images without objects have none."""
+        return any(row[side] for side in self._sides)
+
     def box(self, row: Mapping[str, str]) -> Sequence[float] | None:
         """Returns xmin, ymin, xmax and ymax; None if the row has no values."""
-        values: Sequence[Any] = [row[side] for side in self._sides]
-        if not any(values):
+        if not self.has_box(row):
             return None
+        values: Sequence[Any] = [row[side] for side in self._sides]
         if len(values) == 1:  # Kaggle's "[x, y, width, height]"
             try:
                 values = json.loads(values[0])
@@ -161,3 +177,13 @@ class _Columns:
 def _flag(value: str) -> int:
     """Returns a flag of Open Images: 0, 1, or -1 for unknown."""
     return int(number(value or -1, "flag"))
+
+
+@contextmanager
+def _opened(uri: str) -> Iterator[TextIO]:
+    try:
+        with storage.open_read(uri) as file:
+            yield io.TextIOWrapper(file, "utf-8-sig", newline="")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise BuildError(f"--annotations {uri} is not UTF-8 (byte 0x{byte:02x})") from error
