@@ -105,9 +105,14 @@ def test_objects_of_coco_are_written(images: Path, tmp_path: Path, build: Build)
 
     # Counts reconcile.
     others = objects_in(range(COUNT, COUNT + 8))
-    counts = {"images": COUNT, "objects": objects_in(range(COUNT)), "unmatched_images": 8}
     assert build_json(out)["annotation_files"] == {
-        str(file): {**counts, "unmatched_objects": others}
+        str(file): {
+            "images": COUNT,
+            "other_folders": 0,
+            "objects": objects_in(range(COUNT)),
+            "unmatched_images": 8,
+            "unmatched_objects": others,
+        }
     }
     assert build_json(out)["annotations"] == COUNTED
     lines = (out / "metadata/unmatched_annotations.jsonl").read_text().splitlines()
@@ -278,7 +283,7 @@ def test_annotations_that_are_wrong_are_rejects_of_their_images(
         {"id": 11, "image_id": 1, **good},
         {"id": 12, "image_id": 2, **good},
         {"id": 13, "image_id": 2, **good, "bbox": None},
-        {"id": 14, "image_id": 3, **good},
+        {"id": 14, "image_id": 3, **good, "area": 20},
         {"id": 15, "image_id": 4, **good},
     ]
     file = tmp_path / "instances.json"
@@ -298,8 +303,13 @@ def test_annotations_that_are_wrong_are_rejects_of_their_images(
     }  # fmt: skip
     # The image 3 was scaled after it was annotated.
     assert written(out)[3] == [("owl", pytest.approx((0, 0, 2.5, 2.5)))]
+    areas = [record.values["image/object/area"] for record in records(out)]
+    assert list(filter(None, areas)) == [[5.0]]
     counts = build_json(out)["annotation_files"][str(file)]
-    assert counts == {"images": 4, "objects": 5, "unmatched_images": 1, "unmatched_objects": 1}
+    found = {name: count for name, count in counts.items() if count}
+    assert found == {"images": 4, "objects": 5, "unmatched_images": 1, "unmatched_objects": 1}
+    note = f"{COUNT - 4} of {COUNT} images have no objects, because no annotation file names them"
+    assert note in build_json(out)["notes"]
 
 
 @pytest.mark.parametrize(
@@ -317,6 +327,20 @@ def test_a_file_that_is_not_coco_is_one_line(
     with pytest.raises(Exception, match=message) as raised:
         build(images, annotations=(str(file),))
     assert "\n" not in str(raised.value)
+
+
+def test_images_that_are_found_by_their_base_names_are_counted(
+    images: Path, tmp_path: Path, build: Build
+):
+    file = tmp_path / "instances.json"
+    names = ("val/0000.jpg", "elsewhere/0001.jpg", "0002.jpg")
+    file.write_text(coco([{"id": at, "file_name": name} for at, name in enumerate(names)], []))
+    build(images, annotations=(str(file),))
+    notes = [note for note in build_json(tmp_path / "out")["notes"] if "base name" in note]
+    assert notes == [
+        f"{file} has 1 of its 3 images in other folders than the inputs: they were found by their "
+        "base names"
+    ]
 
 
 def test_options_that_do_not_fit_are_errors(images: Path, tmp_path: Path, build: Build):

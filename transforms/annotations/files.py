@@ -13,6 +13,7 @@ from imageshards.transforms.annotations.source import Annotated, AnnotationSourc
 from imageshards.transforms.elements import BuildError, quoted
 from imageshards.transforms.records.objects import TEXT
 from imageshards.transforms.records.schemas import BOX_SIDES
+from imageshards.transforms.storage.protocol import Match
 
 _PER_PART = 500
 """Files that one worker reads at a time."""
@@ -52,6 +53,12 @@ class FileOfEach(AnnotationSource):
         if self.uri.lower().endswith(self.suffix):
             return [self.uri]
         return sorted(uri for uri, *_ in storage.match(_pattern(self.uri, self.suffix)))
+
+    def files_in(self) -> Iterator[Match]:
+        """Yields the files of all images."""
+        if self.uri.lower().endswith(self.suffix):
+            return super().files_in()
+        return storage.match(_pattern(self.uri, self.suffix))
 
     def parts(self) -> Iterator[tuple[str, ...]]:
         """Yields the files, some hundreds at a time."""

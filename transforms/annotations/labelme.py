@@ -38,7 +38,7 @@ class LabelMe(FileOfEach):
         """Parses a file; boxes are around rectangles, polygons and circles."""
         try:
             root = json.loads(data)
-            shapes = root["shapes"]
+            shapes = [dict(shape) for shape in root["shapes"]]
         except (ValueError, KeyError, TypeError) as error:
             raise Malformed("it has no JSON object with shapes") from error
         objects = Objects()
@@ -46,7 +46,7 @@ class LabelMe(FileOfEach):
             objects.add(str(shape.get("label", "")), _box(shape))
         size = size_of(root.get("imageWidth"), root.get("imageHeight"))
         name = root.get("imagePath")
-        image = self.beside(below, name) if name else posixpath.splitext(below)[0]
+        image = self.beside(below, str(name)) if name else posixpath.splitext(below)[0]
         return objects.annotated(image, size)
 
 

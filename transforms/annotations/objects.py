@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from imageshards.transforms.records.objects import FACTS, KEYPOINT_SIDES, TEXT
-from imageshards.transforms.records.schemas import BOX_SIDES, COLUMN, Value
+from imageshards.transforms.records.schemas import AREA, BOX_SIDES, COLUMN, Value
 
 REJECTED = "rejected"
 """Counted: annotated objects of images that are rejected."""
@@ -43,7 +43,7 @@ def count_objects(values: Mapping[str, Any]) -> int:
 
 
 def to_fractions(values: dict[str, Value], size: tuple[int, int]) -> None:
-    """Makes fractions of boxes in pixels.
+    """Makes fractions of boxes in pixels, and scales areas to the pixels of the file.
 
     Args:
       values: source of a feature -> value; changed in place.
@@ -81,6 +81,10 @@ def to_fractions(values: dict[str, Value], size: tuple[int, int]) -> None:
         sides: Any = values.get(key)
         if sides:
             values[key] = (np.array(sides, np.float64) / side).tolist()
+    areas: Any = values.get(COLUMN + AREA)
+    if areas and (width, height) != size:
+        scale = size[0] * size[1] / (width * height)
+        values[COLUMN + AREA] = (np.array(areas, np.float64) * scale).tolist()
 
 
 def add_computed(values: dict[str, Value], numbers: Mapping[bytes, int]) -> None:

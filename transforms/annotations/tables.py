@@ -8,13 +8,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
-from typing import Any, TextIO
+from typing import IO, Any
 
 from imageshards.transforms import storage
 from imageshards.transforms.annotations.files import Malformed, Objects, number, size_of
 from imageshards.transforms.annotations.source import Annotated, AnnotationSource, Category
 from imageshards.transforms.elements import BuildError, UsageError, quoted
-from imageshards.transforms.records.objects import DEPICTION, GROUP, OCCLUDED, TRUNCATED
+from imageshards.transforms.records.objects import DEPICTION, GROUP, OCCLUDED, TEXT, TRUNCATED
 
 _IMAGES = (
     "imageid", "image_id", "filename", "file_name", "image", "image_name", "image_path", "path",
@@ -57,7 +57,7 @@ class BoxTable(AnnotationSource):
         if not uri.lower().endswith(".csv"):
             return False
         with _opened(uri) as file:
-            header = next(csv.reader(file), [])
+            header = next(csv.reader(io.TextIOWrapper(file, "utf-8-sig")), [])
         if _Columns.of(header) is None:
             raise UsageError(
                 f"--annotations {uri}: no columns of an image and of a box, such as image_id, "
@@ -68,25 +68,27 @@ class BoxTable(AnnotationSource):
     def read(self, files: Sequence[str]) -> Iterator[Annotated | Category]:
         """Yields the boxes of consecutive rows of an image, and the classes that they use."""
         with _opened(self.uri) as file:
-            rows = csv.DictReader(file)
+            rows = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""))
             columns = _Columns.of(rows.fieldnames or ())
             if columns is None:
                 raise BuildError(f"--annotations {self.uri}: no columns of an image and of a box")
             sample = list(islice(rows, _SAMPLE))
             fractions = all(map(columns.may_be_fractions, sample))
-            names: dict[str, None] = {}
+            names: dict[bytes, None] = {}
             held: list[Mapping[str, str]] = []
             line = 1
             for line, row in enumerate(chain(sample, rows), 2):
                 if held and row[columns.image] != held[0][columns.image]:
-                    yield self._annotated(held, line, columns, fractions)
+                    found = self._annotated(held, line, columns, fractions)
+                    names |= dict.fromkeys(found.values.get(TEXT, ()))
+                    yield found
                     held = []
                 held.append(row)
-                if columns.has_box(row) and (text := columns.text(row)):
-                    names[text] = None
             if held:
-                yield self._annotated(held, line + 1, columns, fractions)
-            yield from (Category(0, name) for name in names)
+                found = self._annotated(held, line + 1, columns, fractions)
+                names |= dict.fromkeys(found.values.get(TEXT, ()))
+                yield found
+            yield from (Category(0, name.decode()) for name in names)
 
     def _annotated(
         self, rows: Sequence[Mapping[str, str]], end: int, columns: _Columns, fractions: bool
@@ -98,7 +100,7 @@ class BoxTable(AnnotationSource):
         try:
             for row in rows:
                 box = columns.box(row)
-                if box is None:
+                if box is None:  # Kaggle's rows of images without objects
                     continue
                 text = columns.text(row)
                 if not text:
@@ -147,15 +149,11 @@ class _Columns:
         """Returns the class of a row."""
         return (row[self._label] or "").strip() if self._label else _NO_CLASS
 
-    def has_box(self, row: Mapping[str, str]) -> bool:
-        """Returns whether a row has a side; Kaggle's rows of images without objects have none."""
-        return any(row[side] for side in self._sides)
-
     def box(self, row: Mapping[str, str]) -> Sequence[float] | None:
         """Returns xmin, ymin, xmax and ymax; None if the row has no values."""
-        if not self.has_box(row):
-            return None
         values: Sequence[Any] = [row[side] for side in self._sides]
+        if not any(values):
+            return None
         if len(values) == 1:  # Kaggle's "[x, y, width, height]"
             try:
                 values = json.loads(values[0])
@@ -174,16 +172,15 @@ class _Columns:
             return True
 
 
+@contextmanager
+def _opened(uri: str) -> Iterator[IO[bytes]]:
+    try:
+        with storage.open_read(uri) as file:
+            yield file
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise BuildError(f"--annotations {uri} is not a CSV file in UTF-8: {error}") from error
+
+
 def _flag(value: str) -> int:
     """Returns a flag of Open Images: 0, 1, or -1 for unknown."""
     return int(number(value or -1, "flag"))
-
-
-@contextmanager
-def _opened(uri: str) -> Iterator[TextIO]:
-    try:
-        with storage.open_read(uri) as file:
-            yield io.TextIOWrapper(file, "utf-8-sig", newline="")
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise BuildError(f"--annotations {uri} is not UTF-8 (byte 0x{byte:02x})") from error
