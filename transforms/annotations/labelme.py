@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,7 +45,7 @@ class LabelMe(FileOfEach):
             objects.add(str(shape.get("label", "")), _box(shape))
         size = size_of(root.get("imageWidth"), root.get("imageHeight"))
         name = root.get("imagePath")
-        image = self.beside(below, str(name)) if name else posixpath.splitext(below)[0]
+        image = self.beside(below, str(name)) if name else self.image_of(below)
         return objects.annotated(image, size)
 
 

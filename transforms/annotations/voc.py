@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from xml.etree import ElementTree
 
@@ -55,5 +54,5 @@ class Voc(FileOfEach):
             )
         name = (root.findtext("filename") or "").strip()
         size = size_of(root.findtext("size/width"), root.findtext("size/height"))
-        image = self.beside(below, name) if name else posixpath.splitext(below)[0]
+        image = self.beside(below, name) if name else self.image_of(below)
         return objects.annotated(image, size)

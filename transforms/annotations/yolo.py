@@ -43,7 +43,7 @@ class Yolo(FileOfEach):
         """Returns whether a folder has a file with the names of classes, or is such a file."""
         return bool(_names_file(uri))
 
-    @property
+    @cached_property
     def folder(self) -> str:
         """The folder of data.yaml, with a slash at its end."""
         return _names_file(self.uri).rpartition("/")[0] + "/"
@@ -113,12 +113,15 @@ class Yolo(FileOfEach):
             else:
                 raise Malformed(f"line {line} is {quoted(text)}: neither a box nor a polygon")
             objects.add(self.names[int(first)], box)
-        parts = posixpath.splitext(below)[0].split("/")
+        return objects.annotated(self.image_of(below), None)
+
+    def image_of(self, below: str) -> str:
+        """Returns the image of a file: those of labels/train are in images/train."""
+        parts = super().image_of(below).split("/")
         if _LABELS in parts[:-1]:
-            # The images of labels/train are in images/train.
             at = len(parts) - 2 - parts[:-1][::-1].index(_LABELS)
             parts[at] = "images"
-        return objects.annotated("/".join(parts), None)
+        return "/".join(parts)
 
 
 def _names_file(uri: str) -> str:

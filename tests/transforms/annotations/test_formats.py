@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+import gcs_server
 import pytest
 
+from imageshards.transforms import storage
 from imageshards.transforms.annotations.formats import identify
 from imageshards.transforms.annotations.objects import AnnotationError, to_fractions
 from imageshards.transforms.annotations.source import Annotated, Category
@@ -83,12 +85,35 @@ def test_files_of_yolo_are_those_of_labels(tmp_path: Path):
     assert found["images/train/1"].values["image/object/class/text"] == [b"cat", b"owl"]
     assert found["images/2"].objects == 0
     problems = [item.problem.rpartition(".txt: ")[2] for item in found.values() if item.problem]
+    assert found.keys() == {"images/train/1", *(f"images/{number}" for number in range(2, 6))}
     assert problems == [
         "line 1 has the class 1, which has no name",
         "its line 1 is 'half', which is no number",
         "line 1 is '0 1': neither a box nor a polygon",
     ]
     assert read(tmp_path / "data.yaml").keys() == found.keys()
+
+
+def test_remote_files_are_read_with_a_request_each_and_several_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    with gcs_server.running() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        server.put("owls/data.yaml", b"names: [owl]\n")
+        for number in range(40):
+            server.put(f"owls/labels/{number}.txt", b"0 0.5 0.5 0.5 0.5\n")
+        source = identify("gs://bucket/owls", "auto")
+        (files,) = source.parts()
+        before = server.requests.total()
+        server.delay = 0.05
+        found = [item for item in source.read(files) if isinstance(item, Annotated)]
+        assert [item.name for item in found] == sorted(f"images/{n}" for n in range(40))
+        assert (
+            server.requests.total() - before <= 40 + 2
+        )  # data.yaml: whether it exists, and its content
+        assert server.most_at_a_time > 4
+        storage.close()
 
 
 def test_keypoints_of_yolo_are_no_polygon(tmp_path: Path):
