@@ -93,6 +93,9 @@ def objects_in(numbers: range) -> int:
     return sum(len(boxes_of(number)) for number in numbers)
 
 
+COUNTED = {"boxes": objects_in(range(COUNT)), "without_boxes": COUNT // 4}
+
+
 def test_objects_of_coco_are_written(images: Path, tmp_path: Path, build: Build):
     file = tmp_path / "instances.json"
     annotation_set(more=8).save_coco(file, auto_ids=True)
@@ -111,7 +114,7 @@ def test_objects_of_coco_are_written(images: Path, tmp_path: Path, build: Build)
             "unmatched_objects": others,
         }
     }
-    assert build_json(out)["annotations"] == {"boxes": objects_in(range(COUNT))}
+    assert build_json(out)["annotations"] == COUNTED
     lines = (out / "metadata/unmatched_annotations.jsonl").read_text().splitlines()
     assert [json.loads(line)["name"] for line in lines] == [
         f"{number:04d}.jpg" for number in range(COUNT, COUNT + 8)
@@ -205,7 +208,7 @@ def test_objects_of_every_format_are_written(
     assert build_json(out)["options"]["annotation_format"] == name
     classes = NAMES if name == "yolo" else sorted(NAMES)
     assert build_json(out)["object_classes"] == ["background", *classes]
-    assert build_json(out)["annotations"] == {"boxes": objects_in(range(COUNT))}
+    assert build_json(out)["annotations"] == COUNTED
 
 
 def test_objects_that_a_crop_cuts_off_have_the_rest_of_their_area(
@@ -219,6 +222,7 @@ def test_objects_that_a_crop_cuts_off_have_the_rest_of_their_area(
     assert counts["clipped"] > 0
     assert counts["dropped"] > 0
     assert counts["boxes"] + counts["dropped"] == objects_in(range(COUNT))
+    assert counts["without_boxes"] == sum(not r.values[BOX_SIDES[0]] for r in records(out))
     for record in records(out):
         sides = np.array([record.values[key] for key in BOX_SIDES]).reshape(4, -1)
         areas = (sides[2] - sides[0]) * (sides[3] - sides[1]) * 1600
@@ -294,7 +298,8 @@ def test_annotations_that_are_wrong_are_rejects_of_their_images(
                  "the annotations are for an image of 80 x 120 pixels, but it has 120 x 80: set "
                  "--annotations_on to the pixels that they were drawn on"),
         "0002": ("BadAnnotation",
-                 f"{file}: annotation 13 has the bbox None and the area None"),
+                 f"{file}: annotation 13 has the bbox None and the area None: expected [x, y, "
+                 "width, height] and a number"),
     }  # fmt: skip
     # The image 3 was scaled after it was annotated.
     assert written(out)[3] == [("owl", pytest.approx((0, 0, 2.5, 2.5)))]

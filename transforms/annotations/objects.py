@@ -50,7 +50,8 @@ def to_fractions(values: dict[str, Value], size: tuple[int, int]) -> None:
       size: (width, height) of the pixels that annotations refer to.
 
     Raises:
-      AnnotationError: the annotation file has another size for the image, of another shape.
+      AnnotationError: the annotation file has another size for the image, of another shape; or
+        its boxes are fractions already.
     """
     facts: Any = values.get(FACTS, ())
     if len(facts) < 3:
@@ -65,6 +66,13 @@ def to_fractions(values: dict[str, Value], size: tuple[int, int]) -> None:
             "OtherSize",
             f"the annotations are for an image of {width} x {height} pixels, but it has {size[0]} "
             f"x {size[1]}: {remedy}",
+        )
+    ends: list[float] = [*values.get(_XMAX, ()), *values.get(_YMAX, ())]  # type: ignore[misc]
+    if min(size) > 1 and 0 < max(ends, default=0) <= 1:
+        raise AnnotationError(
+            "BadAnnotation",
+            "all of its boxes are within the first pixel, so they are fractions of the image: "
+            "this format has pixels",
         )
     for key, side in (
         *zip(_ACROSS, [width] * 3, strict=True),

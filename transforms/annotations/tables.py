@@ -13,7 +13,7 @@ from typing import IO, Any
 from imageshards.transforms import storage
 from imageshards.transforms.annotations.files import Malformed, Objects, number, size_of
 from imageshards.transforms.annotations.source import Annotated, AnnotationSource, Category
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms.elements import BuildError, UsageError, quoted
 from imageshards.transforms.records.objects import DEPICTION, GROUP, OCCLUDED, TEXT, TRUNCATED
 
 _IMAGES = (
@@ -49,12 +49,21 @@ class BoxTable(AnnotationSource):
 
     @classmethod
     def recognizes(cls, uri: str) -> bool:
-        """Returns whether a CSV file has columns of images and of boxes."""
+        """Returns whether it is a CSV file.
+
+        Raises:
+          UsageError: it has no columns of images and of boxes.
+        """
         if not uri.lower().endswith(".csv"):
             return False
         with _opened(uri) as file:
             header = next(csv.reader(io.TextIOWrapper(file, "utf-8-sig")), [])
-        return _Columns.of(header) is not None
+        if _Columns.of(header) is None:
+            raise UsageError(
+                f"--annotations {uri}: no columns of an image and of a box, such as image_id, "
+                f"xmin, ymin, xmax and ymax, in its header {quoted(','.join(header))}"
+            )
+        return True
 
     def read(self, files: Sequence[str]) -> Iterator[Annotated | Category]:
         """Yields the boxes of consecutive rows of an image, and the classes that they use."""
@@ -93,9 +102,10 @@ class BoxTable(AnnotationSource):
                 box = columns.box(row)
                 if box is None:  # Kaggle's rows of images without objects
                     continue
-                objects.add(
-                    columns.text(row), box, *map(_flag, (row[key] for key in columns.flags))
-                )
+                text = columns.text(row)
+                if not text:
+                    raise Malformed("a box has no class")
+                objects.add(text, box, *map(_flag, (row[key] for key in columns.flags)))
             if not fractions:
                 size = size_of(*(row[key] for key in columns.size)) if columns.size else (0, 0)
         except Malformed as error:

@@ -125,6 +125,8 @@ def check_annotated(counts: Mapping[str, AnnotationCount], unmatched: Iterable[U
                 f"{file}: {counted(count.read, 'object')} were read, but {count.objects:,} and "
                 f"{count.unmatched_objects:,} came out of the join: the runner lost some"
             )
+        if not count.images and not count.unmatched_images:
+            raise BuildError(f"--annotations {file} has no images and no objects")
         if not count.images:
             example = next((item.name for item in unmatched if item.file == file), "")
             raise BuildError(

@@ -8,9 +8,11 @@ import pytest
 
 from imageshards.transforms import storage
 from imageshards.transforms.annotations.formats import identify
+from imageshards.transforms.annotations.objects import AnnotationError, to_fractions
 from imageshards.transforms.annotations.source import Annotated, Category
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.records.schemas import BOX_SIDES
+from imageshards.transforms.records.objects import FACTS
+from imageshards.transforms.records.schemas import BOX_SIDES, COLUMN
 
 
 def read(place: Path, name: str = "auto") -> dict[str, Annotated]:
@@ -152,6 +154,51 @@ def test_names_of_columns_say_what_boxes_are(
     assert (found.name, found.size, boxes(found)) == ("1.jpg", size, [box])
 
 
+def test_a_row_without_a_box_needs_no_class_and_a_row_with_one_does(tmp_path: Path):
+    path = tmp_path / "boxes.csv"
+    path.write_text("image,class,x1,y1,x2,y2\n1.jpg,,,,,\n2.jpg,owl,1,2,30,40\n3.jpg,,1,2,30,40\n")
+    source = identify(str(path), "auto")
+    found = list(source.read([str(path)]))
+    assert [item.name for item in found if isinstance(item, Category)] == ["owl"]
+    images = [item for item in found if isinstance(item, Annotated)]
+    assert [item.objects for item in images] == [0, 1, 1]
+    assert [bool(item.problem) for item in images] == [False, False, True]
+    assert images[2].problem == f"{path}: a row from line 4: a box has no class"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"annotations": [{"bbox": [NaN, 1, 2, 3]}]}', "is not JSON: .*, near '.*NaN, 1, 2"),
+        ('{"annotations": [{"image_id": 1', "is not JSON: parse error: premature EOF"),
+    ],
+)
+def test_json_that_does_not_parse_is_shown_near_the_fault(tmp_path: Path, text: str, message: str):
+    path = tmp_path / "instances.json"
+    path.write_text(text)
+    with pytest.raises(BuildError, match=message):
+        read(path)
+
+
+def test_captions_of_coco_are_not_taken_for_objects(tmp_path: Path):
+    path = tmp_path / "captions.json"
+    root = {
+        "images": [{"id": 1, "file_name": "1.jpg"}],
+        "annotations": [{"id": 1, "image_id": 1, "caption": "An owl."}],
+    }
+    path.write_text(json.dumps(root))
+    assert "annotation 1 has a caption and no bbox: write captions to a" in problem(path)
+
+
+def test_fractions_are_an_error_in_a_format_that_has_pixels():
+    sides = [[0.1, 0.3], [0.2, 0.2], [0.4, 0.9], [0.5, 1.0]]
+    values = {COLUMN + key: side for key, side in zip(BOX_SIDES, sides, strict=True)}
+    with pytest.raises(AnnotationError, match="so they are fractions of the image") as raised:
+        to_fractions(values | {FACTS: [2, 0, 0]}, (40, 20))
+    assert raised.value.kind == "BadAnnotation"
+    to_fractions(values | {FACTS: [2]}, (40, 20))  # of a format that has fractions
+
+
 def test_rows_without_a_box_have_no_class(tmp_path: Path):
     """Kaggle has such rows for images without objects."""
     path = tmp_path / "boxes.csv"
@@ -173,8 +220,9 @@ def test_a_table_that_cannot_be_read_is_an_error_of_one_line(tmp_path: Path, con
 def test_what_is_no_annotation_is_an_error_of_one_line(tmp_path: Path):
     (tmp_path / "list.csv").write_text("uri,label\n1.jpg,owl\n")
     (tmp_path / "folder").mkdir()
-    for name in ("list.csv", "folder"):
-        with pytest.raises(UsageError, match=f"--annotations .*{name} is neither a JSON file of"):
-            identify(str(tmp_path / name), "auto")
+    with pytest.raises(UsageError, match=r"--annotations .*folder is neither a JSON file of"):
+        identify(str(tmp_path / "folder"), "auto")
+    with pytest.raises(UsageError, match=r"such as image_id, .* in its header 'uri,label'$"):
+        identify(str(tmp_path / "list.csv"), "auto")
     with pytest.raises(UsageError, match=r"list.csv is not a JSON file of COCO$"):
         identify(str(tmp_path / "list.csv"), "coco")
