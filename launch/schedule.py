@@ -85,6 +85,8 @@ def fingerprint(args: Namespace) -> int:
             include_all=inputs.include_all,
             skip_missing=args.skip_missing,
             text_unit=spec.text_unit,
+            side=spec.listing.side,
+            others=spec.other_files(),
             run=run,
         )
     state, version = "empty", ""

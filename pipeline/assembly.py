@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -46,6 +47,7 @@ from imageshards.transforms.references.where import Where
 from imageshards.transforms.shards.annotations import Annotations
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.layout import Layout
+from imageshards.transforms.storage.protocol import Match
 from imageshards.transforms.storage.web import WebOptions
 
 
@@ -262,6 +264,19 @@ class BuildSpec:
             estimates_areas=bool(self.annotation_columns),
         )
         return annotations if annotations.are_needed else None
+
+    def other_files(self) -> Iterator[Match]:
+        """Yields (URI, bytes, stamp) of files besides the inputs that the data set depends on.
+
+        Raises:
+          UsageError: annotations do not exist, or have no known format.
+        """
+        for source in self.annotation_sources:
+            yield from source.files_in()
+        for text in (*self.options.choice.exclude, self.options.labels.class_names):
+            if text:
+                uri = storage.normalize(text)
+                yield uri, *storage.stat(uri)
 
     @property
     def _side_pattern(self) -> PathPattern | None:

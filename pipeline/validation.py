@@ -182,11 +182,12 @@ def _container(spec: BuildSpec) -> Iterator[str]:
     container.check_writable()
     compression = spec.options.records.compression
     if compression not in ("none", *container.compressions):
-        yield f"--file_format {name} has no --compression {compression}"
+        choices = " or ".join(("none", *container.compressions))
+        yield f"--file_format {name} has no --compression {compression}: expected {choices}"
     if spec.options.records.group_size != 1 and not container.has_groups:
-        yield f"--file_format {name} has no --group_size"
+        yield f"--file_format {name} has no --group_size: set --file_format array_record"
     if spec.options.execution.writer == "beam" and not container.beam_writer:
-        yield f"--writer beam does not write --file_format {name}"
+        yield f"--writer beam does not write --file_format {name}: set --writer shard"
 
 
 def _output(spec: BuildSpec) -> Iterator[str]:

@@ -120,7 +120,10 @@ def open_dataset(folder: str) -> Dataset:
             with storage.open_read(uri) as file:
                 documents.append(json.load(file))
         except FileNotFoundError as error:
-            raise BuildError(f"{uri} is missing: name a data set that imageshards built") from error
+            raise BuildError(
+                f"{uri} is missing: name a data set that imageshards built, or "
+                "its files by a pattern, such as DIR/train-*"
+            ) from error
         except ValueError as error:
             raise BuildError(f"{uri} is damaged: {error}") from error
     try:

@@ -10,6 +10,7 @@ import difflib
 import glob
 import io
 import os
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -361,7 +362,13 @@ def find(place: str | os.PathLike[str]) -> Source:
 
     Raises:
       BuildError: there is no such data set, or no file matches.
+      UsageError: `place` is neither a text nor a path.
     """
+    if not isinstance(place, str | os.PathLike):
+        raise UsageError(
+            f"invalid data set {reprlib.repr(place)}: must be one folder or glob pattern; "
+            'reader.load also mixes several: {"a": 0.7, "b": 0.3}'
+        )
     name = os.fspath(place)
     if is_pattern(name):
         return _of_pattern(storage.normalize(name))

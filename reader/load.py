@@ -77,8 +77,9 @@ def load(
         `image/class/label` for files that imageshards did not write. An empty key means that there
         is no label: elements are then images alone.
       balance: "class" for as many records of each class, or class name -> weight, where a weight
-        may be a list of (step, weight), and classes that are not named have none. The labels of all
-        records are read first. Not for mixtures. Default: None, each record once an epoch.
+        may be a list of (step, weight), and classes that are not named have none. Each host first
+        reads all records once, for their labels. Not for mixtures. Default: None, each record once
+        an epoch.
       num_hosts: the number of hosts that share the records, such as `jax.process_count()`. Each
         host reads its part of each global batch. The global batches are a function of the data set,
         the split, the seed and `batch_size * num_hosts`, and not of the number of hosts.
@@ -121,8 +122,8 @@ def load(
     at_random = all(file.container.random_access for file in source.files)
     if not at_random and (weights or read_options.balance is not None):
         raise UsageError(
-            f"{source.place}: compressed files cannot be read by weight: imageshards reshard "
-            "writes uncompressed ones"
+            f"{source.place}: compressed files cannot be read by weight: convert them with "
+            "imageshards reshard DIR NEW --file_format array_record"
         )
     schema = source.schema_with(element_options.image_key, element_options.label_key)
     order: Order

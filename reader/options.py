@@ -115,7 +115,7 @@ def size_of(image_size: int | tuple[int, int] | None) -> tuple[int, int] | None:
     if image_size is None:
         return None
     sides = tuple(image_size) if isinstance(image_size, Sequence) else (image_size, image_size)
-    if len(sides) != 2:
+    if len(sides) != 2 or isinstance(image_size, str):
         raise UsageError(f"invalid image_size {image_size!r}: must be a number or (height, width)")
     return check_integer("image_size", sides[0], 1), check_integer("image_size", sides[1], 1)
 

@@ -42,8 +42,9 @@ def schema_of(source: str | Schema) -> Schema:
     ('image/encoded', 'image/class/label')
 
     Args:
-      source: a value of `--features`; or the folder of a data set that imageshards built or that
-        has a features.json of tensorflow_datasets; or a Schema, which is returned unchanged.
+      source: a value of `--features`, for its default `--labels`; or the folder of a data set that
+        imageshards built or that has a features.json of tensorflow_datasets; or a Schema, which is
+        returned unchanged.
 
     Raises:
       BuildError: `source` is none of these.
@@ -51,7 +52,8 @@ def schema_of(source: str | Schema) -> Schema:
     if isinstance(source, Schema):
         return source
     if source in SCHEMAS:
-        return SCHEMAS[source]
+        schema = SCHEMAS[source]
+        return schema if schema.has_labels else schema.without_labels()
     root = storage.folder_uri(source)
     if storage.exists(storage.join(root, "metadata", "build.json")):
         return open_dataset(source).schema

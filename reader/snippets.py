@@ -13,7 +13,8 @@ _EXAMPLE_SHAPE = "[32, 32, 3]"
 
 def list_schemas() -> str:
     """Returns the names of all schemas and their uses, one per line."""
-    rows = "\n".join(f"  {schema.name:<10}{schema.use}" for schema in SCHEMAS.values())
+    width = max(map(len, SCHEMAS)) + 2
+    rows = "\n".join(f"  {schema.name:<{width}}{schema.use}" for schema in SCHEMAS.values())
     return (
         f"Schemas, for --features:\n{rows}\n"
         "To print the features of a schema or data set and code that parses them, run\n"
@@ -79,6 +80,8 @@ def _code(schema: Schema) -> Iterator[str]:
             yield f"    {value} = tf.io.decode_image("
             yield f"        {value}, channels=3, expand_animations=False"
             yield "    )"
+        elif feature.source == "mask":
+            yield f"    {value} = tf.io.decode_png({value}, channels=1)"
         elif feature.array:
             raw = f"tf.io.decode_raw({value}, tf.{feature.array.dtype})"
             if feature.source != "pixels":

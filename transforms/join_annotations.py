@@ -14,7 +14,7 @@ import numpy as np
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from imageshards.transforms.annotations.match import by_stem, match, normalized, stem
+from imageshards.transforms.annotations.match import by_stem, is_path_of, match, normalized, stem
 from imageshards.transforms.annotations.source import (
     Annotated,
     AnnotationBatch,
@@ -203,7 +203,8 @@ class _Join(beam.DoFn):  # type: ignore[misc]
                     if name in matched:
                         image = matched[name]
                         found.setdefault(image, []).extend((uri, part) for part in parts)
-                        count = AnnotationCount(images=1, objects=objects)
+                        others = int(not is_path_of(name, image))
+                        count = AnnotationCount(images=1, other_folders=others, objects=objects)
                     else:
                         count = AnnotationCount(unmatched_images=1, unmatched_objects=objects)
                         unmatched.append(Unmatched(uri, name, objects))
@@ -211,7 +212,10 @@ class _Join(beam.DoFn):  # type: ignore[misc]
         tally = Tally(annotated=counts, unmatched=tuple(unmatched))
         if refs:
             refs = _with_annotations(refs, uris, found, self._columns)
-            tally = replace(tally, listed=len(refs), ref_bytes=refs.value_bytes)
+            unannotated = sum(uri not in found for uri in uris)
+            tally = replace(
+                tally, listed=len(refs), ref_bytes=refs.value_bytes, unannotated=unannotated
+            )
             yield from partition(refs)
         yield beam.pvalue.TaggedOutput("tallies", tally)
 

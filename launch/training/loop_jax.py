@@ -179,7 +179,7 @@ def _norm(filters: int, rngs: nnx.Rngs, dtype: Any) -> nnx.GroupNorm:
 
 
 class _Batches(Protocol):
-    """What Grain's iterators have."""
+    """The methods of Grain's iterators that the training calls."""
 
     def __next__(self) -> Any: ...
     def get_state(self) -> dict[str, Any]: ...

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from imageshards import reader
 from imageshards.reader.dataset import open_dataset
 from imageshards.reader.files import find
-from imageshards.reader.splits import share_of
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
 
@@ -117,8 +116,7 @@ class Data:
         # Raises an error before the training if there is no such split.
         source = find(options.dataset)
         self._train_spans = source.spans(options.train_split)
-        self._test_spans = source.spans(options.test_split)
-        self.test_images = sum(span.records for span in self._test_spans)
+        self.test_images = sum(span.records for span in source.spans(options.test_split))
         self.image_size = options.image_size or self._size_of_first_image()
 
     def _size_of_first_image(self) -> int:
@@ -190,22 +188,23 @@ class Data:
 
         from imageshards.reader.tensorflow.recipe import without_auto_sharding
 
+        # In batches, a host reads consecutive records: from a bucket, in few requests.
         data = self._load(
             self._options.test_split,
+            batch_size=batch_size,
             crop_fraction=0.875 if self._options.augment == "crop" else 1.0,
             shuffle=False,
             repeat=False,
             num_hosts=num_hosts,
             host=host,
-        )
+        ).unbatch()
         image, label = data.element_spec
         blank = (tf.zeros(self.shape, image.dtype), tf.zeros([], label.dtype), 0.0)
         weighted = data.map(lambda image, label: (image, label, 1.0))
         padding = tf.data.Dataset.from_tensors(blank).repeat()
         batches = weighted.concatenate(padding).batch(batch_size, drop_remainder=True)
-        shares = [share_of(self._test_spans, num_hosts, each) for each in range(num_hosts)]
-        most = max(sum(span.records for span in share) for share in shares)
-        return without_auto_sharding(batches.take(-(-most // batch_size)))
+        steps = -(-self.test_images // (batch_size * num_hosts))
+        return without_auto_sharding(batches.take(steps))
 
     def save_or_check_options(self, loop: str) -> None:
         """Writes the options to model_dir, or checks that the training there has the same options.

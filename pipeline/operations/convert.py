@@ -1,8 +1,8 @@
 """Copies record files that imageshards did not write into another format, file by file.
 
 Records keep their order and their bytes, and are not decoded. Each file is a part, whose worker
-reads it in order: files that are compressed or have no random access are as good as others. A
-state file for each new shard lets a later run skip it.
+reads it in order, so that compressed files can be converted, too. A state file for each new shard
+lets a later run skip it.
 """
 
 from __future__ import annotations
@@ -179,7 +179,8 @@ class Conversion(Operation[File, Rows]):
                         writer.write([record.data])
                         records += 1
             except CorruptRecord as error:
-                raise BuildError(f"{part.uri}: {error}: {records:,} records before it") from error
+                hint = f"{records:,} records before it" if records else "is it a record file?"
+                raise BuildError(f"{part.uri}: {error}: {hint}") from error
             index = writer.close()
         if index is not None:
             self.layout.write(self.layout.index(part.shard), index)

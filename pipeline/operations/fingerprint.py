@@ -1,7 +1,8 @@
 """A digest of the listing of inputs, which shows whether they have changed. It reads no image.
 
 The digest covers the names, sizes and stamps of archives and TFRecord files, which are not opened.
-For a manifest, it covers the manifest's content, but not the images that the manifest names.
+For a manifest, it covers the manifest's content, but not the images that the manifest names. Of the
+other files that a build reads, such as annotations, it covers the sizes and stamps.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
@@ -18,6 +19,7 @@ from imageshards.pipeline.operations.operation import Operation, Run, run_here
 from imageshards.transforms import storage
 from imageshards.transforms.elements import InputCount
 from imageshards.transforms.inputs.kind import (
+    FileState,
     InputKind,
     ListingOptions,
     TextUnit,
@@ -25,6 +27,7 @@ from imageshards.transforms.inputs.kind import (
     roots_of,
 )
 from imageshards.transforms.inputs.sources import identify
+from imageshards.transforms.pairs.pattern import PathPattern
 from imageshards.transforms.references.names import Roots
 
 _MODULUS = 1 << 256
@@ -56,6 +59,8 @@ def fingerprint(
     include_all: bool = False,
     skip_missing: bool = False,
     text_unit: TextUnit | None = None,
+    side: PathPattern | None = None,
+    others: Iterable[FileState] = (),
     run: Run = run_here,
 ) -> Fingerprint:
     """Lists inputs, and digests the listing.
@@ -66,6 +71,8 @@ def fingerprint(
       include_all: whether to count files without the suffix of an image.
       skip_missing: skip inputs that do not exist or hold no image, instead of raising.
       text_unit: the part of a text file that becomes one record; None: inputs are images.
+      side: see `ListingOptions`.
+      others: the state of other files that the data set depends on. They are not counted.
       run: where to list: `run_here`, or `run_on_beam` with a runner.
 
     Raises:
@@ -75,7 +82,7 @@ def fingerprint(
     >>> fingerprint(["photos"]).files
     40
     """
-    options = ListingOptions(include_all=include_all, text_unit=text_unit, divide=True)
+    options = ListingOptions(include_all=include_all, text_unit=text_unit, divide=True, side=side)
     texts = [text for text in dict.fromkeys(inputs) if not (skip_missing and _is_missing(text))]
     sources = [identify(text, text_unit) for text in texts]
     outcome = run(Fingerprinting(tuple(sources), options, roots_of(sources)))
@@ -85,7 +92,8 @@ def fingerprint(
         missing = next(source for source in sources if source not in found)
         InputCount().check(missing.text, text_unit)
     number = sum(files.values())
-    whole = f"{settings}\0{number}\0{outcome['total']}".encode()
+    total = (int(outcome["total"], 16) + sum(_number(*other) for other in others)) % _MODULUS
+    whole = f"{settings}\0{number}\0{total:064x}".encode()
     digest = blake2b(whole, digest_size=32).hexdigest()
     return Fingerprint(digest, number, outcome["bytes"], tuple(source.text for source in found))
 
@@ -156,8 +164,7 @@ class Fingerprinting(Operation[tuple[int, WorkUnit], Listing]):
                 listing.rest.append((number, found))
                 continue
             uri, size, stamp = found
-            line = f"{uri}\0{root}\0{size}\0{stamp}".encode("utf-8", "surrogateescape")
-            listing.total += int.from_bytes(blake2b(line, digest_size=32).digest())
+            listing.total += _number(uri, root, size, stamp)
             listing.bytes += max(size, 0)
             listing.files[number] += 1
         listing.total %= _MODULUS
@@ -174,6 +181,12 @@ class Fingerprinting(Operation[tuple[int, WorkUnit], Listing]):
             "bytes": result.bytes,
             "files": {str(number): files for number, files in result.files.items()},
         }
+
+
+def _number(*state: object) -> int:
+    """Returns a hash of a file's state."""
+    line = "\0".join(map(str, state)).encode("utf-8", "surrogateescape")
+    return int.from_bytes(blake2b(line, digest_size=32).digest())
 
 
 def _is_missing(text: str) -> bool:

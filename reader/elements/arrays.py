@@ -1,4 +1,4 @@
-"""Elements as numpy arrays: what `reader.tensorflow.elements` makes as tensors."""
+"""Converts records to NumPy arrays, as `reader.tensorflow.elements` converts them to tensors."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def selected(values: Mapping[str, Any], keys: Keys, window: Window | None) -> di
     found: dict[str, Any] = {}
     for key, feature in keys.parsed.items():
         value, dtype = values[key], _DTYPES[feature.kind]
-        if feature.tfds == "List":
+        if feature.is_list:
             found[key] = np.array(value, dtype)
         else:
             found[key] = value if feature.kind == "bytes" else dtype(value)

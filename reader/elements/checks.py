@@ -1,4 +1,4 @@
-"""Checks whether elements of a data set can be as the options say. Pure."""
+"""Checks the options of elements against the features of a data set. Pure."""
 
 from __future__ import annotations
 

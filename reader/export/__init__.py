@@ -1,1 +1,1 @@
-"""Writes what a data set holds in formats of others."""
+"""Writes the annotations of a data set in the formats of other tools."""

@@ -105,7 +105,7 @@ class Batches(grain.IterDataset[Any]):  # type: ignore[misc]
         return spec_of(self._source[0])
 
     def starting_at(self, step: int) -> grain.IterDataset[Any]:
-        """Returns the batches from a step on, as Grain's own data set, whose state counts anew."""
+        """Returns the batches from a step on, as Grain's own data set, whose state starts at 0."""
         options = grain.ReadOptions(
             num_threads=self._threads, prefetch_buffer_size=max(self._threads, 2)
         )

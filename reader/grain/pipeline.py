@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from imageshards.reader.elements.arrays import ArrayElements
 from imageshards.reader.elements.checks import check_elements
-from imageshards.reader.files import Source, find
+from imageshards.reader.files import Source, find, read_indexes
 from imageshards.reader.options import GrainOptions, OpenSettings, ReadOptions, group_grain
 from imageshards.reader.ordering.global_order import GlobalOrder, Remainder
 from imageshards.reader.ordering.of_files import fingerprint
@@ -80,7 +80,7 @@ def grain(
     if any(not source.files[span.file].container.random_access for span in spans):
         raise UsageError(
             f"{source.place}: compressed files have no random access: read them with reader.load, "
-            "or write uncompressed ones with imageshards reshard --compression none"
+            "or convert them: imageshards reshard DIR NEW --file_format array_record"
         )
     schema = source.schema_with(element_options.image_key, element_options.label_key)
     batched = bool(read_options.batch_size)
@@ -92,6 +92,8 @@ def grain(
     from imageshards.reader.grain.batches import Batches, BatchSource
 
     elements = ArrayElements(schema, element_options, read_options.seed, keys, len(source.classes))
+    # A random batch has records of most files: one by one, their indexes would delay the first.
+    read_indexes(source.files[number] for number in sorted({span.file for span in spans}))
     records = Records(source, spans, schema, OpenSettings())
     threads = settings.threads
     if threads is None:

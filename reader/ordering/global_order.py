@@ -7,9 +7,9 @@ function of the data set, the seed and the global batch alone.
 Reading is sequential because every slot reads blocks of consecutive records. The blocks of an
 epoch, in random order, are one sequence, and each slot reads an equal part of it, of which `run`
 records at a time are shuffled. So a global batch has a record of as many blocks as it has slots,
-and records of a block never meet in a batch. With blocks of one record, an epoch is a random
-permutation of all records. The records are rotated by a random number before they are cut into
-blocks, so that the blocks, and the records that fill no block, differ between epochs.
+and records of a block never meet in a complete batch. With blocks of one record, an epoch is a
+random permutation of all records. The records are rotated by a random number before they are cut
+into blocks, so that the blocks, and the records that fill no block, differ between epochs.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class GlobalOrder(Order):
         if not self.steps:
             raise UsageError(
                 f"{self.records:,} records for a global batch of {self.global_batch:,}: use a "
-                "smaller batch, or keep or pad the remainder"
+                "smaller batch_size, or drop_remainder=False and repeat=False"
             )
 
     @property

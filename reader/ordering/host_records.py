@@ -10,7 +10,7 @@ from threading import Lock
 
 import numpy as np
 
-from imageshards.reader.files import RecordFile
+from imageshards.reader.files import RecordFile, read_indexes
 from imageshards.reader.ordering.global_order import NO_RECORD, Order, host_slots
 from imageshards.reader.ordering.permutation import Numbers
 from imageshards.reader.splits import Span
@@ -57,6 +57,7 @@ class HostRecords:
         host: int,
         hosts: int,
         requests: int = 16,
+        repeat: bool = True,
     ) -> None:
         """Reads nothing yet.
 
@@ -67,6 +68,7 @@ class HostRecords:
           host: the index of this host.
           hosts: the number of hosts.
           requests: the number of ranges that are read at the same time.
+          repeat: whether another epoch follows, whose records are then read ahead.
         """
         self._files = files
         self._spans = spans
@@ -83,6 +85,7 @@ class HostRecords:
         turns = 1 if self._ahead else -(-_SAMPLES_PER_CHUNK // (run * self._slots))
         self._steps_per_chunk = run * turns
         self._requests = requests
+        self._repeat = repeat
         self._executor: ThreadPoolExecutor | None = None
         self._chunks: OrderedDict[tuple[int, int], _Chunk] = OrderedDict()
         self._lock = Lock()
@@ -136,8 +139,12 @@ class HostRecords:
         file, row = place
         return self._files[file].record(row)
 
-    def _range(self, file: int, begin: int, end: int) -> list[bytes]:
-        return list(self._files[file].data(begin, end))
+    def _read_rows(self, file: int, rows: Sequence[int]) -> list[bytes]:
+        """Reads ascending records of a file at once, with those between them, which it drops."""
+        begin, end = rows[0], rows[-1] + 1
+        wanted = set(rows)
+        data = self._files[file].data(begin, end)
+        return [record for row, record in enumerate(data, begin) if row in wanted]
 
     def _chunk(self, step: int) -> _Chunk:
         """Returns the chunk of a step; if it is read ahead, starts to read it and the next one."""
@@ -149,7 +156,8 @@ class HostRecords:
                 following = (epoch, key[1] + 1)
                 if following[1] * self._steps_per_chunk >= self._order.steps:
                     following = (epoch + 1, 0)
-                self._planned(following)
+                if self._repeat or following[0] == epoch:
+                    self._planned(following)
         return chunk
 
     def _planned(self, key: tuple[int, int]) -> _Chunk:
@@ -190,21 +198,33 @@ class HostRecords:
             self._executor = ThreadPoolExecutor(self._requests, "imageshards-read")
         read: dict[_Place, tuple[Future[list[bytes]], int]] = {}
         wanted = sorted({place for row in places for place in row if place})
-        for file, begin, end in self._ranges(wanted):
-            future = self._executor.submit(self._range, file, begin, end)
-            read |= {(file, row): (future, row - begin) for row in range(begin, end)}
+        # One by one, the indexes of many remote files take longer than the records.
+        read_indexes(self._files[file] for file in sorted({file for file, _ in wanted}))
+        for file, rows in self._pieces(wanted):
+            future = self._executor.submit(self._read_rows, file, rows)
+            read |= {(file, row): (future, number) for number, row in enumerate(rows)}
         return read
 
-    def _ranges(self, places: list[_Place]) -> Iterator[tuple[int, int, int]]:
-        """Yields (file, first row, last row + 1) of sorted places that follow each other."""
-        file, begin, end, size = -1, 0, 0, 0
+    def _pieces(self, places: list[_Place]) -> Iterator[tuple[int, list[int]]]:
+        """Yields (file, rows) of sorted places that are read at once.
+
+        These are consecutive records; of a compressed file all, to decompress it once.
+        """
+        file, size = -1, 0
+        rows: list[int] = []
         for its_file, row in places:
             stored = int(self._files[its_file].index[row, 1])
-            if (its_file, row) != (file, end) or size + stored > _RANGE_BYTES:
-                if begin < end:
-                    yield file, begin, end
-                file, begin, size = its_file, row, 0
-            end = row + 1
+            if its_file != file:
+                together = False
+            elif self._files[file].container.random_access:
+                together = row == rows[-1] + 1 and size + stored <= _RANGE_BYTES
+            else:
+                together = True
+            if not together:
+                if rows:
+                    yield file, rows
+                file, rows, size = its_file, [], 0
+            rows.append(row)
             size += stored
-        if begin < end:
-            yield file, begin, end
+        if rows:
+            yield file, rows

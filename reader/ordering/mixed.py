@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -93,11 +94,13 @@ def balanced(
     """Returns the order of `balance`: classes with equal or with given weights.
 
     Raises:
-      UsageError: there are no labels, or a weight names no class.
+      UsageError: there are no labels, records have several, or a weight names no class.
     """
     balance = options.balance
     if not schema.class_key:
         raise UsageError(f"balance requires class labels, and {source.place} has none")
+    if any(feature.key == schema.class_key and feature.is_list for feature in schema.features):
+        raise UsageError(f"balance requires one class for each record: {source.place} has several")
     labels = _labels(source, spans, schema.class_key)
     known = source.classes or [str(label) for label in range(int(labels.max()) + 1)]
     if labels.max() >= len(known):
@@ -108,7 +111,9 @@ def balanced(
     elif isinstance(balance, Mapping):
         missing = [name for name in balance if name not in known]
         if missing:
-            raise UsageError(f"balance: {source.place} has no class {missing[0]!r}")
+            close = difflib.get_close_matches(str(missing[0]), known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else "imageshards inspect lists them"
+            raise UsageError(f"balance: {source.place} has no class {missing[0]!r}: {hint}")
         weights = [balance.get(name, 0) for name in known]
     else:
         raise UsageError(
@@ -121,9 +126,9 @@ def balanced(
 
 
 def _labels(source: Source, spans: Sequence[Span], key: str) -> Numbers:
-    """Reads the labels of all records: int64 [records]."""
+    """Reads all records, and returns their labels: int64 [records]."""
 
-    def of_span(span: Span) -> list[int]:
+    def of_span(span: Span) -> Numbers:
         file = source.files[span.file]
         found: list[int] = []
         for begin in range(span.begin, span.end, _RECORDS_AT_ONCE):
@@ -133,9 +138,7 @@ def _labels(source: Source, spans: Sequence[Span], key: str) -> Numbers:
                 if not values or not isinstance(values[0], int) or values[0] < 0:
                     raise BuildError(f"{file.uri}: record {row} has no label {key!r}")
                 found.append(values[0])
-        return found
+        return np.array(found, np.int64)
 
     with ThreadPoolExecutor(_THREADS) as executor:
-        return np.array(
-            [label for part in executor.map(of_span, spans) for label in part], np.int64
-        )
+        return np.concatenate(list(executor.map(of_span, spans)))

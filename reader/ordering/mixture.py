@@ -189,7 +189,7 @@ def phases_of(weights: Sequence[object], what: Sequence[str]) -> tuple[Phase, ..
       what: the names of the parts, for errors.
 
     Raises:
-      UsageError: a weight is not a number of at least 0, or all are 0.
+      UsageError: a weight is not a number of at least 0, it is too small, or all are 0.
     """
     lists = [_of_steps(weight, name) for weight, name in zip(weights, what, strict=True)]
     phases = []
@@ -197,6 +197,12 @@ def phases_of(weights: Sequence[object], what: Sequence[str]) -> tuple[Phase, ..
         now = tuple([weight for its, weight in one if its <= step][-1] for one in lists)
         if not sum(now):
             raise UsageError(f"the weights of step {step:,} are all 0: set at least one")
+        for weight, name in zip(now, what, strict=True):
+            if 0 < weight < sum(now) / _PERIOD:
+                raise UsageError(
+                    f"the weight {weight} of {name} is too small: must be 0, or at least "
+                    f"1/{_PERIOD} of the sum of all weights"
+                )
         phases.append(Phase(step, now))
     return tuple(phases)
 

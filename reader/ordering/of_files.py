@@ -1,4 +1,4 @@
-"""The order of the records of a split: of its files, their number and the size of their records."""
+"""Computes the order of a split from its files, the number of its records and their size."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ def order_of(
     if file.container.permuted:
         block = 1
     if not file.container.random_access:
-        lanes, block, run = 1, -(-records // len(spans)), run * batch
-        run = max(run, block)
+        lanes, block = 1, -(-records // len(spans))
+        # Whole batches, so that the files of a run are decompressed for its steps alone.
+        run = max(run, -(-block // batch)) * batch
     return GlobalOrder(
         records, batch, options.seed, bool(options.shuffle), block, run, lanes,
         remainder_of(options, records, batch),

@@ -48,12 +48,12 @@ def step_of(state: Mapping[str, Any], seed: int, batch: int, data: str, order: s
         )
     reasons = {
         "version": "it was saved by another version of imageshards (order {theirs}, not {ours})",
-        "data": "the records are others: use the files and the split with which it was saved",
+        "data": "its records differ: use the files and the split with which it was saved",
         "batch": "its global batch has {theirs} records, not {ours}: set batch_size * num_hosts "
         "to {theirs}",
         "seed": "its seed is {theirs}, not {ours}",
-        "order": "its shuffling differs: use the shuffle, drop_remainder and repeat with which it "
-        "was saved",
+        "order": "its shuffling differs: use the reader (load or grain), shuffle, drop_remainder, "
+        "repeat, balance and weights with which it was saved",
     }
     for key, reason in reasons.items():
         if state[key] != expected[key]:

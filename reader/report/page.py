@@ -18,7 +18,13 @@ from imageshards.transforms.images.measure import NEARLY_UNIFORM
 from imageshards.transforms.pairs.masks import CONVERTED, MASKS
 from imageshards.transforms.records.containers import parse_shard_name
 from imageshards.transforms.records.schemas import Schema
-from imageshards.transforms.shards.annotations import BOXES, CLIPPED, DROPPED, KEYPOINTS_DROPPED
+from imageshards.transforms.shards.annotations import (
+    BOXES,
+    CLIPPED,
+    DROPPED,
+    KEYPOINTS_DROPPED,
+    WITHOUT_BOXES,
+)
 from imageshards.transforms.shards.profile import (
     LUMA_CLASSES,
     SHARPNESS_CLASSES,
@@ -78,6 +84,8 @@ def annotations_text(counts: Mapping[str, int]) -> str:
 
     >>> annotations_text({"boxes": 1204, "clipped": 12, "dropped": 3})
     '1,204 boxes, 12 of them clipped; 3 boxes dropped, of which too little is in the image'
+    >>> annotations_text({"boxes": 7, "without_boxes": 2})
+    '7 boxes; 2 images without boxes'
     """
     text = ""
     if masks := counts.get(MASKS):
@@ -93,6 +101,8 @@ def annotations_text(counts: Mapping[str, int]) -> str:
         text += f"; {counted(dropped, 'box')} dropped, of which too little is in the image"
     if rejected := counts.get(REJECTED):
         text += f"; {rejected:,} in rejected images"
+    if without := counts.get(WITHOUT_BOXES):
+        text += f"; {counted(without, 'image')} without boxes"
     if keypoints := counts.get(KEYPOINTS_DROPPED):
         text += f"; {counted(keypoints, 'keypoint')} outside of the image"
     return text

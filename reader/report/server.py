@@ -114,8 +114,8 @@ class Pages:
         while begin < end:
             at = int(np.searchsorted(ends, begin, side="right"))
             file = self._source.files[self._source.splits[split][at]]
-            offset = int(ends[at]) - file.records
-            first, last = begin - offset, min(end, int(ends[at])) - offset
+            before = int(ends[at]) - file.records
+            first, last = begin - before, min(end, int(ends[at])) - before
             last = _end_of_chunk(file.index[first:last, 1], first)
             for row, data in enumerate(file.data(first, last), first):
                 try:
@@ -123,7 +123,7 @@ class Pages:
                     yield Record(offset, size, example.decode(data))
                 except CorruptExample as error:
                     raise CorruptRecord(f"{file.uri}: {error}") from error
-            begin = offset + last
+            begin = before + last
 
     def records(
         self, split: str, begin: int, class_text: str = "", name: str = ""
@@ -156,7 +156,7 @@ class Pages:
             index, end = end, end + 1
             if not searching or self._matches(record, class_text.lower(), name.lower()):
                 found.append(self._entry(split, index, record))
-            if len(found) == _PAGE or time.monotonic() > limit:
+            if len(found) == _PAGE or (searching and time.monotonic() > limit):
                 break
         return {
             "records": found,

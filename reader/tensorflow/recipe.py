@@ -103,7 +103,7 @@ class Recipe:
         options = self.options
         return HostRecords(
             self.files, self.spans, self.order, options.host, options.num_hosts,
-            self._parallel_reads,
+            self._parallel_reads, options.repeat,
         )  # fmt: skip
 
     @cached_property

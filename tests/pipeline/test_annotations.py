@@ -93,6 +93,9 @@ def objects_in(numbers: range) -> int:
     return sum(len(boxes_of(number)) for number in numbers)
 
 
+COUNTED = {"boxes": objects_in(range(COUNT)), "without_boxes": COUNT // 4}
+
+
 def test_objects_of_coco_are_written(images: Path, tmp_path: Path, build: Build):
     file = tmp_path / "instances.json"
     annotation_set(more=8).save_coco(file, auto_ids=True)
@@ -102,11 +105,16 @@ def test_objects_of_coco_are_written(images: Path, tmp_path: Path, build: Build)
 
     # Counts reconcile.
     others = objects_in(range(COUNT, COUNT + 8))
-    counts = {"images": COUNT, "objects": objects_in(range(COUNT)), "unmatched_images": 8}
     assert build_json(out)["annotation_files"] == {
-        str(file): {**counts, "unmatched_objects": others}
+        str(file): {
+            "images": COUNT,
+            "other_folders": 0,
+            "objects": objects_in(range(COUNT)),
+            "unmatched_images": 8,
+            "unmatched_objects": others,
+        }
     }
-    assert build_json(out)["annotations"] == {"boxes": objects_in(range(COUNT))}
+    assert build_json(out)["annotations"] == COUNTED
     lines = (out / "metadata/unmatched_annotations.jsonl").read_text().splitlines()
     assert [json.loads(line)["name"] for line in lines] == [
         f"{number:04d}.jpg" for number in range(COUNT, COUNT + 8)
@@ -200,7 +208,7 @@ def test_objects_of_every_format_are_written(
     assert build_json(out)["options"]["annotation_format"] == name
     classes = NAMES if name == "yolo" else sorted(NAMES)
     assert build_json(out)["object_classes"] == ["background", *classes]
-    assert build_json(out)["annotations"] == {"boxes": objects_in(range(COUNT))}
+    assert build_json(out)["annotations"] == COUNTED
 
 
 def test_objects_that_a_crop_cuts_off_have_the_rest_of_their_area(
@@ -214,6 +222,7 @@ def test_objects_that_a_crop_cuts_off_have_the_rest_of_their_area(
     assert counts["clipped"] > 0
     assert counts["dropped"] > 0
     assert counts["boxes"] + counts["dropped"] == objects_in(range(COUNT))
+    assert counts["without_boxes"] == sum(not r.values[BOX_SIDES[0]] for r in records(out))
     for record in records(out):
         sides = np.array([record.values[key] for key in BOX_SIDES]).reshape(4, -1)
         areas = (sides[2] - sides[0]) * (sides[3] - sides[1]) * 1600
@@ -274,7 +283,7 @@ def test_annotations_that_are_wrong_are_rejects_of_their_images(
         {"id": 11, "image_id": 1, **good},
         {"id": 12, "image_id": 2, **good},
         {"id": 13, "image_id": 2, **good, "bbox": None},
-        {"id": 14, "image_id": 3, **good},
+        {"id": 14, "image_id": 3, **good, "area": 20},
         {"id": 15, "image_id": 4, **good},
     ]
     file = tmp_path / "instances.json"
@@ -289,12 +298,18 @@ def test_annotations_that_are_wrong_are_rejects_of_their_images(
                  "the annotations are for an image of 80 x 120 pixels, but it has 120 x 80: set "
                  "--annotations_on to the pixels that they were drawn on"),
         "0002": ("BadAnnotation",
-                 f"{file}: annotation 13 has the bbox None and the area None"),
+                 f"{file}: annotation 13 has the bbox None and the area None: expected [x, y, "
+                 "width, height] and a number"),
     }  # fmt: skip
     # The image 3 was scaled after it was annotated.
     assert written(out)[3] == [("owl", pytest.approx((0, 0, 2.5, 2.5)))]
+    areas = [record.values["image/object/area"] for record in records(out)]
+    assert list(filter(None, areas)) == [[5.0]]
     counts = build_json(out)["annotation_files"][str(file)]
-    assert counts == {"images": 4, "objects": 5, "unmatched_images": 1, "unmatched_objects": 1}
+    found = {name: count for name, count in counts.items() if count}
+    assert found == {"images": 4, "objects": 5, "unmatched_images": 1, "unmatched_objects": 1}
+    note = f"{COUNT - 4} of {COUNT} images have no objects, because no annotation file names them"
+    assert note in build_json(out)["notes"]
 
 
 @pytest.mark.parametrize(
@@ -312,6 +327,20 @@ def test_a_file_that_is_not_coco_is_one_line(
     with pytest.raises(Exception, match=message) as raised:
         build(images, annotations=(str(file),))
     assert "\n" not in str(raised.value)
+
+
+def test_images_that_are_found_by_their_base_names_are_counted(
+    images: Path, tmp_path: Path, build: Build
+):
+    file = tmp_path / "instances.json"
+    names = ("val/0000.jpg", "elsewhere/0001.jpg", "0002.jpg")
+    file.write_text(coco([{"id": at, "file_name": name} for at, name in enumerate(names)], []))
+    build(images, annotations=(str(file),))
+    notes = [note for note in build_json(tmp_path / "out")["notes"] if "base name" in note]
+    assert notes == [
+        f"{file} has 1 of its 3 images in other folders than the inputs: they were found by their "
+        "base names"
+    ]
 
 
 def test_options_that_do_not_fit_are_errors(images: Path, tmp_path: Path, build: Build):

@@ -180,6 +180,7 @@ def test_a_folder_has_no_columns(build: Build, uneven: Path):
         build(uneven, where="width > 3")
 
 
+@pytest.mark.slow
 def test_excluded_images_are_left_out_of_every_kind_of_input(
     build: Build, command: Command, uneven: Path, tmp_path: Path
 ):

@@ -183,6 +183,36 @@ def test_texts_are_fingerprinted_as_they_are_built(tmp_path: Path, command: Comm
     assert state()["digest"] != before
 
 
+@pytest.mark.parametrize(
+    ("option", "files"),
+    [
+        ("annotations", {"yolo/data.yaml": "names: [owl]\n", "yolo/labels/1.txt": ""}),
+        ("annotations", {"1.xml": "<annotation></annotation>"}),
+        ("annotations", {"boxes.csv": "image_id,x1,y1,x2,y2\n"}),
+        ("exclude", {"bad.txt": "1.jpg\n"}),
+        ("class_names", {"names.txt": "class00\nclass01\n"}),
+    ],
+)
+def test_a_fingerprint_changes_with_the_other_files_of_a_build(
+    images: Path, tmp_path: Path, command: Command, option: str, files: dict[str, str]
+):
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(text)
+    place = tmp_path / next(iter(files)).partition("/")[0]
+    options = ["--input", images, "--output", tmp_path / "out/1", f"--{option}={place}", "--json"]
+    before = json.loads(command("fingerprint", *options)[1])
+    assert before["files"] == 6
+    assert json.loads(command("fingerprint", *options)[1]) == before
+    for name in files:
+        with (tmp_path / name).open("a") as file:
+            file.write("\n")
+        after = json.loads(command("fingerprint", *options)[1])
+        assert after["digest"] != before["digest"]
+        before = after
+
+
 def test_a_folder_without_texts_is_empty(images: Path, tmp_path: Path, command: Command):
     options = ["--input", images, "--output", tmp_path / "out/1", "--features=text"]
     code, _, err = command("fingerprint", *options)

@@ -294,6 +294,7 @@ class SlowLocalStore(LocalStore):
         return super().replace(*arguments)
 
 
+@pytest.mark.slow
 def test_on_the_local_disk_no_pointer_names_a_deleted_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

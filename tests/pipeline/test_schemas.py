@@ -77,6 +77,19 @@ def options_of(name: str) -> dict[str, Any]:
     return {"features": name, "num_shards": "2", **resize}
 
 
+def side_files(folder: Path, side: Path, kind: str) -> dict[str, str]:
+    """Writes a mask or a caption for each image; returns the options of a build with them."""
+    suffix = {"mask": "png", "captions": "txt"}[kind]
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        place = side / f"{path.name}.{suffix}"
+        place.parent.mkdir(exist_ok=True)
+        if kind == "mask":
+            Image.new("L", Image.open(path).size, 3).save(place)
+        else:
+            place.write_text("a colour\n")
+    return {"masks" if kind == "mask" else kind: f"{side}/{{name}}.{suffix}"}
+
+
 IMAGES = [name for name, schema in SCHEMAS.items() if schema.holds != "text" and not schema.side]
 
 
@@ -419,6 +432,7 @@ def test_columns_go_with_every_schema(build: Build, tmp_path: Path):
         assert not verify(str(out)).problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", ["shard", "beam"])
 def test_compressed_shards_are_read_by_tensorflow(
     build: Build, folder: Path, tmp_path: Path, writer: str
@@ -496,7 +510,7 @@ def test_compressed_shards_are_reproducible_and_resumed(build: Build, folder: Pa
         ({"features": "text", "dedupe": "pixels"}, "--dedupe is for images"),
         ({"features": "text", "features_from": ("a:int",)}, "--features_from is for images"),
         ({"features": "text", "labels": "column:a"}, "text files have no column 'a'"),
-        ({"features": "tfslim"}, "expected slim or imagenet or raw"),
+        ({"features": "tfslim"}, "expected slim or imagenet or segmentation"),
         (
             {"features": "imagenet", "features_from": (f"{BOX}/xmin=a:int_list",)},
             f"'{BOX}/xmin' is of type float_list: write {BOX}/xmin=a:float_list",
@@ -537,6 +551,8 @@ def test_what_features_prints_parses(
         source = tmp_path / "a.txt"
         source.write_text("one\ntwo\n")
     options = {**options_of(name), "resize": "32x32"} if SCHEMAS[name].fixed else options_of(name)
+    if SCHEMAS[name].side:
+        options |= side_files(folder, tmp_path / "side", SCHEMAS[name].side)
     build(source, **options, enlarge=SCHEMAS[name].fixed)
     for place in (name, str(tmp_path / "out")):
         code, printed, _ = command("features", place)

@@ -93,6 +93,7 @@ def _bytes(out: Path) -> bytes:
     return next(iter(tf.data.TFRecordDataset([str(shards(out)[0])]))).numpy()
 
 
+@pytest.mark.slow
 def test_readers_return_pairs(build: Build, images: Path, tmp_path: Path):
     build(images, features="segmentation", masks=MASKS, num_shards="1")
     out = str(tmp_path / "out")

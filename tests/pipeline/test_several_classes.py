@@ -69,6 +69,8 @@ def test_lists_of_a_manifest(build: Build, folder: Path):
     _, batch = next(iter(reader.load(str(out), "train", batch_size=5, image_size=8, shuffle=False)))
     assert batch.shape == (5, 4)
     np.testing.assert_array_equal(batch, expected)
+    with pytest.raises(UsageError, match=r"balance requires one class for each record: .* several"):
+        reader.load(str(out), "train", balance="class")
 
 
 def test_texts_with_separators(build: Build, folder: Path):

@@ -17,6 +17,7 @@ import pytest
 from helpers import names
 
 from imageshards import reader
+from imageshards.pipeline.operations.reshard import reshard
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.run import run
 from imageshards.reader.options import GrainOptions
@@ -209,7 +210,9 @@ def test_a_corrupt_record_is_one_error_with_file_and_offset(dataset: Path, tmp_p
         ({"shuffle": 100}, "invalid shuffle 100: must be True or False"),
         ({"workers": -1}, "invalid workers -1: must be an integer, at least 0"),
         ({"num_hosts": 3, "batch_size": 999}, "120 records for a global batch of 2,997"),
+        ({"batch_size": 999}, "use a smaller batch_size, or drop_remainder=False and repeat=False"),
         ({"drop_remainder": False}, "requires repeat=False"),
+        ({"image_size": "64"}, "invalid image_size '64'"),
         ({"augment": True}, "augment requires an image_size"),
     ],
 )
@@ -218,10 +221,17 @@ def test_wrong_arguments_are_one_line(dataset: Path, options: dict, message: str
         reader.grain(dataset, **options)
 
 
+def test_a_mixture_is_refused(dataset: Path):
+    with pytest.raises(UsageError, match="must be one folder or glob pattern"):
+        reader.grain({dataset: 1.0}, batch_size=8)
+
+
 def test_compressed_files_are_refused(build, photos: Path, tmp_path: Path):
     build(photos, num_shards="2", compression="gzip", features="pixels", resize="8x8")
-    with pytest.raises(UsageError, match="no random access: read them with reader"):
+    with pytest.raises(UsageError, match="reshard DIR NEW --file_format array_record"):
         reader.grain(tmp_path / "out")
+    reshard(str(tmp_path / "out"), str(tmp_path / "arrays"), file_format="array_record")
+    assert reader.grain(tmp_path / "arrays", batch_size=4).records == 120
 
 
 def test_every_option_is_in_the_help():

@@ -67,7 +67,8 @@ def test_an_empty_label_is_a_problem(dataset: Path):
     record = tf.train.Example.FromString(data[12 : end - 4])
     record.features.feature["image/class/label"].int64_list.ClearField("value")
     path.write_bytes(b"".join(frame([record.SerializeToString()])) + data[end:])
-    assert f"{path}: record 0: label -1 of 6 classes" in verify(str(dataset)).problems
+    problems = verify(str(dataset)).problems
+    assert any(problem.startswith(f"{path}: record 0: 0 labels") for problem in problems)
 
 
 @pytest.fixture

@@ -167,13 +167,18 @@ class _Class(NamedTuple):
 
 
 def _fault(item: Mapping[str, Any], error: Exception) -> str:
+    if "caption" in item and "bbox" not in item:
+        return "a caption and no bbox: write captions to a manifest, and set --captions column:NAME"
     if isinstance(error, KeyError):
         key = error.args[0]
         missing = key in ("bbox", "category_id")
         return f"no {key}" if missing else f"the category_id {quoted(key)}, which no category has"
     if "keypoints" in str(error):
         return str(error)
-    return f"the bbox {quoted(item.get('bbox'))} and the area {quoted(item.get('area'))}"
+    return (
+        f"the bbox {quoted(item.get('bbox'))} and the area {quoted(item.get('area'))}: expected "
+        "[x, y, width, height] and a number"
+    )
 
 
 def _size(image: Mapping[str, Any]) -> tuple[int, int]:
@@ -197,5 +202,6 @@ def _opened(uri: str) -> Iterator[IO[bytes]]:
         with storage.open_read(uri) as file:
             yield file
     except ijson.JSONError as error:
-        reason = str(error).splitlines()[0]
-        raise BuildError(f"--annotations {uri} is not JSON: {reason}") from error
+        reason, *context = str(error).splitlines()
+        near = f", near {quoted(context[0].strip())}" if "".join(context[:1]).strip() else ""
+        raise BuildError(f"--annotations {uri} is not JSON: {reason.strip()}{near}") from error

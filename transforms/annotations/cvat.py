@@ -61,7 +61,8 @@ class Cvat(AnnotationSource):
             for shape in image:
                 if shape.tag not in _WHOLE_IMAGE:
                     label = shape.get("label") or ""
-                    objects.add(label, _box(shape), int(shape.get("occluded") or 0))
+                    occluded = int(number(shape.get("occluded") or 0, "occluded"))
+                    objects.add(label, _box(shape), occluded)
             size = size_of(image.get("width"), image.get("height"))
         except Malformed as error:
             count = sum(shape.tag not in _WHOLE_IMAGE for shape in image)
@@ -75,8 +76,9 @@ def _box(shape: ElementTree.Element) -> Sequence[float]:
         box = [number(values.get(side), side) for side in _CORNERS]
         return _rotated(box, number(values.get("rotation") or 0, "rotation"))
     if shape.tag == "polygon":
-        points = (pair.split(",") for pair in (values.get("points") or "").split(";"))
-        return bounds([(number(x, "point"), number(y, "point")) for x, y in points])
+        points = values.get("points") or ""
+        pairs = [pair.partition(",")[::2] for pair in points.split(";")]
+        return bounds([(number(x, "point"), number(y, "point")) for x, y in pairs])
     if shape.tag == "ellipse":
         x, y, rx, ry = (number(values.get(key), key) for key in ("cx", "cy", "rx", "ry"))
         return _rotated((x - rx, y - ry, x + rx, y + ry), number(values.get("rotation") or 0, ""))

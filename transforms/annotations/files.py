@@ -6,6 +6,8 @@ import glob
 import posixpath
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from imageshards.transforms import storage
@@ -13,13 +15,21 @@ from imageshards.transforms.annotations.source import Annotated, AnnotationSourc
 from imageshards.transforms.elements import BuildError, quoted
 from imageshards.transforms.records.objects import TEXT
 from imageshards.transforms.records.schemas import BOX_SIDES
+from imageshards.transforms.storage.protocol import Match
 
 _PER_PART = 500
-"""Files that one worker reads at a time."""
+"""Files that one worker reads in a row."""
+_READS_IN_FLIGHT = 16
 
 
 class Malformed(ValueError):
-    """A file is not of its format; the message is the end of a sentence."""
+    """A file is not of its format; the message is the end of a sentence.
+
+    Attributes:
+      image: the image that the file names, if that could be read; else empty.
+    """
+
+    image = ""
 
 
 class FileOfEach(AnnotationSource):
@@ -53,6 +63,12 @@ class FileOfEach(AnnotationSource):
             return [self.uri]
         return sorted(uri for uri, *_ in storage.match(_pattern(self.uri, self.suffix)))
 
+    def files_in(self) -> Iterator[Match]:
+        """Yields the files of all images."""
+        if self.uri.lower().endswith(self.suffix):
+            return super().files_in()
+        return storage.match(_pattern(self.uri, self.suffix))
+
     def parts(self) -> Iterator[tuple[str, ...]]:
         """Yields the files, some hundreds at a time."""
         files = self.files()
@@ -64,15 +80,29 @@ class FileOfEach(AnnotationSource):
     def read(self, files: Sequence[str]) -> Iterator[Annotated | Category]:
         """Yields the annotations of each file, and the classes that they use."""
         names: dict[bytes, None] = {}
-        for uri in files:
-            below = uri.removeprefix(self.folder)
+        folder = self.folder
+        for uri, data in self._contents(files):
+            below = uri.removeprefix(folder)
             try:
-                found = self.parse(below, storage.read(uri)[0])
+                if isinstance(data, storage.ReadError):
+                    raise data
+                found = self.parse(below, data)
             except (Malformed, storage.ReadError) as error:
-                found = Annotated(posixpath.splitext(below)[0], 0, 0, {}, None, f"{uri}: {error}")
+                image = getattr(error, "image", "") or self.image_of(below)
+                found = Annotated(image, 0, 0, {}, None, f"{uri}: {error}")
             yield found
             names |= dict.fromkeys(found.values.get(TEXT, ()))
         yield from (Category(0, name.decode()) for name in names)
+
+    def _contents(self, files: Sequence[str]) -> Iterator[tuple[str, bytes | storage.ReadError]]:
+        """Yields each file with its content, or with the reason why it cannot be read."""
+        if storage.is_local(self.uri):
+            yield from zip(files, map(_read, files), strict=True)
+            return
+        with ThreadPoolExecutor(_READS_IN_FLIGHT, "imageshards-annotations") as threads:
+            for at in range(0, len(files), _READS_IN_FLIGHT):
+                some = files[at : at + _READS_IN_FLIGHT]
+                yield from zip(some, threads.map(_read, some), strict=True)
 
     @abstractmethod
     def parse(self, below: str, data: bytes) -> Annotated:
@@ -85,6 +115,23 @@ class FileOfEach(AnnotationSource):
         Raises:
           Malformed: it is not of the format.
         """
+
+    def image_of(self, below: str) -> str:
+        """Returns the image of a file that does not name it: it has the same path.
+
+        Args:
+          below: the path of the file below the folder.
+        """
+        return posixpath.splitext(below)[0]
+
+    @contextmanager
+    def naming(self, image: str) -> Iterator[None]:
+        """Adds the image to the errors of what is malformed in its file."""
+        try:
+            yield
+        except Malformed as error:
+            error.image = image
+            raise
 
     @staticmethod
     def beside(below: str, name: str) -> str:
@@ -143,6 +190,13 @@ def size_of(width: Any, height: Any) -> tuple[int, int]:
     """Returns the (width, height) of an image; (0, 0) if one of them is missing or 0."""
     size = int(number(width or 0, "width")), int(number(height or 0, "height"))
     return size if all(size) else (0, 0)
+
+
+def _read(uri: str) -> bytes | storage.ReadError:
+    try:
+        return storage.read(uri)[0]
+    except storage.ReadError as error:
+        return error
 
 
 def _pattern(folder: str, suffix: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,15 +37,16 @@ class LabelMe(FileOfEach):
         """Parses a file; boxes are around rectangles, polygons and circles."""
         try:
             root = json.loads(data)
-            shapes = root["shapes"]
+            shapes = [dict(shape) for shape in root["shapes"]]
         except (ValueError, KeyError, TypeError) as error:
             raise Malformed("it has no JSON object with shapes") from error
-        objects = Objects()
-        for shape in shapes:
-            objects.add(str(shape.get("label", "")), _box(shape))
-        size = size_of(root.get("imageWidth"), root.get("imageHeight"))
         name = root.get("imagePath")
-        image = self.beside(below, name) if name else posixpath.splitext(below)[0]
+        image = self.beside(below, str(name)) if name else self.image_of(below)
+        objects = Objects()
+        with self.naming(image):
+            for shape in shapes:
+                objects.add(str(shape.get("label", "")), _box(shape))
+            size = size_of(root.get("imageWidth"), root.get("imageHeight"))
         return objects.annotated(image, size)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from imageshards.transforms.records.objects import FACTS, KEYPOINT_SIDES, TEXT
-from imageshards.transforms.records.schemas import BOX_SIDES, COLUMN, Value
+from imageshards.transforms.records.schemas import AREA, BOX_SIDES, COLUMN, Value
 
 REJECTED = "rejected"
 """Counted: annotated objects of images that are rejected."""
@@ -43,14 +43,15 @@ def count_objects(values: Mapping[str, Any]) -> int:
 
 
 def to_fractions(values: dict[str, Value], size: tuple[int, int]) -> None:
-    """Makes fractions of boxes in pixels.
+    """Makes fractions of boxes in pixels, and scales areas to the pixels of the file.
 
     Args:
       values: source of a feature -> value; changed in place.
       size: (width, height) of the pixels that annotations refer to.
 
     Raises:
-      AnnotationError: the annotation file has another size for the image, of another shape.
+      AnnotationError: the annotation file has another size for the image, of another shape; or
+        its boxes are fractions already.
     """
     facts: Any = values.get(FACTS, ())
     if len(facts) < 3:
@@ -66,6 +67,13 @@ def to_fractions(values: dict[str, Value], size: tuple[int, int]) -> None:
             f"the annotations are for an image of {width} x {height} pixels, but it has {size[0]} "
             f"x {size[1]}: {remedy}",
         )
+    ends: list[float] = [*values.get(_XMAX, ()), *values.get(_YMAX, ())]  # type: ignore[misc]
+    if min(size) > 1 and 0 < max(ends, default=0) <= 1:
+        raise AnnotationError(
+            "BadAnnotation",
+            "all of its boxes are within the first pixel, so they are fractions of the image: "
+            "this format has pixels",
+        )
     for key, side in (
         *zip(_ACROSS, [width] * 3, strict=True),
         *zip(_DOWN, [height] * 3, strict=True),
@@ -73,6 +81,10 @@ def to_fractions(values: dict[str, Value], size: tuple[int, int]) -> None:
         sides: Any = values.get(key)
         if sides:
             values[key] = (np.array(sides, np.float64) / side).tolist()
+    areas: Any = values.get(COLUMN + AREA)
+    if areas and (width, height) != size:
+        scale = size[0] * size[1] / (width * height)
+        values[COLUMN + AREA] = (np.array(areas, np.float64) * scale).tolist()
 
 
 def add_computed(values: dict[str, Value], numbers: Mapping[bytes, int]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import zstandard
 
 from imageshards.transforms import storage
+from imageshards.transforms.storage.protocol import Match
 
 
 class Category(NamedTuple):
@@ -83,6 +84,10 @@ class AnnotationSource(ABC):
     def parts(self) -> Iterator[tuple[str, ...]]:
         """Yields the files to read, in parts for parallel workers."""
         yield (self.uri,)
+
+    def files_in(self) -> Iterator[Match]:
+        """Yields (URI, bytes, stamp) of each file that the annotations depend on, in any order."""
+        yield self.uri, *storage.stat(self.uri)
 
     @abstractmethod
     def read(self, files: Sequence[str]) -> Iterator[Annotated | Category]:

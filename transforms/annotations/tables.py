@@ -6,14 +6,15 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
-from typing import Any
+from typing import IO, Any
 
 from imageshards.transforms import storage
 from imageshards.transforms.annotations.files import Malformed, Objects, number, size_of
 from imageshards.transforms.annotations.source import Annotated, AnnotationSource, Category
-from imageshards.transforms.elements import BuildError
-from imageshards.transforms.records.objects import DEPICTION, GROUP, OCCLUDED, TRUNCATED
+from imageshards.transforms.elements import BuildError, UsageError, quoted
+from imageshards.transforms.records.objects import DEPICTION, GROUP, OCCLUDED, TEXT, TRUNCATED
 
 _IMAGES = (
     "imageid", "image_id", "filename", "file_name", "image", "image_name", "image_path", "path",
@@ -48,34 +49,46 @@ class BoxTable(AnnotationSource):
 
     @classmethod
     def recognizes(cls, uri: str) -> bool:
-        """Returns whether a CSV file has columns of images and of boxes."""
+        """Returns whether it is a CSV file.
+
+        Raises:
+          UsageError: it has no columns of images and of boxes.
+        """
         if not uri.lower().endswith(".csv"):
             return False
-        with storage.open_read(uri) as file:
+        with _opened(uri) as file:
             header = next(csv.reader(io.TextIOWrapper(file, "utf-8-sig")), [])
-        return _Columns.of(header) is not None
+        if _Columns.of(header) is None:
+            raise UsageError(
+                f"--annotations {uri}: no columns of an image and of a box, such as image_id, "
+                f"xmin, ymin, xmax and ymax, in its header {quoted(','.join(header))}"
+            )
+        return True
 
     def read(self, files: Sequence[str]) -> Iterator[Annotated | Category]:
         """Yields the boxes of consecutive rows of an image, and the classes that they use."""
-        with storage.open_read(self.uri) as file:
+        with _opened(self.uri) as file:
             rows = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""))
             columns = _Columns.of(rows.fieldnames or ())
             if columns is None:
                 raise BuildError(f"--annotations {self.uri}: no columns of an image and of a box")
             sample = list(islice(rows, _SAMPLE))
             fractions = all(map(columns.may_be_fractions, sample))
-            names: dict[str, None] = {}
+            names: dict[bytes, None] = {}
             held: list[Mapping[str, str]] = []
             line = 1
             for line, row in enumerate(chain(sample, rows), 2):
                 if held and row[columns.image] != held[0][columns.image]:
-                    yield self._annotated(held, line, columns, fractions)
+                    found = self._annotated(held, line, columns, fractions)
+                    names |= dict.fromkeys(found.values.get(TEXT, ()))
+                    yield found
                     held = []
                 held.append(row)
-                names[columns.text(row)] = None
             if held:
-                yield self._annotated(held, line + 1, columns, fractions)
-            yield from (Category(0, name) for name in names)
+                found = self._annotated(held, line + 1, columns, fractions)
+                names |= dict.fromkeys(found.values.get(TEXT, ()))
+                yield found
+            yield from (Category(0, name.decode()) for name in names)
 
     def _annotated(
         self, rows: Sequence[Mapping[str, str]], end: int, columns: _Columns, fractions: bool
@@ -89,9 +102,10 @@ class BoxTable(AnnotationSource):
                 box = columns.box(row)
                 if box is None:  # Kaggle's rows of images without objects
                     continue
-                objects.add(
-                    columns.text(row), box, *map(_flag, (row[key] for key in columns.flags))
-                )
+                text = columns.text(row)
+                if not text:
+                    raise Malformed("a box has no class")
+                objects.add(text, box, *map(_flag, (row[key] for key in columns.flags)))
             if not fractions:
                 size = size_of(*(row[key] for key in columns.size)) if columns.size else (0, 0)
         except Malformed as error:
@@ -156,6 +170,15 @@ class _Columns:
             return max(self.box(row) or (0,)) <= _LARGEST_FRACTION
         except Malformed:
             return True
+
+
+@contextmanager
+def _opened(uri: str) -> Iterator[IO[bytes]]:
+    try:
+        with storage.open_read(uri) as file:
+            yield file
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise BuildError(f"--annotations {uri} is not a CSV file in UTF-8: {error}") from error
 
 
 def _flag(value: str) -> int:

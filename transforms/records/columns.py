@@ -64,7 +64,7 @@ class FeatureColumn:
           ValueError: the text has another form.
 
         >>> FeatureColumn.parse("image/object/bbox/xmin=left:float_list")
-        FeatureColumn(key='image/object/bbox/xmin', column='left', type='float_list')
+        FeatureColumn(key='image/object/bbox/xmin', column='left', type='float_list', role='')
         """
         rest, colon, kind = text.rpartition(":")
         if not colon:

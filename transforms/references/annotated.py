@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import pyarrow.compute as pc
@@ -22,13 +22,16 @@ class AnnotationCount(NamedTuple):
     Attributes:
       read: objects in the file.
       images: images of the inputs that the file names.
-      objects: their objects.
+      other_folders: those of these images that the file has in other folders; they were found by
+        their base names.
+      objects: objects of all these images.
       unmatched_images: images in the file that are not among the inputs.
       unmatched_objects: their objects.
     """
 
     read: int = 0
     images: int = 0
+    other_folders: int = 0
     objects: int = 0
     unmatched_images: int = 0
     unmatched_objects: int = 0
@@ -86,6 +89,30 @@ def number_objects(classes: Mapping[str, int]) -> tuple[str, ...]:
     return (BACKGROUND, *names)
 
 
+def match_notes(
+    counts: Mapping[str, AnnotationCount], unannotated: int, listed: int
+) -> Iterator[str]:
+    """Yields what a user should know about images and the files that annotate them.
+
+    Args:
+      counts: annotation file -> its counts.
+      unannotated: images that no file names.
+      listed: all images.
+    """
+    for file, count in sorted(counts.items()):
+        if count.other_folders:
+            yield (
+                f"{file} has {count.other_folders:,} of its {counted(count.images, 'image')} in "
+                "other folders than the inputs: they were found by their base names"
+            )
+    if unannotated:
+        have = "has" if unannotated == 1 else "have"
+        yield (
+            f"{unannotated:,} of {counted(listed, 'image')} {have} no objects, because no "
+            "annotation file names them"
+        )
+
+
 def check_annotated(counts: Mapping[str, AnnotationCount], unmatched: Iterable[Unmatched]) -> None:
     """Checks that no annotation is lost, and that each file has an image of the inputs.
 
@@ -98,6 +125,8 @@ def check_annotated(counts: Mapping[str, AnnotationCount], unmatched: Iterable[U
                 f"{file}: {counted(count.read, 'object')} were read, but {count.objects:,} and "
                 f"{count.unmatched_objects:,} came out of the join: the runner lost some"
             )
+        if not count.images and not count.unmatched_images:
+            raise BuildError(f"--annotations {file} has no images and no objects")
         if not count.images:
             example = next((item.name for item in unmatched if item.file == file), "")
             raise BuildError(

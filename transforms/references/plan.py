@@ -31,6 +31,7 @@ from imageshards.transforms.references.annotated import (
     check_annotated,
     count_objects,
     first_unmatched,
+    match_notes,
     number_objects,
 )
 from imageshards.transforms.references.batch import RefBatch
@@ -75,6 +76,7 @@ class Tally:
       objects: annotated objects of the references in the buckets.
       object_classes: class of annotated objects -> its number in the files.
       unmatched: images of annotation files that are not among the inputs; the first by name.
+      unannotated: references that no annotation file names.
       left_out: option that leaves out references -> number of them.
       lines: lines of the lists of `--exclude`.
       unknown: those that name no image.
@@ -102,6 +104,7 @@ class Tally:
     objects: int = 0
     object_classes: Mapping[str, int] = field(default_factory=dict)
     unmatched: tuple[Unmatched, ...] = ()
+    unannotated: int = 0
     left_out: Mapping[str, int] = field(default_factory=dict)
     lines: int = 0
     unknown: int = 0
@@ -167,6 +170,7 @@ class Tally:
             blank_lines=0,
             ref_bytes=0,
             objects=0,
+            unannotated=0,
             lines=0,
             unknown=0,
         )
@@ -396,6 +400,7 @@ class Planner:
         if blank := tally.blank_lines:
             were = "was" if blank == 1 else "were"
             notes.append(f"{counted(blank, 'empty line')} {were} left out")
+        notes += match_notes(tally.annotated, tally.unannotated, tally.listed)
         object_classes = number_objects(tally.object_classes)
         return Plan(
             splits=splits,

@@ -288,7 +288,8 @@ class ShardCounts:
 def _parse_count(value: str, text: str) -> int:
     if not value.isdecimal() or not 1 <= int(value) <= 99_999:
         raise ValueError(
-            f"--num_shards {text!r}: write a number from 1 to 99999, train=1024,test=16 or auto"
+            f"--num_shards {text!r}: write a number from 1 to 99999, train=1024,test=16, "
+            "or for a build auto"
         )
     return int(value)
 

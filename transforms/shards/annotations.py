@@ -24,7 +24,7 @@ from imageshards.transforms.elements import counted
 from imageshards.transforms.images.geometry import Frame, Geometry
 from imageshards.transforms.images.headers import UPRIGHT
 from imageshards.transforms.records.columns import FeatureColumn
-from imageshards.transforms.records.objects import SEGMENTATION
+from imageshards.transforms.records.objects import FACTS, SEGMENTATION
 from imageshards.transforms.records.schemas import (
     AREA,
     BOX_SIDES,
@@ -37,6 +37,8 @@ from imageshards.transforms.records.schemas import (
 BOXES, CLIPPED, DROPPED, KEYPOINTS_DROPPED = "boxes", "clipped", "dropped", "keypoints_dropped"
 """What is counted: boxes written; those of them that an edge of the image cuts off; boxes that are
 not written because too little of them is in the image; keypoints that are outside of it."""
+WITHOUT_BOXES = "without_boxes"
+"""Counted with annotation files: images that are written without a box."""
 
 _X, _Y, _VISIBILITY, _NUM = (KEYPOINT + name for name in ("x", "y", "visibility", "num"))
 _MAPPED = frozenset({*BOX_SIDES, AREA, _X, _Y})
@@ -150,6 +152,8 @@ class Annotations:
         counts = self._follow_boxes(row) if self._has_boxes else {}
         if self._has_keypoints:
             counts[KEYPOINTS_DROPPED] = row.map_keypoints()
+        if FACTS in values and not counts.get(BOXES):
+            counts[WITHOUT_BOXES] = 1
         return {kind: count for kind, count in counts.items() if count}
 
     def _follow_boxes(self, row: _Row) -> dict[str, int]:
@@ -159,7 +163,7 @@ class Annotations:
             row.map_areas(number)
             return {BOXES: number}
         boxes = np.array(sides, np.float64)
-        _check(boxes, row.geometry.size(self.frame))
+        _check(boxes, row.geometry.size(self.frame), FACTS in row.values)
         inside = boxes.clip(0, 1)
         mapped = row.geometry.boxes(inside, self.frame)
         placed = mapped.clip(0, 1)
@@ -372,16 +376,24 @@ def _are_fractions(
     )
 
 
-def _check(boxes: _Floats, size: tuple[int, int]) -> None:
+def _check(boxes: _Floats, size: tuple[int, int], are_of_file: bool) -> None:
     """Raises an AnnotationError for boxes that no image can have.
 
     Args:
       boxes: of the shape (4, number of boxes).
       size: (width, height) of the image that they refer to.
+      are_of_file: whether they are from an annotation file, not from columns.
     """
     if (wrong := _no_fractions(boxes)).any():
         side, box = _first(wrong)
         value = boxes[side, box]
+        if are_of_file:
+            length = f"{'height' if side % 2 else 'width'} of {size[side % 2]} pixels"
+            raise AnnotationError(
+                "BadBox",
+                f"box {box} of its annotations is far outside of the image, {_name(side)} is "
+                f"{value:.4g} times the {length}: check the unit and the order of the sides",
+            )
         advice = (
             f"write fractions of the image from 0 to 1, that is, pixels divided by {size[0]} x "
             f"{size[1]}"
@@ -391,12 +403,17 @@ def _check(boxes: _Floats, size: tuple[int, int]) -> None:
         raise AnnotationError("BadBox", f"{BOX_SIDES[side]} of box {box} is {value:g}: {advice}")
     if (swapped := boxes[:2] > boxes[2:]).any():
         side, box = _first(swapped)
-        low, high = (BOX_SIDES[at].rpartition("/")[2] for at in (side, side + 2))
+        remedy = "correct the annotation file" if are_of_file else ""
         raise AnnotationError(
             "BadBox",
-            f"box {box} has {low} {boxes[side, box]:g}, which is more than its {high} "
-            f"{boxes[side + 2, box]:g}: check which columns --features_from names",
+            f"box {box} has {_name(side)} {boxes[side, box]:g}, which is more than its "
+            f"{_name(side + 2)} {boxes[side + 2, box]:g}: "
+            f"{remedy or 'check which columns --features_from names'}",
         )
+
+
+def _name(side: int) -> str:
+    return BOX_SIDES[side].rpartition("/")[2]
 
 
 def _no_fractions(values: _Floats) -> npt.NDArray[np.bool_]:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from conftest import Command
 
@@ -18,6 +19,7 @@ print(gcs_auth.billing_project())
 """
 
 
+@pytest.mark.slow
 def test_a_worker_process_bills_the_project_of_the_job():
     options = PipelineOptions(["--beam_plugins=json"])
     access.carry("payer", options)

@@ -89,6 +89,7 @@ def test_rejects_that_the_listing_shows_are_counted(tmp_path: Path, command: Com
     ]
 
 
+@pytest.mark.slow
 def test_a_truncated_archive_would_fail_for_the_reason_of_the_build(
     photos: Path, tmp_path: Path, command: Command
 ):
@@ -108,6 +109,7 @@ def test_a_truncated_archive_would_fail_for_the_reason_of_the_build(
     assert accepted["would_fail"] == []
 
 
+@pytest.mark.slow
 def test_it_reports_what_the_output_holds(
     build: Build, photos: Path, tmp_path: Path, command: Command
 ):

@@ -41,6 +41,7 @@ def check(pair: tuple[int, Iterable[Number]]) -> None:
     assert sorted(pair[1]) == [7, 8]
 
 
+@pytest.mark.slow
 def test_an_element_is_not_split_while_it_is_written(coder: None):
     arguments = ["--runner=FnApiRunner", "--direct_running_mode=multi_threading"]
     options = PipelineOptions([*arguments, "--direct_num_workers=2"])

@@ -82,6 +82,7 @@ def test_missing_images_of_a_manifest_suggest_what_would_find_them(
     )
 
 
+@pytest.mark.slow
 def test_missing_images_of_a_bucket_suggest_a_suffix(photos: Path, tmp_path: Path):
     with gcs_server.running() as server:
         server.put_folder(photos, "photos")

@@ -103,7 +103,7 @@ def test_a_state_is_small_and_independent_of_hosts():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"data": "b"}, "the records are others"),
+        ({"data": "b"}, "its records differ"),
         ({"global_batch": 16}, "its global batch has 8 records, not 16"),
         ({"seed": 3}, "its seed is 0, not 3"),
         ({"run": 9}, "its shuffling differs"),
@@ -165,7 +165,7 @@ def test_neighbours_of_the_files_rarely_meet_in_a_batch():
     permuted = together(GlobalOrder(records, batch), 2)
     chance = batch / records
     assert 0.5 * chance < permuted.mean() < 1.5 * chance
-    # A tenth of the 9.7 % of tf.data's interleave and buffer of the same size.
+    # A tenth of the 5 % of tf.data's interleave and buffer of the same size.
     assert in_blocks.mean() < 1.5 * chance
     assert (in_blocks[0] & in_blocks[1]).mean() < 0.001
 

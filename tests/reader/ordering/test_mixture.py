@@ -91,5 +91,7 @@ def test_invalid_weights_are_one_line(weight: object):
 def test_weights_need_records():
     with pytest.raises(UsageError, match="the weights of step 9 are all 0"):
         phases_of([[(0, 1), (9, 0)], 0], "ab")
+    with pytest.raises(UsageError, match=r"the weight 1e-06 of b is too small: must be 0, or"):
+        phases_of([1, 1e-6], "ab")
     with pytest.raises(UsageError, match="a part without records has a weight"):
         Mixture((5, 0), phases_of([1, 1], "ab"), 4)

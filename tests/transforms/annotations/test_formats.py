@@ -3,12 +3,16 @@
 import json
 from pathlib import Path
 
+import gcs_server
 import pytest
 
+from imageshards.transforms import storage
 from imageshards.transforms.annotations.formats import identify
-from imageshards.transforms.annotations.source import Annotated
-from imageshards.transforms.elements import UsageError
-from imageshards.transforms.records.schemas import BOX_SIDES
+from imageshards.transforms.annotations.objects import AnnotationError, to_fractions
+from imageshards.transforms.annotations.source import Annotated, Category
+from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.records.objects import FACTS
+from imageshards.transforms.records.schemas import BOX_SIDES, COLUMN
 
 
 def read(place: Path, name: str = "auto") -> dict[str, Annotated]:
@@ -44,6 +48,8 @@ def test_shapes_of_cvat_have_the_boxes_around_them(tmp_path: Path):
     ]  # fmt: skip
     assert found["a/1.jpg"].values["image/object/occluded"] == [1, 0, 0, 0]
     assert found["2.jpg"].problem == f"{path}: a shape is a polyline, around which there is no box"
+    path.write_text(CVAT.replace("1,2;5,2;3,9", ""))
+    assert read(path)["a/1.jpg"].problem == f"{path}: its point is '', which is no number"
 
 
 def test_shapes_of_labelme_have_the_boxes_around_them(tmp_path: Path):
@@ -60,6 +66,9 @@ def test_shapes_of_labelme_have_the_boxes_around_them(tmp_path: Path):
     assert found["images/1.jpg"].size == (40, 30)
     path.write_text(json.dumps(root | {"shapes": [{"shape_type": "point", "points": [[1, 2]]}]}))
     assert problem(path) == ": a shape is a point, around which there is no box"
+    assert read(tmp_path).keys() == {"images/1.jpg"}
+    path.write_text('{"shapes": [3]}')
+    assert problem(path) == ": it has no JSON object with shapes"
 
 
 def test_files_of_yolo_are_those_of_labels(tmp_path: Path):
@@ -77,6 +86,7 @@ def test_files_of_yolo_are_those_of_labels(tmp_path: Path):
     assert found["images/train/1"].values["image/object/class/text"] == [b"cat", b"owl"]
     assert found["images/2"].objects == 0
     problems = [item.problem.rpartition(".txt: ")[2] for item in found.values() if item.problem]
+    assert found.keys() == {"images/train/1", *(f"images/{number}" for number in range(2, 6))}
     assert problems == [
         "line 1 has the class 1, which has no name",
         "its line 1 is 'half', which is no number",
@@ -85,10 +95,41 @@ def test_files_of_yolo_are_those_of_labels(tmp_path: Path):
     assert read(tmp_path / "data.yaml").keys() == found.keys()
 
 
+def test_remote_files_are_read_with_a_request_each_and_several_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    with gcs_server.running() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        server.put("owls/data.yaml", b"names: [owl]\n")
+        for number in range(40):
+            server.put(f"owls/labels/{number}.txt", b"0 0.5 0.5 0.5 0.5\n")
+        source = identify("gs://bucket/owls", "auto")
+        (files,) = source.parts()
+        before = server.requests.total()
+        server.delay = 0.05
+        found = [item for item in source.read(files) if isinstance(item, Annotated)]
+        assert [item.name for item in found] == sorted(f"images/{n}" for n in range(40))
+        assert (
+            server.requests.total() - before <= 40 + 2
+        )  # data.yaml: whether it exists, and its content
+        assert server.most_at_a_time > 4
+        storage.close()
+
+
+def test_keypoints_of_yolo_are_no_polygon(tmp_path: Path):
+    (tmp_path / "data.yaml").write_text("names: [owl]\nkpt_shape: [2, 3]\n")
+    (tmp_path / "1.txt").write_text("0 0.5 0.5 0.5 0.5 0.9 0.9 2 0.8 0.8 1\n")
+    assert boxes(read(tmp_path)["1"]) == [(0.25, 0.25, 0.75, 0.75)]
+
+
 def test_an_object_of_voc_without_a_box_is_a_problem(tmp_path: Path):
     path = tmp_path / "1.xml"
     path.write_text("<annotation verified='yes'><object><name>owl</name></object></annotation>")
     assert problem(path) == ": an object has no bndbox"
+    assert read(path).keys() == {"1"}
+    path.write_text("<annotation><filename>a.png</filename><object></object></annotation>")
+    assert read(path).keys() == {"a.png"}
     path.write_text("<annotation><object>")
     assert problem(path).startswith(": not XML: ")
 
@@ -113,11 +154,75 @@ def test_names_of_columns_say_what_boxes_are(
     assert (found.name, found.size, boxes(found)) == ("1.jpg", size, [box])
 
 
+def test_a_row_without_a_box_needs_no_class_and_a_row_with_one_does(tmp_path: Path):
+    path = tmp_path / "boxes.csv"
+    path.write_text("image,class,x1,y1,x2,y2\n1.jpg,,,,,\n2.jpg,owl,1,2,30,40\n3.jpg,,1,2,30,40\n")
+    source = identify(str(path), "auto")
+    found = list(source.read([str(path)]))
+    assert [item.name for item in found if isinstance(item, Category)] == ["owl"]
+    images = [item for item in found if isinstance(item, Annotated)]
+    assert [item.objects for item in images] == [0, 1, 1]
+    assert [bool(item.problem) for item in images] == [False, False, True]
+    assert images[2].problem == f"{path}: a row from line 4: a box has no class"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"annotations": [{"bbox": [NaN, 1, 2, 3]}]}', "is not JSON: .*, near '.*NaN, 1, 2"),
+        ('{"annotations": [{"image_id": 1', "is not JSON: parse error: premature EOF"),
+    ],
+)
+def test_json_that_does_not_parse_is_shown_near_the_fault(tmp_path: Path, text: str, message: str):
+    path = tmp_path / "instances.json"
+    path.write_text(text)
+    with pytest.raises(BuildError, match=message):
+        read(path)
+
+
+def test_captions_of_coco_are_not_taken_for_objects(tmp_path: Path):
+    path = tmp_path / "captions.json"
+    root = {
+        "images": [{"id": 1, "file_name": "1.jpg"}],
+        "annotations": [{"id": 1, "image_id": 1, "caption": "An owl."}],
+    }
+    path.write_text(json.dumps(root))
+    assert "annotation 1 has a caption and no bbox: write captions to a" in problem(path)
+
+
+def test_fractions_are_an_error_in_a_format_that_has_pixels():
+    sides = [[0.1, 0.3], [0.2, 0.2], [0.4, 0.9], [0.5, 1.0]]
+    values = {COLUMN + key: side for key, side in zip(BOX_SIDES, sides, strict=True)}
+    with pytest.raises(AnnotationError, match="so they are fractions of the image") as raised:
+        to_fractions(values | {FACTS: [2, 0, 0]}, (40, 20))
+    assert raised.value.kind == "BadAnnotation"
+    to_fractions(values | {FACTS: [2]}, (40, 20))  # of a format that has fractions
+
+
+def test_rows_without_a_box_have_no_class(tmp_path: Path):
+    """Kaggle has such rows for images without objects."""
+    path = tmp_path / "boxes.csv"
+    path.write_text("image_id,x1,y1,x2,y2,class\n1,,,,,No finding\n2,1,2,5,9,owl\n3,,,,,\n")
+    source = identify(str(path), "auto")
+    found = list(source.read((str(path),)))
+    assert [item.objects for item in found if isinstance(item, Annotated)] == [0, 1, 0]
+    assert [item.name for item in found if isinstance(item, Category)] == ["owl"]
+
+
+@pytest.mark.parametrize("content", [b"\xff,1,2,5,9\n", b'"' + b"a" * 200_000 + b'",1,2,5,9\n'])
+def test_a_table_that_cannot_be_read_is_an_error_of_one_line(tmp_path: Path, content: bytes):
+    path = tmp_path / "boxes.csv"
+    path.write_bytes(b"image_id,x1,y1,x2,y2\n" + content)
+    with pytest.raises(BuildError, match=r"boxes.csv is not a CSV file in UTF-8: "):
+        read(path)
+
+
 def test_what_is_no_annotation_is_an_error_of_one_line(tmp_path: Path):
     (tmp_path / "list.csv").write_text("uri,label\n1.jpg,owl\n")
     (tmp_path / "folder").mkdir()
-    for name in ("list.csv", "folder"):
-        with pytest.raises(UsageError, match=f"--annotations .*{name} is neither a JSON file of"):
-            identify(str(tmp_path / name), "auto")
+    with pytest.raises(UsageError, match=r"--annotations .*folder is neither a JSON file of"):
+        identify(str(tmp_path / "folder"), "auto")
+    with pytest.raises(UsageError, match=r"such as image_id, .* in its header 'uri,label'$"):
+        identify(str(tmp_path / "list.csv"), "auto")
     with pytest.raises(UsageError, match=r"list.csv is not a JSON file of COCO$"):
         identify(str(tmp_path / "list.csv"), "coco")

@@ -16,6 +16,12 @@ from imageshards.transforms.elements import BuildError
         (["/d/a/1.jpg", "/d/b/1.jpg"], ["b/1.jpg"], "/", {"b/1.jpg": "/d/b/1.jpg"}),
         # The only image that is an input is that of one of two names.
         (["/d/a/1.jpg"], ["a/1.jpg", "b/1.jpg"], "/", {"a/1.jpg": "/d/a/1.jpg"}),
+        # The inputs are some of the annotated folders.
+        (["/d/c/1.jpg"], ["a/1.jpg", "b/1.jpg", "c/1.jpg"], "/", {"c/1.jpg": "/d/c/1.jpg"}),
+        (["/d/a/1.jpg", "/d/b/1.jpg"], ["a/1.jpg", "b/1.jpg", "c/1.jpg"], "/",
+         {"a/1.jpg": "/d/a/1.jpg", "b/1.jpg": "/d/b/1.jpg"}),
+        # The image of another folder has no annotation.
+        (["/d/a/1.jpg", "/d/z/1.jpg"], ["a/1.jpg", "b/1.jpg"], "/", {"a/1.jpg": "/d/a/1.jpg"}),
         # Roboflow writes an annotation file into each folder of images.
         (["/d/train/1.jpg", "/d/valid/1.jpg"], ["1.jpg"], "/d/valid/",
          {"1.jpg": "/d/valid/1.jpg"}),
@@ -33,6 +39,15 @@ def test_what_is_ambiguous_is_an_error():
         match(["/d/a/1.jpg", "/d/b/1.jpg"], ["1.jpg"], "/", "a.json")
     with pytest.raises(BuildError, match=r"^a.json: /d/1.jpg may be the image a/1.jpg or b/1.jpg"):
         match(["/d/1.jpg"], ["a/1.jpg", "b/1.jpg"], "/", "a.json")
+
+
+def test_many_images_with_one_base_name_are_matched_by_their_paths():
+    """The time is linear: the square of their number would be minutes."""
+    names = [f"s{number}/image" for number in range(3000)]
+    uris = [f"/d/{name}.jpg" for name in names]
+    found = match(uris, names, "/d/", "a.json")
+    assert found == dict(zip(names, uris, strict=True))
+    assert match(uris, names, "/elsewhere/", "a.json") == found
 
 
 def test_names_of_other_systems_are_paths():

@@ -329,6 +329,7 @@ def test_a_pattern_of_manifests_is_the_manifests(build: Build, photos: Path, tmp
     assert [path.read_bytes() for path in shards(tmp_path / "pattern")] == expected
 
 
+@pytest.mark.slow
 def test_a_divided_input_without_an_image_is_an_error(build: Build, server: GcsServer, small: None):
     for number in range(60):
         server.put(f"notes/{number}.csv", b"1")
@@ -363,6 +364,7 @@ def test_the_launching_machine_makes_few_requests(server: GcsServer, tmp_path: P
     assert server.requests.total() <= 4
 
 
+@pytest.mark.slow
 def test_a_unit_that_fails_is_listed_again_and_no_other_one(
     build: Build, server: GcsServer, photos: Path, tmp_path: Path
 ):

@@ -228,6 +228,9 @@ def test_reshard_converts_it_both_ways(built: Path, tmp_path: Path, command: Com
         assert f"file_format: {new}" in (folder / "metadata/build.yaml").read_text()
     code, _, err = command("reshard", built / "tfrecord", tmp_path / "none")
     assert (code, "--num_shards, --file_format or both" in err) == (2, True)
+    (tmp_path / "a.jpg").write_bytes(bytes(100))
+    code, _, err = command("reshard", tmp_path / "*.jpg", tmp_path / "x", "--file_format=tfrecord")
+    assert (code, "is it a record file?" in err) == (1, True), err
 
 
 def test_it_is_resharded_and_damage_stops_it(built: Path, tmp_path: Path, command: Command):
@@ -262,6 +265,7 @@ def test_bare_files_are_read_at_random(built: Path, tmp_path: Path):
     assert [records.serialized(number) for number in range(len(records))] == expected
 
 
+@pytest.mark.slow
 def test_it_is_written_without_tensorflow_and_named_where_the_package_is_missing(
     photos: Path, tmp_path: Path
 ):
@@ -287,6 +291,7 @@ sys.exit(code)
     assert not (tmp_path / "without").exists()
 
 
+@pytest.mark.slow
 def test_records_in_groups_are_smaller_and_read_as_others(
     build: Build, tmp_path: Path, command: Command
 ):
@@ -325,10 +330,16 @@ def test_records_in_groups_are_smaller_and_read_as_others(
     assert build_json(tmp_path / "records")["options"]["group_size"] == 1
     assert verify(str(tmp_path / "records")).problems == ()
     for options, problem in (
-        (["--features=text", "--compression=gzip"], "array_record has no --compression gzip"),
-        (["--writer=beam"], "--writer beam does not write --file_format array_record"),
+        (
+            ["--features=text", "--compression=gzip"],
+            "has no --compression gzip: expected none",
+        ),
+        (["--writer=beam"], "does not write --file_format array_record: set --writer shard"),
         (["--compression=zstd"], "the images of --features slim are compressed already"),
-        (["--file_format=tfrecord", "--group_size=2"], "tfrecord has no --group_size"),
+        (
+            ["--file_format=tfrecord", "--group_size=2"],
+            "has no --group_size: set --file_format",
+        ),
     ):
         arguments = ["--file_format=array_record", "--num_shards=1", *options]
         place = [f"--input={tmp_path / 'texts'}", f"--output={tmp_path / 'no'}"]

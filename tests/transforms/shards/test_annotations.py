@@ -6,6 +6,7 @@ import pytest
 
 from imageshards.transforms.images.geometry import Geometry
 from imageshards.transforms.records.columns import FeatureColumn
+from imageshards.transforms.records.objects import FACTS
 from imageshards.transforms.records.schemas import BOX_SIDES, COLUMN, OBJECT
 from imageshards.transforms.shards.annotations import AnnotationError, Annotations
 
@@ -232,3 +233,17 @@ def test_other_columns_need_no_annotations():
                       ("landmark_id", "bytes"), ("depth", "float"), ("turn_left", "bytes"),
                       ("map", "bytes"), ("index", "int"), ("proxy", "int_list")):  # fmt: skip
         assert not Annotations((FeatureColumn(key, key, kind),)).are_needed  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("box", "reason"),
+    [
+        ((20.0, 0.1, 120.0, 0.3), "xmin is 20 times the width of 200 pixels: check the unit"),
+        ((0.1, 0.1, 0.3, 40), "ymax is 40 times the height of 100 pixels: check the unit"),
+        ((0.3, 0.5, 0.5, 0.2), "more than its ymax 0.2: correct the annotation file"),
+    ],
+)
+def test_wrong_boxes_of_annotation_files_name_no_columns(box: Any, reason: str):
+    values = values_of([BOXES[0], box]) | {FACTS.removeprefix(COLUMN): [2, 0, 0]}
+    with pytest.raises(AnnotationError, match=reason):
+        follow(values, TURNED)

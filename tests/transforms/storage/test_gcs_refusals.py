@@ -274,6 +274,7 @@ def test_the_name_of_a_bucket_is_never_a_query(server: GcsServer):
     assert server.matching("bucket%3Fprefix%3Dx") == 2
 
 
+@pytest.mark.slow
 def test_the_name_of_an_emulator_without_an_address_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://emulator.invalid:1")
     monkeypatch.setattr(retry, "POLICY", RetryPolicy(offline=0.1, total=0.1, first_wait=0.01))

@@ -67,6 +67,7 @@ def test_objects_are_listed_with_the_names_that_they_have(server: S3Server):
     assert storage.match_first("s3://bucket/photos/c1/**")[0][0].endswith("/c1/x/y.jpg")
 
 
+@pytest.mark.slow
 def test_a_list_is_divided_into_ranges_that_lose_and_repeat_nothing(
     server: S3Server, monkeypatch: pytest.MonkeyPatch
 ):
