@@ -107,15 +107,29 @@ class HostRecords:
           CorruptRecord: a record is damaged.
           BuildError: a file is missing or truncated.
         """
+        return self.part(first * self._slots, last * self._slots)
+
+    def part(self, begin: int, end: int) -> tuple[Numbers, list[bytes]]:
+        """Returns the samples of places [begin, end) and the data of their records; see `read`.
+
+        Args:
+          begin: the number of slots of this host before them, since the start of the first epoch.
+          end: the same of the slot after the last.
+        """
         samples: list[int] = []
         found: list[bytes] = []
-        for step in range(first, last):
+        while begin < end:
+            step, slot = divmod(begin, self._slots)
+            last = min(slot + end - begin, self._slots)
             chunk = self._chunk(step)
-            begin = step * self._order.global_batch + self._first_slot
-            for sample, place in enumerate(chunk.places[step - chunk.first_step], begin):
-                if place:
-                    samples.append(sample)
-                    found.append(self._data(chunk, place))
+            sample = step * self._order.global_batch + self._first_slot + slot
+            places = chunk.places[step - chunk.first_step][slot:last]
+            samples += (number for number, place in enumerate(places, sample) if place)
+            try:
+                found += [self._data(chunk, place) for place in places if place]
+            except CorruptRecord as error:
+                raise CorruptRecord(f"{error} {_SEE_VERIFY}") from error
+            begin += last - slot
         return np.array(samples, np.int64), found
 
     def _data(self, chunk: _Chunk, place: _Place) -> bytes:
@@ -123,17 +137,14 @@ class HostRecords:
             future, number = chunk.read[place]
             return future.result()[number]
         file, row = place
-        return self._read_rows(file, [row])[0]
+        return self._files[file].record(row)
 
     def _read_rows(self, file: int, rows: Sequence[int]) -> list[bytes]:
         """Reads ascending records of a file at once, with those between them, which it drops."""
         begin, end = rows[0], rows[-1] + 1
         wanted = set(rows)
-        try:
-            data = self._files[file].data(begin, end)
-            return [record for row, record in enumerate(data, begin) if row in wanted]
-        except CorruptRecord as error:
-            raise CorruptRecord(f"{error} {_SEE_VERIFY}") from error
+        data = self._files[file].data(begin, end)
+        return [record for row, record in enumerate(data, begin) if row in wanted]
 
     def _chunk(self, step: int) -> _Chunk:
         """Returns the chunk of a step; if it is read ahead, starts to read it and the next one."""

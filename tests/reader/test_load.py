@@ -32,6 +32,7 @@ from imageshards.reader.ordering.global_order import GlobalOrder
 from imageshards.reader.ordering.host_records import HostRecords
 from imageshards.reader.ordering.of_files import order_of
 from imageshards.reader.splits import Span
+from imageshards.reader.tensorflow import recipe
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.records.tfrecord import CorruptRecord
@@ -592,6 +593,35 @@ def test_records_that_follow_each_other_in_a_remote_file_are_one_read(
     assert sum(end - begin for begin, end in reads) == 120  # nothing of another epoch
     remote = HostRecords(source.files, spans, order, 1, 2)
     assert remote.read(37, 38)[1] == expected[37][1][2:]
+
+
+@pytest.mark.parametrize("records", [1, 7, 64])
+def test_batches_do_not_depend_on_how_many_records_are_read_at_once(
+    sets, monkeypatch: pytest.MonkeyPatch, records: int
+):
+    source = find(sets[7])
+    order = GlobalOrder(120, 100, seed=3, block=1, run=4, remainder="keep")
+    expected = HostRecords(source.files, source.spans("train"), order, 0, 1)
+    spec = {"image/filename": tf.io.FixedLenFeature([], tf.string)}
+    monkeypatch.setattr(recipe, "_BYTES_PER_CALL", 1 << 30)
+    monkeypatch.setattr(recipe, "_RECORDS_PER_CALL", records)
+    options = {"batch_size": 100, "seed": 3, "repeat": False, "shuffle": 4}
+    data = reader.load(sets[7], "train", features=spec, **options)  # type: ignore[arg-type]
+    found = [one["image/filename"] for one in data.as_numpy_iterator()]
+    assert int(data.cardinality()) == 2
+    assert [len(batch) for batch in found] == [100, 20]
+    lists = {"image/filename": tf.io.RaggedFeature(tf.string)}
+    ragged = reader.load(sets[7], "train", features=lists, **options)  # type: ignore[arg-type]
+    for step, (batch, values) in enumerate(zip(found, ragged, strict=True)):
+        parsed = tf.io.parse_example(expected.read(step, step + 1)[1], spec)
+        assert batch.tolist() == parsed["image/filename"].numpy().tolist()
+        assert values["image/filename"].flat_values.numpy().tolist() == batch.tolist()
+
+
+def test_a_record_is_the_same_alone_and_among_others(sets):
+    file = find(sets[7]).files[2]
+    together = list(file.data(0, file.records))
+    assert [file.record(row) for row in range(file.records)] == together
 
 
 def test_a_compressed_shard_is_decompressed_once_for_a_window(

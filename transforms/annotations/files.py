@@ -7,6 +7,7 @@ import posixpath
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from imageshards.transforms import storage
@@ -22,7 +23,13 @@ _READS_IN_FLIGHT = 16
 
 
 class Malformed(ValueError):
-    """A file is not of its format; the message is the end of a sentence."""
+    """A file is not of its format; the message is the end of a sentence.
+
+    Attributes:
+      image: the image that the file names, if that could be read; else empty.
+    """
+
+    image = ""
 
 
 class FileOfEach(AnnotationSource):
@@ -81,7 +88,8 @@ class FileOfEach(AnnotationSource):
                     raise data
                 found = self.parse(below, data)
             except (Malformed, storage.ReadError) as error:
-                found = Annotated(self.image_of(below), 0, 0, {}, None, f"{uri}: {error}")
+                image = getattr(error, "image", "") or self.image_of(below)
+                found = Annotated(image, 0, 0, {}, None, f"{uri}: {error}")
             yield found
             names |= dict.fromkeys(found.values.get(TEXT, ()))
         yield from (Category(0, name.decode()) for name in names)
@@ -115,6 +123,15 @@ class FileOfEach(AnnotationSource):
           below: the path of the file below the folder.
         """
         return posixpath.splitext(below)[0]
+
+    @contextmanager
+    def naming(self, image: str) -> Iterator[None]:
+        """Adds the image to the errors of what is malformed in its file."""
+        try:
+            yield
+        except Malformed as error:
+            error.image = image
+            raise
 
     @staticmethod
     def beside(below: str, name: str) -> str:

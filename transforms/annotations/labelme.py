@@ -40,12 +40,13 @@ class LabelMe(FileOfEach):
             shapes = [dict(shape) for shape in root["shapes"]]
         except (ValueError, KeyError, TypeError) as error:
             raise Malformed("it has no JSON object with shapes") from error
-        objects = Objects()
-        for shape in shapes:
-            objects.add(str(shape.get("label", "")), _box(shape))
-        size = size_of(root.get("imageWidth"), root.get("imageHeight"))
         name = root.get("imagePath")
         image = self.beside(below, str(name)) if name else self.image_of(below)
+        objects = Objects()
+        with self.naming(image):
+            for shape in shapes:
+                objects.add(str(shape.get("label", "")), _box(shape))
+            size = size_of(root.get("imageWidth"), root.get("imageHeight"))
         return objects.annotated(image, size)
 
 

@@ -39,20 +39,25 @@ class Voc(FileOfEach):
             root = ElementTree.fromstring(data)
         except ElementTree.ParseError as error:
             raise Malformed(f"not XML: {error}") from error
-        objects = Objects(DIFFICULT, TRUNCATED, VIEW)
-        for item in root.iter("object"):
-            box = item.find("bndbox")
-            name = (item.findtext("name") or "").strip()
-            if box is None or not name:
-                raise Malformed(f"an object has no {'name' if box is not None else 'bndbox'}")
-            objects.add(
-                name,
-                [number(box.findtext(side), side) for side in _SIDES],
-                int(number(item.findtext("difficult") or 0, "difficult")),
-                int(number(item.findtext("truncated") or 0, "truncated")),
-                (item.findtext("pose") or "").encode(),
-            )
         name = (root.findtext("filename") or "").strip()
-        size = size_of(root.findtext("size/width"), root.findtext("size/height"))
         image = self.beside(below, name) if name else self.image_of(below)
-        return objects.annotated(image, size)
+        with self.naming(image):
+            size = size_of(root.findtext("size/width"), root.findtext("size/height"))
+            return _objects(root).annotated(image, size)
+
+
+def _objects(root: ElementTree.Element) -> Objects:
+    objects = Objects(DIFFICULT, TRUNCATED, VIEW)
+    for item in root.iter("object"):
+        box = item.find("bndbox")
+        name = (item.findtext("name") or "").strip()
+        if box is None or not name:
+            raise Malformed(f"an object has no {'name' if box is not None else 'bndbox'}")
+        objects.add(
+            name,
+            [number(box.findtext(side), side) for side in _SIDES],
+            int(number(item.findtext("difficult") or 0, "difficult")),
+            int(number(item.findtext("truncated") or 0, "truncated")),
+            (item.findtext("pose") or "").encode(),
+        )
+    return objects

@@ -170,6 +170,21 @@ class Container(ABC):
         """Returns the data of all records that are stored together; see `data_of`."""
         return [self.data_of(stored, offset, check=check)]
 
+    def parts_of(self, size: int) -> Sequence[int]:
+        """Returns the sizes of the parts of a stored record, which `data_of_parts` takes.
+
+        With them, its data can be read without copying it. There are none if the data is not stored
+        as it is.
+
+        Args:
+          size: the number of bytes that a file stores for the record.
+        """
+        return ()
+
+    def data_of_parts(self, parts: Sequence[bytes], *, check: bool = True) -> bytes:
+        """Returns the part that is the data of a record; see `parts_of` and `data_of`."""
+        raise NotImplementedError
+
     def index_row(self, record: StoredRecord) -> tuple[int, ...]:
         """Returns the numbers in a record's line of the index file; equal offsets are one group."""
         return record.offset, record.size

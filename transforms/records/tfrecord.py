@@ -174,13 +174,27 @@ class TFRecord(Container):
         """Removes the frame of a record. The CRC of its length is always compared."""
         if len(stored) < FRAME_BYTES:
             raise CorruptRecord("breaks off")
-        length, length_crc = _HEAD.unpack_from(stored)
-        if masked_crc32c(bytes(stored[:8])) != length_crc:
+        end = len(stored) - _TAIL.size
+        parts = stored[: _HEAD.size], stored[_HEAD.size : end], stored[end:]
+        return self.data_of_parts([bytes(part) for part in parts], check=check)
+
+    def parts_of(self, size: int) -> Sequence[int]:
+        """Returns the sizes of head, data and tail."""
+        if self.compression or size < FRAME_BYTES:
+            return ()
+        return _HEAD.size, size - FRAME_BYTES, _TAIL.size
+
+    def data_of_parts(self, parts: Sequence[bytes], *, check: bool = True) -> bytes:
+        """Returns the data of head, data and tail. The CRC of the length is always compared."""
+        head, data, tail = parts
+        if len(tail) < _TAIL.size:
+            raise CorruptRecord("breaks off")
+        length, length_crc = _HEAD.unpack(head)
+        if masked_crc32c(head[:8]) != length_crc:
             raise CorruptRecord("the CRC of its length is wrong")
-        if length != len(stored) - FRAME_BYTES:
+        if length != len(data):
             raise CorruptRecord("its length is not the one in the index")
-        data = bytes(stored[_HEAD.size : -_TAIL.size])
-        if check and masked_crc32c(data) != _TAIL.unpack_from(stored, len(stored) - _TAIL.size)[0]:
+        if check and masked_crc32c(data) != _TAIL.unpack(tail)[0]:
             raise CorruptRecord("the CRC of its data is wrong")
         return data
 

@@ -159,6 +159,26 @@ def read_range(uri: str, offset: int, size: int, stamp: int = 0) -> bytes:
     return data
 
 
+def read_parts(uri: str, offset: int, sizes: Sequence[int], stamp: int = 0) -> list[bytes]:
+    """Reads parts of a file that follow each other, with one request.
+
+    Args:
+      uri: the file's URI.
+      offset: the offset of the first byte.
+      sizes: the number of bytes of each part.
+      stamp: see `read_range`.
+
+    Returns:
+      The bytes of each part; fewer if the file ends before. Those of local files are not copied.
+
+    Raises:
+      ReadError, BuildError: see `read`.
+    """
+    parts = _store(uri).read_parts(uri, offset, sizes, stamp)
+    usage.add(bytes_read=sum(map(len, parts)))
+    return parts
+
+
 def open_read(uri: str) -> IO[bytes]:
     """Opens a file for reading.
 

@@ -10,7 +10,7 @@ import resource
 import stat as modes
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING
@@ -59,7 +59,7 @@ class _OpenFile:
         if hasattr(self, "_file"):
             os.close(self._file)
 
-    def read_at(self, offset: int, size: int) -> bytes:
+    def read_at(self, offset: int, sizes: Sequence[int]) -> list[bytes]:
         try:
             # If the file was written since it was listed, the offsets may be wrong.
             status = os.fstat(self._file)
@@ -67,7 +67,11 @@ class _OpenFile:
                 raise ReadError("NotAFile", "the file that holds it is not a regular file")
             if self._stamp and status.st_mtime_ns != self._stamp:
                 raise ReadError("Changed", "the file that holds it has changed since it was listed")
-            return _read_at(self._file, offset, size)
+            parts = []
+            for size in sizes:
+                parts.append(_read_at(self._file, offset, size))
+                offset += size
+            return parts
         except OSError as error:
             raise ReadError("Unreadable", f"the file that holds it: {error.strerror}") from error
 
@@ -109,9 +113,13 @@ class LocalStore(Store):
 
     def read_range(self, uri: str, offset: int, size: int, stamp: int, /) -> bytes:
         """Returns the bytes of a range; fewer if the file ends before."""
+        return self.read_parts(uri, offset, (size,), stamp)[0]
+
+    def read_parts(self, uri: str, offset: int, sizes: Sequence[int], stamp: int, /) -> list[bytes]:
+        """Returns the parts of a range, which are not copied."""
         with self._opening:  # so that two threads do not open the same file
             file = self._open(uri, stamp)
-        return file.read_at(offset, size)
+        return file.read_at(offset, sizes)
 
     def close(self) -> None:
         """Closes the files that `read_range` keeps open."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import accumulate
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
 
 from imageshards.transforms.elements import BuildError
@@ -139,6 +140,12 @@ class Store(Protocol):
 
     def read_range(self, uri: str, offset: int, size: int, stamp: int, /) -> bytes:
         """Returns the bytes of a range; see `storage.read_range`."""
+
+    def read_parts(self, uri: str, offset: int, sizes: Sequence[int], stamp: int, /) -> list[bytes]:
+        """Returns the parts of a range; see `storage.read_parts`."""
+        data = self.read_range(uri, offset, sum(sizes), stamp)
+        ends = list(accumulate(sizes))
+        return [data[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
     def open_read(self, uri: str, /) -> IO[bytes]:
         """Opens a file for reading; FileNotFoundError if it does not exist."""

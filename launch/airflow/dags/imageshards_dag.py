@@ -278,8 +278,8 @@ def _input_params(dataset: Dataset) -> dict[str, Param]:
     return {
         "input": Param(
             [input] if isinstance(input, str) else list(input),
-            "Folders, patterns, archives or manifests, one per line: absolute paths or gs:// URIs. "
-            "{date} is replaced by the date of the run.",
+            "Folders, patterns, archives or manifests, one per line: absolute paths, or gs://, "
+            "s3:// or az:// URIs. {date} is replaced by the date of the run.",
             type="array", items={"type": "string", "minLength": 1}, minItems=1, section=section,
         ),
         "date": Param(

@@ -66,6 +66,7 @@ def test_shapes_of_labelme_have_the_boxes_around_them(tmp_path: Path):
     assert found["images/1.jpg"].size == (40, 30)
     path.write_text(json.dumps(root | {"shapes": [{"shape_type": "point", "points": [[1, 2]]}]}))
     assert problem(path) == ": a shape is a point, around which there is no box"
+    assert read(tmp_path).keys() == {"images/1.jpg"}
     path.write_text('{"shapes": [3]}')
     assert problem(path) == ": it has no JSON object with shapes"
 
@@ -126,6 +127,9 @@ def test_an_object_of_voc_without_a_box_is_a_problem(tmp_path: Path):
     path = tmp_path / "1.xml"
     path.write_text("<annotation verified='yes'><object><name>owl</name></object></annotation>")
     assert problem(path) == ": an object has no bndbox"
+    assert read(path).keys() == {"1"}
+    path.write_text("<annotation><filename>a.png</filename><object></object></annotation>")
+    assert read(path).keys() == {"a.png"}
     path.write_text("<annotation><object>")
     assert problem(path).startswith(": not XML: ")
 

@@ -42,8 +42,7 @@ def test_what_is_ambiguous_is_an_error():
 
 
 def test_many_images_with_one_base_name_are_matched_by_their_paths():
-    """The time is linear: the square of their number would be minutes."""
-    names = [f"s{number}/image" for number in range(3000)]
+    names = [f"s{number}/image" for number in range(1000)]
     uris = [f"/d/{name}.jpg" for name in names]
     found = match(uris, names, "/d/", "a.json")
     assert found == dict(zip(names, uris, strict=True))

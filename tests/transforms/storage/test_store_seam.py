@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,6 +101,17 @@ def test_a_build_reads_from_a_store_and_writes_to_it(store: MemoryStore):
         image, label = records[number]
         assert label == in_order[number][1]
         assert np.array_equal(image, in_order[number][0])
+
+
+def test_parts_of_a_file_are_cut_where_it_ends(store: MemoryStore, tmp_path: Path):
+    (tmp_path / "a").write_bytes(b"0123456789")
+    store.write("mem://a", b"0123456789")
+    for uri in ("mem://a", str(tmp_path / "a")):
+        assert storage.read_parts(uri, 1, (2, 3, 1)) == [b"12", b"345", b"6"]
+        assert storage.read_parts(uri, 6, (2, 3, 1)) == [b"67", b"89", b""]
+    stamp = storage.stat(str(tmp_path / "a"))[1]
+    with pytest.raises(storage.ReadError, match="changed"):
+        storage.read_parts(str(tmp_path / "a"), 0, (1,), stamp + 1)
 
 
 def test_a_build_resumes_in_a_store(store: MemoryStore):
