@@ -18,6 +18,7 @@ from typing import Any, overload
 
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.options.build_options import FORMAT_VERSION
+from imageshards.transforms.annotations.objects import LEFT_OUT
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.records.container import Container
 from imageshards.transforms.records.containers import container_of, shard_name
@@ -67,6 +68,9 @@ def build_json(plan: Plan, totals: Totals, leaks: int, spec: BuildSpec) -> dict[
         for name, split in plan.splits.items()
     }
     unseen = classes_not_in_train(splits, plan.classes)
+    annotations = dict(values["annotations"])
+    if left_out := sum(count.objects for count in plan.annotated.values()) - plan.objects:
+        annotations[LEFT_OUT] = left_out
     return {
         "imageshards": version(),
         "format": FORMAT_VERSION,
@@ -88,7 +92,7 @@ def build_json(plan: Plan, totals: Totals, leaks: int, spec: BuildSpec) -> dict[
         "rejects": dict(sorted(totals.errors.items())),
         **({"left_out": dict(plan.left_out)} if plan.left_out else {}),
         "conversions": values["conversions"],
-        **({"annotations": values["annotations"]} if values["annotations"] else {}),
+        **({"annotations": annotations} if annotations else {}),
         "notes": list(plan.notes),
         "classes": list(plan.classes),
         **_annotated_json(plan),

@@ -12,7 +12,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from imageshards.transforms.annotations.objects import REJECTED
+from imageshards.transforms.annotations.objects import LEFT_OUT, REJECTED
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.measure import NEARLY_UNIFORM
 from imageshards.transforms.pairs.masks import CONVERTED, MASKS
@@ -101,6 +101,8 @@ def annotations_text(counts: Mapping[str, int]) -> str:
         text += f"; {counted(dropped, 'box')} dropped, of which too little is in the image"
     if rejected := counts.get(REJECTED):
         text += f"; {rejected:,} in rejected images"
+    if left_out := counts.get(LEFT_OUT):
+        text += f"; {left_out:,} in images that are left out"
     if without := counts.get(WITHOUT_BOXES):
         text += f"; {counted(without, 'image')} without boxes"
     if keypoints := counts.get(KEYPOINTS_DROPPED):

@@ -211,6 +211,18 @@ def test_objects_of_every_format_are_written(
     assert build_json(out)["annotations"] == COUNTED
 
 
+def test_objects_of_images_that_are_left_out_are_counted(
+    images: Path, tmp_path: Path, build: Build
+):
+    file = tmp_path / "instances.json"
+    annotation_set().save_coco(file, auto_ids=True)
+    summary = build(images, annotations=(str(file),), limit=10)
+    counts = build_json(tmp_path / "out")["annotations"]
+    assert counts["left_out"] > 0
+    assert counts["boxes"] + counts["left_out"] == objects_in(range(COUNT))
+    assert f"; {counts['left_out']} in images that are left out" in str(summary)
+
+
 def test_objects_that_a_crop_cuts_off_have_the_rest_of_their_area(
     images: Path, tmp_path: Path, build: Build
 ):

@@ -13,6 +13,8 @@ from imageshards.transforms.records.schemas import AREA, BOX_SIDES, COLUMN, Valu
 
 REJECTED = "rejected"
 """Counted: annotated objects of images that are rejected."""
+LEFT_OUT = "left_out"
+"""Counted: annotated objects of images that options such as `--limit` leave out."""
 
 _XMIN, _YMIN, _XMAX, _YMAX = (COLUMN + key for key in BOX_SIDES)
 _ACROSS = (_XMIN, _XMAX, COLUMN + KEYPOINT_SIDES[0])

@@ -202,7 +202,10 @@ def _parse_ratio(name: str, value: str) -> float:
     if number != value and 0 < ratio <= 100:
         raise ValueError(f"--splits: write {name}={ratio / 100:g} instead of {name}={value}")
     if not 0 < ratio <= 1:
-        raise ValueError(f"--splits: {name}={value} must be a number above 0 and at most 1")
+        number = "a number above 0 and at most 1"
+        if ratio > 1:
+            number += ", or all splits counts of images"
+        raise ValueError(f"--splits: {name}={value} must be {number}")
     return ratio
 
 
