@@ -1,4 +1,4 @@
-"""What of a record becomes an element of a data set. Its modules do not import TensorFlow.
+"""The parts of a record that become an element of a data set. Its modules do not import TensorFlow.
 
 `reader.tensorflow` makes elements as tensors, with the same options and the same geometry.
 """
