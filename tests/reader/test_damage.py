@@ -73,7 +73,6 @@ def test_an_iterator_reads_again_after_an_error_of_the_network(dataset, remote, 
         while len(found) < count:
             found.append(np.asarray(next(iterator)[0]).tolist())
 
-    take(1)
     path = shards(dataset)[4]
     with remote.failing(Fault(denied("storage.objects.get"), f"GET .*{path.name}")):
         for _ in range(2):
