@@ -177,7 +177,7 @@ class Objects:
 
     def add_lists(self, text: str, box: Sequence[float], *values: Sequence[Any]) -> None:
         """Adds an object that has a list of values of each of the other keys."""
-        row = (*([side] for side in box), [text.encode()], *values)
+        row: tuple[Sequence[Any], ...] = (*([side] for side in box), [text.encode()], *values)
         for column, found in zip(self._columns.values(), row, strict=True):
             column.extend(found)
         self._count += 1

@@ -22,8 +22,7 @@ from imageshards.transforms.references.rules import ARCHIVE_SUFFIXES
 FORMATS: dict[str, type[AnnotationSource]] = {
     source.name: source
     for source in (
-        Coco, CocoKeypoints, BoxTable, Cvat, Voc, LabelMe, YoloKeypoints, Yolo, HubSizes,
-        HubCorners,
+        Coco, CocoKeypoints, BoxTable, Cvat, Voc, LabelMe, HubSizes, HubCorners, YoloKeypoints, Yolo
     )
 }  # fmt: skip
 """Name of a format -> its class."""
@@ -61,7 +60,8 @@ def identify(text: str, name: str, masks: bool = False, name_key: str = "") -> A
         raise UsageError(f"--annotations {text} is an archive: unpack it first")
     if inside := _file_inside(uri, kinds):
         raise UsageError(f"--annotations {text} is a folder: write --annotations {inside}")
-    *nouns, last = (kind.noun for kind in kinds)
+    variants = {kind for kind in kinds if issubclass(kind, tuple({*kinds} - {kind}))}
+    *nouns, last = (kind.noun for kind in kinds if kind not in variants)
     known = f"{', '.join(nouns)} nor {last}" if nouns else last
     raise UsageError(f"--annotations {text} is {'neither' if nouns else 'not'} {known}")
 

@@ -40,7 +40,7 @@ class HubSizes(AnnotationSource):
     """Parquet files with a column of objects, whose boxes are [x, y, width, height] in pixels."""
 
     name = "hub_xywh"
-    noun = "a Parquet file with a column of objects with [x, y, width, height]"
+    noun = "a Parquet file with a column of objects"
 
     @classmethod
     def recognizes(cls, uri: str) -> bool:
@@ -105,8 +105,10 @@ class HubSizes(AnnotationSource):
     def boxes(self, file: str) -> Iterator[Sequence[float]]:
         """Yields the boxes of a file that are four numbers."""
         columns = _Columns.of(file)
-        for values in _rows(file, [columns.objects]) if columns else ():
-            for item in columns.items(values) if columns else ():
+        if columns is None:
+            return
+        for values in _rows(file, [columns.objects]):
+            for item in columns.items(values):
                 box = item.get(columns.boxes)
                 if isinstance(box, list) and len(box) == 4 and None not in box:
                     yield box
@@ -153,7 +155,7 @@ class HubCorners(HubSizes):
     """The same, whose boxes are [xmin, ymin, xmax, ymax] in pixels."""
 
     name = "hub_xyxy"
-    noun = "a Parquet file with a column of objects with [xmin, ymin, xmax, ymax]"
+    noun = "a Parquet file with a column of objects that have corners"
 
     def _sides(self, x: float, y: float, c: float, d: float) -> tuple[float, float, float, float]:
         return x, y, c, d
