@@ -99,7 +99,7 @@ def weights_of(
         a weight has no records.
     """
     parts = tuple(
-        weight if callable(weight) else _of_steps(weight, name)
+        _parsed(weight, name)
         for weight, name in zip(weights, names, strict=True)
     )
     found = Weights(tuple(names), parts, tuple(sizes or [1] * len(parts)))
@@ -114,7 +114,10 @@ def weights_of(
     return found
 
 
-def _of_steps(weight: Any, name: str) -> tuple[tuple[int, float], ...]:
+def _parsed(weight: Any, name: str) -> Weight:
+    if callable(weight):
+        function: Callable[[int], Any] = weight
+        return function
     pairs = (
         weight if isinstance(weight, Sequence) and not isinstance(weight, str) else [(0, weight)]
     )
