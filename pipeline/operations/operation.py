@@ -113,6 +113,9 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
     executor = ThreadPoolExecutor(count, "imageshards-parts")
     try:
         yield executor
+    except Exception:
+        executor.shutdown(cancel_futures=True)  # what has failed writes nothing more
+        raise
     except BaseException:
         executor.shutdown(wait=False, cancel_futures=True)  # an interrupt ends the command at once
         raise
