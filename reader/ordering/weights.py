@@ -98,10 +98,7 @@ def weights_of(
       UsageError: a weight is not a number of at least 0, it is too small, all are 0, or a part with
         a weight has no records.
     """
-    parts = tuple(
-        _parsed(weight, name)
-        for weight, name in zip(weights, names, strict=True)
-    )
+    parts = tuple(_parsed(weight, name) for weight, name in zip(weights, names, strict=True))
     found = Weights(tuple(names), parts, tuple(sizes or [1] * len(parts)))
     for step in [0] if found.are_functions else found.changes:
         now = found.at(step)
