@@ -73,13 +73,15 @@ class SyntheticStore(Store):
         """Of a local file."""
         return self._local.stat(path_of(uri))
 
-    def entries_in(self, folder: str, /) -> list[Entry]:
+    def entries_in(self, folder: str, /) -> Iterator[Entry]:
         """All shards, or the files of a local folder."""
         if folder.endswith("/shards"):
-            return self._local.entries_in(path_of(folder))
+            yield from self._local.entries_in(path_of(folder))
+            return
         from imageshards.transforms.records.containers import shard_name
 
-        return [Entry(shard_name(shard), 1, SIZE, shard.index) for shard in shards(self._count)]
+        for shard in shards(self._count):
+            yield Entry(shard_name(shard), 1, SIZE, shard.index)
 
     def delete(self, uri: str, /) -> None:
         """Deletes a local file."""

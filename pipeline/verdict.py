@@ -87,7 +87,7 @@ def check_files(layout: Layout, plan: Plan, totals: Totals) -> None:
     rows = {name: totals.rows(name) for name in plan.splits}
     missing = {name: table["records"] > 0 for name, table in rows.items()}
     unknown = []
-    for entry in storage.entries_in(layout.root):
+    for entry in storage.scan(layout.root):
         if not is_shard_like(entry.name):
             continue
         shard = parse_shard_name(entry.name)

@@ -176,9 +176,9 @@ class SteppedStore(Store):
         matches = globs.regex(pattern).fullmatch
         return iter([(uri, 1, 1) for uri in list(self.files) if matches(uri)])
 
-    def entries_in(self, folder: str, /) -> list[Entry]:
+    def entries_in(self, folder: str, /) -> Iterator[Entry]:
         prefix = folder.rstrip("/") + "/"
-        return [Entry(uri.removeprefix(prefix), 1, 1) for uri, *_ in self.match(prefix + "*")]
+        return (Entry(uri.removeprefix(prefix), 1, 1) for uri, *_ in self.match(prefix + "*"))
 
     def delete(self, uri: str, /) -> None:
         self._step()

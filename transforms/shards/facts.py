@@ -28,6 +28,9 @@ from imageshards.transforms.shards.rejects import concatenate
 from imageshards.transforms.shards.state import ShardResult
 from imageshards.transforms.shards.totals import Totals
 
+_MOST_MERGES = 256
+"""Sums of totals that the end of a build receives: with 1,000 classes each takes 100 kB there."""
+
 # Parts of rejects.jsonl are "joined" where there are many.
 _TOTALS, _REJECTS, _JOINED, _DIGESTS = "totals", "rejects", "joined", "digests"
 
@@ -67,7 +70,7 @@ class Collector:
         self._first_shards = plan.first_shards
         self._rejects_kind = _JOINED if plan.num_shards > SHARDS_PER_MERGE else _REJECTS
         self._bits = parts_bits(plan.images)
-        self._merges = -(-plan.num_shards // SHARDS_PER_MERGE)
+        self._merges = min(-(-plan.num_shards // SHARDS_PER_MERGE), _MOST_MERGES)
         self._clear()
 
     def _clear(self) -> None:

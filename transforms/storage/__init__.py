@@ -258,7 +258,15 @@ def names_in(folder: str) -> list[str]:
 
 def entries_in(folder: str) -> list[Entry]:
     """Returns the files directly in a folder, sorted by name; none if it does not exist."""
-    return sorted(_store(folder).entries_in(folder))
+    return sorted(scan(folder))
+
+
+def scan(folder: str) -> Iterator[Entry]:
+    """Yields the files directly in a folder, in any order; none if it does not exist.
+
+    Unlike `entries_in`, it does not hold all of them, such as a million shards.
+    """
+    return _store(folder).entries_in(folder)
 
 
 def delete(uris: Sequence[str]) -> None:

@@ -111,13 +111,11 @@ class BeamStore(Store):
             for found in result.metadata_list:
                 yield found.path, *_size_and_time(found)
 
-    def entries_in(self, folder: str, /) -> list[Entry]:
-        """Returns the files directly in a folder."""
+    def entries_in(self, folder: str, /) -> Iterator[Entry]:
+        """Yields the files directly in a folder."""
         prefix = folder.rstrip("/") + "/"
-        return [
-            Entry(uri.removeprefix(prefix), milliseconds * 1_000_000, size)
-            for uri, size, milliseconds in self.match(prefix + "*")
-        ]
+        for uri, size, milliseconds in self.match(prefix + "*"):
+            yield Entry(uri.removeprefix(prefix), milliseconds * 1_000_000, size)
 
     def delete(self, uri: str, /) -> None:
         """Deletes a file, if it exists."""

@@ -164,23 +164,25 @@ def _nothing(response: Any) -> None:
     """Takes nothing from a response."""
 
 
-def _list(bucket: str, fields: str, most: int = 0, **params: str) -> list[dict[str, Any]]:
-    """Lists these fields of objects: of the first `most` objects, or of all if it is 0."""
+def _list(bucket: str, fields: str, most: int = 0, **params: str) -> Iterator[dict[str, Any]]:
+    """Yields these fields of objects: of the first `most` objects, or of all if it is 0."""
     params = {name: value for name, value in params.items() if value}
     params["fields"] = f"items({fields}),nextPageToken"
     uri = f"gs://{bucket}"
-    found: list[dict[str, Any]] = []
+    found = 0
     while True:
         if most:
-            params["maxResults"] = str(most - len(found))
+            params["maxResults"] = str(most - found)
         try:
             page = request("GET", uri, "list", _json, params=params)
         except FileNotFoundError as error:
             raise _no_bucket(uri) from error
-        found += page.get("items", ())
+        items = page.get("items", ())
+        yield from items
+        found += len(items)
         # A page may have fewer objects than requested, or none, without being the last.
-        if "nextPageToken" not in page or len(found) == most > 0:
-            return found
+        if "nextPageToken" not in page or found == most > 0:
+            return
         params["pageToken"] = page["nextPageToken"]
 
 
@@ -217,19 +219,17 @@ def _page(bucket: str, start: str, end: str, most: int) -> list[parallel_list.It
     return [(item["name"], _size(item), int(item["generation"])) for item in items]
 
 
-def list_folder(bucket: str, prefix: str) -> list[Entry]:
-    """Returns the objects directly below a prefix, which is empty or ends with `/`."""
-    items = _list(bucket, "name,updated,size,crc32c", prefix=prefix, delimiter="/")
-    return [
-        Entry(
-            item["name"].removeprefix(prefix),
-            int(datetime.fromisoformat(item["updated"]).timestamp() * 1e9),
-            _size(item),
-            _crc32c(item),
-        )
-        for item in items
-        if item["name"] != prefix
-    ]
+def list_folder(bucket: str, prefix: str) -> Iterator[Entry]:
+    """Yields the objects directly below a prefix, which is empty or ends with `/`."""
+    for item in _list(bucket, "name,updated,size,crc32c", prefix=prefix, delimiter="/"):
+        if item["name"] != prefix:
+            updated = datetime.fromisoformat(item["updated"])
+            yield Entry(
+                item["name"].removeprefix(prefix),
+                int(updated.timestamp() * 1e9),
+                _size(item),
+                _crc32c(item),
+            )
 
 
 def crc32c(uri: str) -> int | None:

@@ -145,16 +145,14 @@ class LocalStore(Store):
             if not os.path.isdir(path):
                 yield path, *self.stat(path)
 
-    def entries_in(self, folder: str, /) -> list[Entry]:
-        """Returns the files directly in a folder; none if it does not exist."""
-        found = []
+    def entries_in(self, folder: str, /) -> Iterator[Entry]:
+        """Yields the files directly in a folder; none if it does not exist."""
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):  # a temporary file may be renamed at any time
                     if not entry.is_dir():
                         status = entry.stat()
-                        found.append(Entry(entry.name, status.st_mtime_ns, status.st_size))
-        return found
+                        yield Entry(entry.name, status.st_mtime_ns, status.st_size)
 
     def delete(self, uri: str, /) -> None:
         """Deletes a file, if it exists."""

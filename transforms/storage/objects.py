@@ -117,8 +117,8 @@ class Api(Protocol):
     ) -> list[tuple[str, int, int]]:
         """Returns the accepted names among the first ones, with at most four requests."""
 
-    def list_folder(self, bucket: str, prefix: str) -> list[Entry]:
-        """Returns the objects directly below a prefix, which is empty or ends with `/`."""
+    def list_folder(self, bucket: str, prefix: str) -> Iterator[Entry]:
+        """Yields the objects directly below a prefix, which is empty or ends with `/`."""
 
     def delete(self, uri: str) -> None:
         """Deletes an object, if it exists."""
@@ -235,8 +235,8 @@ class ObjectStore(Store):
     def _uri(self, bucket: str, name: str) -> str:
         return f"{self._scheme}://{bucket}/{name}"
 
-    def entries_in(self, folder: str, /) -> list[Entry]:
-        """Returns the objects directly below a prefix."""
+    def entries_in(self, folder: str, /) -> Iterator[Entry]:
+        """Yields the objects directly below a prefix."""
         bucket, name = split(folder)
         return self._api.list_folder(bucket, name.rstrip("/") + "/" if name else "")
 

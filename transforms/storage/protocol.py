@@ -170,8 +170,8 @@ class Store(Protocol):
     def match(self, pattern: str, /) -> Iterator[Match]:
         """Yields (URI, bytes, stamp) of the files that match a pattern, in any order."""
 
-    def entries_in(self, folder: str, /) -> list[Entry]:
-        """Returns the files directly in a folder, in any order; none if it does not exist."""
+    def entries_in(self, folder: str, /) -> Iterator[Entry]:
+        """Yields the files directly in a folder, in any order; none if it does not exist."""
 
     def delete(self, uri: str, /) -> None:
         """Deletes a file, if it exists."""

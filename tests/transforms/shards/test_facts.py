@@ -68,6 +68,16 @@ def test_reports_are_summed_in_any_order(random: Random, bundle: int):
     assert totals.errors.total() == sum(bool(result.rejects) for result in results)
 
 
+def test_the_end_of_a_build_receives_few_sums_of_a_million_shards():
+    plan = plan_of(train=1_000_000, test=0)
+    keys = set()
+    for index in range(0, 1_000_000, 500):
+        collector = facts.Collector(plan)
+        assert not list(collector.add(result_of(plan, "train", index)))
+        keys |= {key for key, _ in collector.flush() if key[0] == "totals"}
+    assert 64 <= len(keys) <= 256  # enough for many workers
+
+
 @pytest.mark.slow
 def test_the_rejects_of_many_shards_are_joined_by_several_workers(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -53,12 +53,10 @@ class Api:
     ) -> list[tuple[str, int, int]]:
         return [item for item in self.list_prefix(bucket, prefix) if accept(item[0])]
 
-    def list_folder(self, bucket: str, prefix: str) -> list[Entry]:
-        return [
-            Entry(name.removeprefix(prefix), stamp, size)
-            for name, size, stamp in self.list_prefix(bucket, prefix)
-            if "/" not in name.removeprefix(prefix)
-        ]
+    def list_folder(self, bucket: str, prefix: str) -> Iterator[Entry]:
+        for name, size, stamp in self.list_prefix(bucket, prefix):
+            if "/" not in name.removeprefix(prefix):
+                yield Entry(name.removeprefix(prefix), stamp, size)
 
     def delete(self, uri: str) -> None:
         self.found.pop(split(uri)[1], None)

@@ -55,10 +55,10 @@ class MemoryStore(Store):
         matches = globs.regex(pattern).fullmatch
         return ((uri, *self.stat(uri)) for uri in list(self.files) if matches(uri))
 
-    def entries_in(self, folder: str, /) -> list[Entry]:
+    def entries_in(self, folder: str, /) -> Iterator[Entry]:
         prefix = folder.rstrip("/") + "/"
-        found = self.match(prefix + "*")
-        return [Entry(uri.removeprefix(prefix), stamp, size) for uri, size, stamp in found]
+        for uri, size, stamp in self.match(prefix + "*"):
+            yield Entry(uri.removeprefix(prefix), stamp, size)
 
     def delete(self, uri: str, /) -> None:
         self.files.pop(uri, None)

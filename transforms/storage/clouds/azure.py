@@ -188,16 +188,13 @@ def list_first(
     return []
 
 
-def list_folder(bucket: str, prefix: str) -> list[Entry]:
-    """Returns the blobs directly below a prefix, which is empty or ends with `/`."""
-    return [
-        Entry(
-            found.name.removeprefix(prefix), int(found.last_modified.timestamp() * 1e9), found.size
-        )
-        for items in _pages(bucket, "walk_blobs", name_starts_with=prefix, delimiter="/")
-        for found in items
-        if hasattr(found, "etag") and found.name != prefix
-    ]
+def list_folder(bucket: str, prefix: str) -> Iterator[Entry]:
+    """Yields the blobs directly below a prefix, which is empty or ends with `/`."""
+    for items in _pages(bucket, "walk_blobs", name_starts_with=prefix, delimiter="/"):
+        for found in items:
+            if hasattr(found, "etag") and found.name != prefix:
+                modified = int(found.last_modified.timestamp() * 1e9)
+                yield Entry(found.name.removeprefix(prefix), modified, found.size)
 
 
 def delete(uri: str) -> None:

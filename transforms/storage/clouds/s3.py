@@ -216,17 +216,13 @@ def _before(name: str) -> str:
     return name[:-1] + chr(0xD7FF if last == 0xE000 else last - 1) + _LAST
 
 
-def list_folder(bucket: str, prefix: str) -> list[Entry]:
-    """Returns the objects directly below a prefix, which is empty or ends with `/`."""
-    return [
-        Entry(
-            item["Key"].removeprefix(prefix), int(item["LastModified"].timestamp() * 1e9),
-            item["Size"],
-        )
-        for page in _list(bucket, Prefix=prefix, Delimiter="/")
-        for item in page.get("Contents", ())
-        if item["Key"] != prefix
-    ]  # fmt: skip
+def list_folder(bucket: str, prefix: str) -> Iterator[Entry]:
+    """Yields the objects directly below a prefix, which is empty or ends with `/`."""
+    for page in _list(bucket, Prefix=prefix, Delimiter="/"):
+        for item in page.get("Contents", ()):
+            if item["Key"] != prefix:
+                modified = int(item["LastModified"].timestamp() * 1e9)
+                yield Entry(item["Key"].removeprefix(prefix), modified, item["Size"])
 
 
 def delete(uri: str) -> None:
