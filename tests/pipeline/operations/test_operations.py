@@ -11,7 +11,8 @@ import gcs_server
 import google_crc32c
 import pytest
 from conftest import Build, Command
-from gcs_server import Fault, GcsServer, refused
+from gcs_faults import Fault, refused
+from gcs_server import GcsServer
 from helpers import every_file, image_bytes, shards
 from hypothesis import given
 from hypothesis import strategies as st
