@@ -35,6 +35,7 @@ TOOLS = {
     "hub": {"sizes": "hub_xywh", "corners.parquet": "hub_xyxy"},
     "label_studio": {"yolo": "yolo", "voc": "voc", "coco/result.json": "coco"},
     "labelme": {".": "labelme"},
+    "ultralytics": {"coco": "yolo", "obb": "yolo", "segment": "yolo", "pose": "yolo_keypoints"},
     "supervision": {"yolo": "yolo", "voc": "voc", "coco.json": "coco"},
 }  # fmt: skip
 CASES = [(tool, path, name) for tool, paths in TOOLS.items() for path, name in paths.items()]
@@ -89,14 +90,20 @@ def test_every_object_is_found(folders: dict[str, Path], tool: str, path: str, n
         row, picture = rows[key], images[uri]
         assert row.size in (None, (0, 0), picture.size)
         assert row.objects == len(picture.things)
+        if path == "pose":
+            corners = [side for thing in picture.things for side in thing.box]
+            for key, start, scale in zip(KEYPOINT_SIDES, (0, 1), picture.size, strict=True):
+                found = [side * scale for side in row.values[key]]
+                assert found == pytest.approx(corners[start::2], abs=0.01)
         width, height = picture.size if row.size is None else (1, 1)
         texts = [text.decode() for text in row.values.get(TEXT, ())]
         sides = zip(*(row.values.get(side, ()) for side in BOX_SIDES), strict=True)
         for text, box, thing in zip(texts, sides, picture.things, strict=True):
             assert text == thing.label
             pixels = [side * scale for side, scale in zip(box, (width, height) * 2, strict=True)]
-            # Some exporters number pixels of Pascal VOC from 1, and round.
-            assert pixels == pytest.approx(thing.box, abs=1 if name == "voc" else 0.01)
+            # Some exporters number pixels of Pascal VOC from 1, and round; contours are at centres.
+            is_exact = name != "voc" and path != "segment"
+            assert pixels == pytest.approx(thing.box, abs=0.01 if is_exact else 1.01)
 
 
 def test_few_boxes_do_not_tell_their_kind(folders: dict[str, Path]):
@@ -142,6 +149,10 @@ def test_yolo_with_keypoints(tmp_path: Path):
     assert good.values[VISIBILITY] == [2, 0]
     assert good.values[KEYPOINT_NAMES] == [b"0", b"1"]
     assert "expected a class, a box, and 2 keypoints of 3 numbers" in bad.problem
+    (tmp_path / "labels/2.txt").write_text(line.replace(" 2 ", " 0.9 "))
+    _, _, bad = source.read(next(source.parts()))
+    assert isinstance(bad, Annotated)
+    assert "line 1 has a keypoint whose visibility is not 0, 1 or 2" in bad.problem
     boxes = identify(str(tmp_path), "yolo")
     _, *rows = boxes.read(next(boxes.parts()))
     assert [row.objects for row in rows if isinstance(row, Annotated)] == [1, 1]
