@@ -194,6 +194,15 @@ def test_advice_for_a_fleet(command: Command, arguments: list[str], expected: st
     [
         ([], "advise requires either DIR and --hosts"),
         (["--images=5", "--workers=2"], "--images, --bytes and --workers"),
+        (["somewhere", "--hosts=2", "--vcpus=8"], "advise requires either DIR and --hosts"),
+        (
+            ["--images=5", "--bytes=5MB", "--workers=2", "--num_shards=0"],
+            "invalid --num_shards 0: must be at least 1",
+        ),
+        (["--images=1e8", "--bytes=5TB", "--workers=2"], "expected a number from 0, not '1e8'"),
+        (["--images=5", "--bytes=nanTB", "--workers=2"], "expected a size such as 10.8TB"),
+        (["--images=5", "--bytes=-5MB", "--workers=2"], "invalid --bytes -5000000"),
+        (["--images=5", "--bytes=5MB", "--workers=2", "--vcpus=0"], "invalid --vcpus 0"),
         (["somewhere", "--images=5", "--bytes=5MB", "--workers=2"], "advise requires either"),
         (["--images=5", "--bytes=5 apples", "--workers=2"], "expected a size such as 10.8TB"),
         (["--images=5", "--bytes=5MB", "--workers=0"], "invalid --workers 0: must be at least 1"),
