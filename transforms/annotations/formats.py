@@ -44,6 +44,10 @@ def identify(text: str, name: str, masks: bool = False) -> AnnotationSource:
             return kind(uri, masks)
     except (OSError, storage.ReadError) as error:
         raise UsageError(f"--annotations {text} cannot be read: {error}") from error
-    *nouns, last = (kind.noun for kind in kinds)
-    known = f"{', '.join(nouns)} nor {last}" if nouns else last
-    raise UsageError(f"--annotations {text} is {'neither' if nouns else 'not'} {known}")
+    if len(kinds) == 1:
+        raise UsageError(f"--annotations {text} is not {kinds[0].noun}")
+    *names, last = FORMATS
+    raise UsageError(
+        f"--annotations {text}: not annotations of {', '.join(names)} or {last}; an "
+        "--annotation_format shows what is expected"
+    )
