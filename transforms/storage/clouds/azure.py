@@ -192,13 +192,14 @@ def list_part(
 
 def _requests(container: str) -> prefix_list.Requests:
     def blobs(prefix: str) -> Iterator[list[prefix_list.Item]]:
-        options = {"name_starts_with": prefix, "results_per_page": _PAGE_ITEMS}
-        for items in _pages(container, **options):
+        for items in _pages(container, name_starts_with=prefix, results_per_page=_PAGE_ITEMS):
             yield [_item(found) for found in items]
 
     def level(prefix: str) -> Iterator[tuple[list[prefix_list.Item], list[str]]]:
-        options = {"name_starts_with": prefix, "results_per_page": _PAGE_ITEMS, "delimiter": "/"}
-        for items in _pages(container, "walk_blobs", **options):
+        for items in _pages(
+            container, "walk_blobs",
+            name_starts_with=prefix, results_per_page=_PAGE_ITEMS, delimiter="/",
+        ):  # fmt: skip
             found = [_item(item) for item in items if _is_blob(item)]
             yield found, [item.name for item in items if not _is_blob(item)]
 
