@@ -39,12 +39,6 @@ from imageshards.transforms.storage.retry import RetryPolicy
 BEAM = ["--runner=FnApiRunner", "--direct_runner_bundle_repeat=1"]
 
 
-@pytest.fixture
-def dataset(build: Build, photos: Path, tmp_path: Path) -> Path:
-    build(photos, num_shards="train=5,test=2", splits="train=0.8,test=0.2")
-    return tmp_path / "out"
-
-
 def below(folder: Path) -> dict[Path, bytes]:
     return {Path(path).relative_to(folder): data for path, data in every_file(folder).items()}
 
