@@ -11,6 +11,8 @@ from imageshards.transforms.references.batch import RefBatch
 
 CHUNK_ROWS = 1 << 14
 """Rows of one batch: memory does not grow with the length of an input."""
+CHUNK_BYTES = 16 << 20
+"""Bytes of the values of one batch: memory does not grow with the length of values, either."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class ListedRows:
       passed_over: see `Listed`.
       nouns: see `Listed`.
       blank_lines: see `Listed`.
+      held_bytes: about the bytes of URIs and values; who appends to `columns` adds theirs.
       columns: name -> texts of a column that a label, a split or a group may come from; a lister
         appends one text, or None, for each reference.
 
@@ -90,6 +93,7 @@ class ListedRows:
         self.passed_over = 0
         self.nouns: set[str] = set()
         self.blank_lines = 0
+        self.held_bytes = 0
 
     def __len__(self) -> int:
         return len(self._uris)
@@ -101,7 +105,7 @@ class ListedRows:
     @property
     def is_full(self) -> bool:
         """Whether the references must be taken before another one is added."""
-        return len(self._uris) >= CHUNK_ROWS
+        return len(self._uris) >= CHUNK_ROWS or self.held_bytes >= CHUNK_BYTES
 
     def add(
         self,
@@ -127,6 +131,7 @@ class ListedRows:
         if problem:
             self._problems[len(self._uris)] = problem
         self._uris.append(uri)
+        self.held_bytes += len(uri)
         self._roots.append(root_length)
         self._sizes.append(size)
         self._stamps.append(stamp)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
@@ -145,6 +145,11 @@ class Tally:
             split_ref_bytes={split: refs.value_bytes for split, refs in splits.items()},
             objects=sum(map(count_objects, splits.values())),
         )
+
+    def without_remaining(self) -> Tally:
+        """The tally without the references that remain, for a step that counts these again."""
+        listed = sum(self.left_out.values()) + self.duplicates
+        return replace(self, listed=listed, ref_bytes=0)
 
     @staticmethod
     def merge(tallies: Iterable[Tally]) -> Tally:
