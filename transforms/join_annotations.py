@@ -206,6 +206,9 @@ class _Join(beam.DoFn):  # type: ignore[misc]
                     objects = sum(part.objects for part in parts)
                     if name in matched:
                         image = matched[name]
+                        if len(parts) > 1 and sources[uri].has_file_of_each:
+                            reason = f"{len(parts)} files of {uri} name this image: correct them"
+                            parts = [replace(part, problem=reason) for part in parts]
                         found.setdefault(image, []).extend((uri, part) for part in parts)
                         others = int(not is_path_of(name, image))
                         count = AnnotationCount(images=1, other_folders=others, objects=objects)
