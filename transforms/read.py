@@ -69,7 +69,7 @@ class References(NamedTuple):
           The remaining references, counted again: the build ignores the dropped ones.
         """
         batches = self.batches | "Apply" >> beam.ParDo(fn)
-        others = self.tallies | "ExceptListed" >> beam.Map(Tally.without_remaining)
+        others = self.tallies | "ExceptListed" >> beam.Map(Tally.without_listed)
         remaining = batches | "CountAgain" >> beam.Map(_count_listed)
         return References(batches, (others, remaining) | "AllTallies" >> beam.Flatten())
 
