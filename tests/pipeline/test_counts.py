@@ -16,7 +16,7 @@ from imageshards.pipeline import graph
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.transforms import dedupe, shuffle, storage, write_beam
-from imageshards.transforms.elements import ShardId
+from imageshards.transforms.elements import InputCount, ShardId, Skipped
 from imageshards.transforms.references import pixels, plan
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import BUCKET_BITS, BUCKETS, group_bits
@@ -211,6 +211,11 @@ def test_references_travel_in_few_small_elements():
     slices = [piece for group in groups for piece in assign_shards(group, planned)]
     assert len(slices) <= 2 * BUCKETS + 64 + 16
     assert sum(len(pickle.dumps(refs)) for _, (_, refs) in slices) < 40 * count
+
+
+def test_counts_of_an_input_are_sent_to_other_workers():
+    for count in (InputCount(), InputCount(1) + InputCount(0, 2, {Skipped(".txt"): 2})):
+        assert pickle.loads(pickle.dumps(count)) == count
 
 
 def test_what_a_job_hands_to_a_worker_is_small(photos: Path):
