@@ -14,7 +14,14 @@ import numpy as np
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from imageshards.transforms.annotations.match import by_stem, is_path_of, match, normalized, stem
+from imageshards.transforms.annotations.match import (
+    by_stem,
+    has_same_folder,
+    is_path_of,
+    match,
+    normalized,
+    stem,
+)
 from imageshards.transforms.annotations.source import (
     Annotated,
     AnnotationBatch,
@@ -35,8 +42,8 @@ from imageshards.transforms.tallies import merged
 
 _HELD_BYTES = 1 << 25
 """References that are divided at a time."""
-_HELD_OBJECTS = 1 << 16
-"""Annotated objects that are divided at a time."""
+_ANNOTATION_BYTES = 1 << 25
+"""Memory of annotations that are divided at a time."""
 _NAME = FACTS.removeprefix(COLUMN)
 _FACTS = FeatureColumn(_NAME, _NAME, "int_list")
 Listed: TypeAlias = tuple[beam.PCollection[tuple[int, RefBatch]], beam.PCollection[Tally]]
@@ -139,7 +146,7 @@ class _Read(beam.DoFn):  # type: ignore[misc]
         source, files = part
         classes: dict[str, int] = {}
         held: list[Annotated] = []
-        objects = weight = 0
+        objects = num_bytes = 0
         with self._failures.recording():
             for found in source.read(files):
                 if isinstance(found, Category):
@@ -147,10 +154,10 @@ class _Read(beam.DoFn):  # type: ignore[misc]
                     continue
                 held.append(replace(found, name=normalized(found.name)))
                 objects += found.objects
-                weight += 1 + found.objects
-                if weight >= _HELD_OBJECTS:
+                num_bytes += found.num_bytes
+                if num_bytes >= _ANNOTATION_BYTES:
                     yield from self._divided(source, held)
-                    held, weight = [], 0
+                    held, num_bytes = [], 0
             yield from self._divided(source, held)
         tally = Tally(annotated={source.uri: AnnotationCount(read=objects)}, object_classes=classes)
         yield beam.pvalue.TaggedOutput("tallies", tally)
@@ -203,8 +210,7 @@ class _Join(beam.DoFn):  # type: ignore[misc]
                     if name in matched:
                         image = matched[name]
                         found.setdefault(image, []).extend((uri, part) for part in parts)
-                        others = int(not is_path_of(name, image))
-                        count = AnnotationCount(images=1, other_folders=others, objects=objects)
+                        count = _matched(name, image, objects)
                     else:
                         count = AnnotationCount(unmatched_images=1, unmatched_objects=objects)
                         unmatched.append(Unmatched(uri, name, objects))
@@ -218,6 +224,18 @@ class _Join(beam.DoFn):  # type: ignore[misc]
             )
             yield from partition(refs)
         yield beam.pvalue.TaggedOutput("tallies", tally)
+
+
+def _matched(name: str, image: str, objects: int) -> AnnotationCount:
+    """Returns the counts of an image, by its name in the annotation file and its URI."""
+    in_same = has_same_folder(name, image)
+    return AnnotationCount(
+        images=1,
+        other_folders=int(not is_path_of(name, image)),
+        objects=objects,
+        same_folders=int(in_same is True),
+        moved="" if in_same is not False else f"{name} is {image}",
+    )
 
 
 def _with_annotations(
@@ -236,6 +254,7 @@ def _with_annotations(
     """
     values: dict[FeatureColumn, list[Sequence[Any]]] = {key: [] for key in (*columns, _FACTS)}
     problems = refs.problems
+    has_captions = any(column.role == "captions" for column in columns)
     for row, uri in enumerate(uris):
         parts = [part for _, part in sorted(found.get(uri, ()), key=_place)]
         for column in columns:
@@ -248,6 +267,9 @@ def _with_annotations(
             reason = f"its annotations have different sizes of the image: {sizes[0]}, {sizes[1]}"
         if reason and row not in problems:
             problems[row] = Problem("annotations", "BadAnnotation", reason)
+        if has_captions and not objects and row not in problems:
+            reason = "no annotation file has a caption of it"
+            problems[row] = Problem("annotations", "MissingCaption", reason)
     refs = refs.with_features(values)
     return refs.with_problems(problems) if problems else refs
 

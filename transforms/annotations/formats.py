@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 
 from imageshards.transforms import storage
+from imageshards.transforms.annotations.captions import CocoCaptions
 from imageshards.transforms.annotations.coco import Coco, CocoKeypoints
 from imageshards.transforms.annotations.cvat import Cvat
 from imageshards.transforms.annotations.labelme import LabelMe
+from imageshards.transforms.annotations.panoptic import CocoPanoptic
 from imageshards.transforms.annotations.source import AnnotationSource
 from imageshards.transforms.annotations.tables import BoxTable
 from imageshards.transforms.annotations.voc import Voc
@@ -15,9 +17,12 @@ from imageshards.transforms.annotations.yolo import Yolo
 from imageshards.transforms.elements import UsageError
 
 FORMATS: dict[str, type[AnnotationSource]] = {
-    source.name: source for source in (Coco, CocoKeypoints, BoxTable, Cvat, Voc, LabelMe, Yolo)
-}
-"""Name of a format -> its class."""
+    source.name: source
+    for source in (
+        CocoPanoptic, CocoCaptions, Coco, CocoKeypoints, BoxTable, Cvat, Voc, LabelMe, Yolo,
+    )
+}  # fmt: skip
+"""Name of a format -> its class; the first one that recognizes a file is taken."""
 
 
 def identify(text: str, name: str, masks: bool = False) -> AnnotationSource:
@@ -41,7 +46,9 @@ def identify(text: str, name: str, masks: bool = False) -> AnnotationSource:
                 continue
             if masks and not kind.has_masks:
                 raise UsageError(f"--object_masks: {text} is {kind.noun}, which has no masks")
-            return kind(uri, masks)
+            found = kind(uri, masks)
+            found.check()
+            return found
     except (OSError, storage.ReadError) as error:
         raise UsageError(f"--annotations {text} cannot be read: {error}") from error
     *nouns, last = (kind.noun for kind in kinds)
