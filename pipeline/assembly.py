@@ -238,9 +238,9 @@ class BuildSpec:
         Raises:
           UsageError: one does not exist, or the formats differ or are not known.
         """
-        given = self.options.annotations
+        given, name_key = self.options.annotations, self.options.inputs.name_key
         found = [
-            identify(text, given.annotation_format, given.object_masks)
+            identify(text, given.annotation_format, given.object_masks, name_key)
             for text in given.annotations
         ]
         if len({source.name for source in found}) > 1:

@@ -209,6 +209,9 @@ class _Join(beam.DoFn):  # type: ignore[misc]
                     objects = sum(part.objects for part in parts)
                     if name in matched:
                         image = matched[name]
+                        if len(parts) > 1 and sources[uri].has_file_of_each:
+                            reason = f"{len(parts)} files of {uri} name this image: correct them"
+                            parts = [replace(part, problem=reason) for part in parts]
                         found.setdefault(image, []).extend((uri, part) for part in parts)
                         count = _matched(name, image, objects)
                     else:

@@ -49,6 +49,11 @@ class Cvat(AnnotationSource):
         with opened(self.uri) as file:
             try:
                 for _, item in ElementTree.iterparse(file):
+                    if item.tag == "track":
+                        raise BuildError(
+                            f"--annotations {self.uri} is of CVAT for video: export the task as "
+                            "CVAT for images"
+                        )
                     if item.tag == "image":
                         place += 1
                         found = self._image(item, place)

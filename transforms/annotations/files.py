@@ -35,6 +35,7 @@ class Malformed(ValueError):
 class FileOfEach(AnnotationSource):
     """A folder with a file for each image, in it or in folders below; or one such file."""
 
+    has_file_of_each = True
     suffix: ClassVar[str]
     """The suffix of the files."""
 
@@ -86,7 +87,10 @@ class FileOfEach(AnnotationSource):
             try:
                 if isinstance(data, storage.ReadError):
                     raise data
-                found = self.parse(below, data)
+                parsed = self.parse(below, data)
+                if parsed is None:
+                    continue
+                found = parsed
             except (Malformed, storage.ReadError) as error:
                 image = getattr(error, "image", "") or self.image_of(below)
                 found = Annotated(image, 0, 0, {}, None, f"{uri}: {error}")
@@ -105,8 +109,8 @@ class FileOfEach(AnnotationSource):
                 yield from zip(some, threads.map(_read, some), strict=True)
 
     @abstractmethod
-    def parse(self, below: str, data: bytes) -> Annotated:
-        """Parses a file.
+    def parse(self, below: str, data: bytes) -> Annotated | None:
+        """Parses a file; returns None for one that has no annotations of an image.
 
         Args:
           below: its path below the folder.
@@ -169,6 +173,13 @@ class Objects:
         row = (*box, text.encode(), *values)
         for column, value in zip(self._columns.values(), row, strict=True):
             column.append(value)
+        self._count += 1
+
+    def add_lists(self, text: str, box: Sequence[float], *values: Sequence[Any]) -> None:
+        """Adds an object that has a list of values of each of the other keys."""
+        row: tuple[Sequence[Any], ...] = (*([side] for side in box), [text.encode()], *values)
+        for column, found in zip(self._columns.values(), row, strict=True):
+            column.extend(found)
         self._count += 1
 
     def annotated(self, name: str, size: tuple[int, int] | None, place: int = 0) -> Annotated:

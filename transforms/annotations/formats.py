@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 
 from imageshards.transforms import storage
 from imageshards.transforms.annotations.captions import CocoCaptions
 from imageshards.transforms.annotations.coco import Coco, CocoKeypoints
 from imageshards.transforms.annotations.cvat import Cvat
+from imageshards.transforms.annotations.files import FileOfEach
+from imageshards.transforms.annotations.hub import HubCorners, HubSizes
 from imageshards.transforms.annotations.labelme import LabelMe
 from imageshards.transforms.annotations.panoptic import CocoPanoptic
 from imageshards.transforms.annotations.source import AnnotationSource
 from imageshards.transforms.annotations.tables import BoxTable
 from imageshards.transforms.annotations.voc import Voc
-from imageshards.transforms.annotations.yolo import Yolo
-from imageshards.transforms.elements import UsageError
+from imageshards.transforms.annotations.yolo import Yolo, YoloKeypoints
+from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.references.rules import ARCHIVE_SUFFIXES
 
 FORMATS: dict[str, type[AnnotationSource]] = {
     source.name: source
     for source in (
-        CocoPanoptic, CocoCaptions, Coco, CocoKeypoints, BoxTable, Cvat, Voc, LabelMe, Yolo,
+        CocoPanoptic, CocoCaptions, Coco, CocoKeypoints, BoxTable, Cvat, Voc, LabelMe, HubSizes,
+        HubCorners, YoloKeypoints, Yolo,
     )
 }  # fmt: skip
 """Name of a format -> its class; the first one that recognizes a file is taken."""
 
+_WHOLE = (".json", ".xml", ".csv")
+_MOST_LOOKED_AT = 10
 
-def identify(text: str, name: str, masks: bool = False) -> AnnotationSource:
+
+def identify(text: str, name: str, masks: bool = False, name_key: str = "") -> AnnotationSource:
     """Returns an `--annotations` as an object of its format.
 
     Args:
       text: as the user wrote it.
       name: of the format, or `auto`.
       masks: whether to read the masks of objects.
+      name_key: see `AnnotationSource`.
 
     Raises:
       UsageError: there is no such file, or its format is not known, or has no masks.
@@ -42,15 +52,32 @@ def identify(text: str, name: str, masks: bool = False) -> AnnotationSource:
     kinds = [FORMATS[name]] if name in FORMATS else list(FORMATS.values())
     try:
         for kind in kinds:
-            if not kind.recognizes(uri):
+            if not (kind.recognizes(uri) and (name in FORMATS or kind.is_meant(uri))):
                 continue
             if masks and not kind.has_masks:
                 raise UsageError(f"--object_masks: {text} is {kind.noun}, which has no masks")
-            found = kind(uri, masks)
+            found = kind(uri, masks, name_key)
             found.check()
             return found
     except (OSError, storage.ReadError) as error:
         raise UsageError(f"--annotations {text} cannot be read: {error}") from error
-    *nouns, last = (kind.noun for kind in kinds)
+    if uri.lower().endswith(ARCHIVE_SUFFIXES):
+        raise UsageError(f"--annotations {text} is an archive: unpack it first")
+    if inside := _file_inside(uri, kinds):
+        raise UsageError(f"--annotations {text} is a folder: write --annotations {inside}")
+    variants = {kind for kind in kinds if issubclass(kind, tuple({*kinds} - {kind}))}
+    *nouns, last = (kind.noun for kind in kinds if kind not in variants)
     known = f"{', '.join(nouns)} nor {last}" if nouns else last
     raise UsageError(f"--annotations {text} is {'neither' if nouns else 'not'} {known}")
+
+
+def _file_inside(folder: str, kinds: Iterable[type[AnnotationSource]]) -> str:
+    """Returns a file of annotations of all images in a folder, as exports have it; or empty."""
+    if not storage.is_local(folder) or not os.path.isdir(folder):
+        return ""
+    files = [entry.path for entry in os.scandir(folder) if entry.name.endswith(_WHOLE)]
+    for path in sorted(files)[:_MOST_LOOKED_AT]:
+        with suppress(UsageError, BuildError, OSError, storage.ReadError):
+            if any(kind.recognizes(path) for kind in kinds if not issubclass(kind, FileOfEach)):
+                return path
+    return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from imageshards.transforms import storage
@@ -34,7 +34,10 @@ class LabelMe(FileOfEach):
         return bool(first) and b'"shapes"' in storage.read(first)[0]
 
     def parse(self, below: str, data: bytes) -> Annotated:
-        """Parses a file; boxes are around rectangles, polygons and circles."""
+        """Parses a file; boxes are around rectangles, polygons and circles.
+
+        Shapes with the same label and `group_id` are one object, as labelme's converters have it.
+        """
         try:
             root = json.loads(data)
             shapes = [dict(shape) for shape in root["shapes"]]
@@ -44,10 +47,23 @@ class LabelMe(FileOfEach):
         image = self.beside(below, str(name)) if name else self.image_of(below)
         objects = Objects()
         with self.naming(image):
-            for shape in shapes:
-                objects.add(str(shape.get("label", "")), _box(shape))
+            for label, box in _boxes(shapes):
+                objects.add(label, box)
             size = size_of(root.get("imageWidth"), root.get("imageHeight"))
         return objects.annotated(image, size)
+
+
+def _boxes(shapes: Iterable[Mapping[str, Any]]) -> list[tuple[str, Sequence[float]]]:
+    """Returns the class and the box of each object."""
+    found: dict[tuple[str, object], list[Sequence[float]]] = {}
+    for at, shape in enumerate(shapes):
+        label, group = str(shape.get("label", "")), shape.get("group_id")
+        key = (label, f"shape {at}" if group is None else group)
+        found.setdefault(key, []).append(_box(shape))
+    return [
+        (label, bounds([corner for box in boxes for corner in (box[:2], box[2:])]))
+        for (label, _), boxes in found.items()
+    ]
 
 
 def _box(shape: Mapping[str, Any]) -> Sequence[float]:
@@ -58,7 +74,7 @@ def _box(shape: Mapping[str, Any]) -> Sequence[float]:
             (x, y), edge = points
             radius = math.dist((x, y), edge)
             return x - radius, y - radius, x + radius, y + radius
-        if kind in ("rectangle", "polygon", "mask") and len(points) > 1:
+        if kind in ("rectangle", "oriented_rectangle", "polygon", "mask") and len(points) > 1:
             return bounds(points)
     except (KeyError, TypeError, ValueError) as error:
         raise Malformed(f"a {kind} has the points {quoted(shape.get('points'))}") from error

@@ -72,15 +72,20 @@ class AnnotationSource(ABC):
     Attributes:
       uri: its URI.
       masks: whether to read the masks of objects, if the format has them.
+      name_key: `--name_key`, the column with the names of the images, of formats that are columns
+        of an input; empty: the names are the file and the row.
     """
 
     uri: str
     masks: bool = False
+    name_key: str = ""
 
     name: ClassVar[str]
     """The format, as `--annotation_format` names it."""
     noun: ClassVar[str]
     """What it is, for messages."""
+    has_file_of_each: ClassVar[bool] = False
+    """Whether each image has a file of its own."""
     has_masks: ClassVar[bool] = False
     """Whether the format has masks of objects."""
 
@@ -95,6 +100,15 @@ class AnnotationSource(ABC):
         Raises:
           UsageError: the annotations cannot be read as the options require.
         """
+
+    @classmethod
+    def is_meant(cls, uri: str) -> bool:
+        """Returns whether `--annotation_format auto` takes this format for what it recognizes.
+
+        Raises:
+          UsageError: the user has to set the format.
+        """
+        return True
 
     @property
     def folder(self) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import glob
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, ClassVar
 
 import yaml
 
@@ -20,6 +21,13 @@ from imageshards.transforms.annotations.files import (
 )
 from imageshards.transforms.annotations.source import Annotated, Category
 from imageshards.transforms.elements import BuildError, quoted
+from imageshards.transforms.images.validate import is_image_name
+from imageshards.transforms.records.objects import (
+    KEYPOINT_NAMES,
+    KEYPOINT_SIDES,
+    KEYPOINTS,
+    VISIBILITY,
+)
 from imageshards.transforms.storage.protocol import Match
 
 _YAML = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
@@ -45,14 +53,24 @@ class Yolo(FileOfEach):
 
     @cached_property
     def folder(self) -> str:
-        """The folder of data.yaml, with a slash at its end."""
-        return _names_file(self.uri).rpartition("/")[0] + "/"
+        """The folder that `path` of data.yaml names if the labels are there, else that of the file.
+
+        It has a slash at its end.
+        """
+        folder = _names_file(self.uri).rpartition("/")[0] + "/"
+        path = self._settings.path
+        if not path or _has_labels(folder):
+            return folder
+        is_whole = path.startswith(("/", "~")) or "://" in path
+        named = storage.normalize(path if is_whole else storage.join(folder, path)) + "/"
+        return named if _has_labels(named) else folder
 
     def files(self) -> list[str]:
         """Returns the text files: those in folders `labels` if there are any."""
-        found = Yolo(self.folder)._all_files()
+        every = Yolo(self.folder)._all_files()
+        found = [uri for uri in every if posixpath.basename(uri) not in _LISTS]
         below = [uri for uri in found if _LABELS in uri.removeprefix(self.folder).split("/")[:-1]]
-        return below or [uri for uri in found if posixpath.basename(uri) not in _LISTS]
+        return below or found
 
     def files_in(self) -> Iterator[Match]:
         """Yields all text files, and the file with the names of the classes."""
@@ -64,56 +82,52 @@ class Yolo(FileOfEach):
         return super().files()
 
     @cached_property
-    def names(self) -> Mapping[int, str]:
-        """Number of a class -> its name."""
-        return self._settings[0]
-
-    @cached_property
-    def _settings(self) -> tuple[Mapping[int, str], int]:
-        """The names of the classes, and the numbers of an object with keypoints; 0: it has none."""
+    def _settings(self) -> _Settings:
         uri = _names_file(self.uri)
         text = storage.read(uri)[0].decode("utf-8-sig")
         if posixpath.basename(uri) in _LISTS:
-            return dict(enumerate(text.splitlines())), 0
+            return _Settings(dict(enumerate(text.rstrip().splitlines())))
         try:
-            settings = yaml.safe_load(text)
-            names = settings["names"]
-            pairs = names.items() if isinstance(names, dict) else enumerate(names)
-            shape = settings.get("kpt_shape")
-            numbers = 4 + math.prod(map(int, shape)) if shape else 0
-            return {int(key): str(name) for key, name in pairs}, numbers
+            return _Settings.parse(yaml.safe_load(text))
         except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
             raise BuildError(f"--annotations {uri}: it has no list `names`") from error
 
     def read(self, files: Sequence[str]) -> Iterator[Annotated | Category]:
         """Yields all classes, and the annotations of each file."""
-        yield from (Category(order, name) for order, name in self.names.items())
+        names = self._settings.names
+        yield from (Category(order, name.strip()) for order, name in names.items())
         for found in super().read(files):
             if isinstance(found, Annotated):
                 yield found
 
-    def parse(self, below: str, data: bytes) -> Annotated:
+    def parse(self, below: str, data: bytes) -> Annotated | None:
         """Parses a file: a class and x, y, width, height, or the points of a polygon, per line.
 
-        Keypoints after the box are ignored.
+        Returns None for a list of images, such as train.txt.
         """
-        objects = Objects()
+        objects = Objects(*self._keys)
         for line, text in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1):
             fields = text.split()
             if not fields:
                 continue
+            if line == 1 and is_image_name(text.strip()):
+                return None
             first, *rest = (number(field, f"line {line}") for field in fields)
-            if first not in self.names:
+            if first not in self._settings.names:
                 raise Malformed(f"line {line} has the class {fields[0]}, which has no name")
-            if len(rest) in (4, 5, self._settings[1]):  # the fifth is a confidence
-                x, y, width, height = rest[:4]
-                box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-            elif len(rest) >= 6 and len(rest) % 2 == 0:
-                box = bounds(zip(rest[::2], rest[1::2], strict=True))
-            else:
-                raise Malformed(f"line {line} is {quoted(text)}: neither a box nor a polygon")
-            objects.add(self.names[int(first)], box)
+            self._add(objects, self._settings.names[int(first)].strip(), rest, line, text)
         return objects.annotated(self.image_of(below), None)
+
+    _keys: ClassVar[tuple[str, ...]] = ()
+
+    def _add(self, objects: Objects, name: str, rest: list[float], line: int, text: str) -> None:
+        """Adds the object of a line: the class, and the numbers that follow it."""
+        if len(rest) in (4, 5, *self._settings.counts):  # the fifth is a confidence
+            objects.add(name, _box(rest))
+        elif len(rest) >= 6 and len(rest) % 2 == 0:
+            objects.add(name, bounds(zip(rest[::2], rest[1::2], strict=True)))
+        else:
+            raise Malformed(f"line {line} is {quoted(text)}: neither a box nor a polygon")
 
     def image_of(self, below: str) -> str:
         """Returns the image of a file: those of labels/train are in images/train."""
@@ -122,6 +136,109 @@ class Yolo(FileOfEach):
             at = len(parts) - 2 - parts[:-1][::-1].index(_LABELS)
             parts[at] = "images"
         return "/".join(parts)
+
+
+@dataclass(frozen=True)
+class YoloKeypoints(Yolo):
+    """The same, with the keypoints of each object, of which data.yaml has the shape."""
+
+    name = "yolo_keypoints"
+    noun = "a folder with text files and a data.yaml of YOLO with kpt_shape"
+    _keys = (*KEYPOINT_SIDES, VISIBILITY, KEYPOINTS, KEYPOINT_NAMES)
+
+    @classmethod
+    def recognizes(cls, uri: str) -> bool:
+        """Returns whether data.yaml has a `kpt_shape`."""
+        return super().recognizes(uri) and bool(cls(uri)._settings.points)
+
+    def _add(self, objects: Objects, name: str, rest: list[float], line: int, text: str) -> None:
+        points, values = self._settings.points, self._settings.values_of_point
+        if len(rest) not in self._settings.counts:
+            raise Malformed(
+                f"line {line} is {quoted(text)}: expected a class, a box, and {points} keypoints "
+                f"of {values} numbers"
+            )
+        numbers = rest[4 : 4 + points * values]
+        x, y = numbers[::values], numbers[1::values]
+        # Without a third number, keypoints that are not labelled are at 0, 0.
+        seen = (
+            [int(value) for value in numbers[2::values]]
+            if values == _WITH_VISIBILITY
+            else [2 if any(pair) else 0 for pair in zip(x, y, strict=True)]
+        )
+        names = self._settings.names_of_points(name)
+        objects.add_lists(name, _box(rest), x, y, seen, [sum(value > 0 for value in seen)], names)
+
+
+_WITH_VISIBILITY = 3
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What data.yaml says.
+
+    Attributes:
+      names: number of a class -> its name.
+      path: the folder of the data set, relative to that of the file; empty: not said.
+      points: keypoints of each object; 0: none.
+      values_of_point: 2 for x and y, 3 with the visibility.
+      point_names: number of a class -> the names of its keypoints.
+    """
+
+    names: Mapping[int, str]
+    path: str = ""
+    points: int = 0
+    values_of_point: int = _WITH_VISIBILITY
+    point_names: Mapping[int, Sequence[str]] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, values: Any) -> _Settings:
+        """Parses the values of a data.yaml.
+
+        Raises:
+          AttributeError, KeyError, TypeError, ValueError: they have no names.
+        """
+        names = values["names"]
+        pairs = names.items() if isinstance(names, dict) else enumerate(names)
+        points, values_of_point = map(int, values.get("kpt_shape") or (0, _WITH_VISIBILITY))
+        if points < 0 or values_of_point not in (2, _WITH_VISIBILITY):
+            raise ValueError
+        return cls(
+            {int(key): str(name) for key, name in pairs},
+            str(values.get("path") or ""),
+            points,
+            values_of_point,
+            {
+                int(key): [*map(str, found)]
+                for key, found in (values.get("kpt_names") or {}).items()
+            },
+        )
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Numbers behind the class in a line with keypoints, without and with a confidence."""
+        count = 4 + self.points * self.values_of_point
+        return (count, count + 1) if self.points else ()
+
+    def names_of_points(self, name: str) -> list[bytes]:
+        """Returns the names of the keypoints of a class: their numbers if they have none."""
+        for key, found in self.point_names.items():
+            if self.names.get(key, "").strip() == name and len(found) == self.points:
+                return [text.encode() for text in found]
+        return [str(at).encode() for at in range(self.points)]
+
+
+def _box(numbers: Sequence[float]) -> tuple[float, float, float, float]:
+    x, y, width, height = numbers[:4]
+    return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+
+
+def _has_labels(folder: str) -> bool:
+    """Returns whether there are text files in a folder `labels` somewhere below a folder."""
+    return any(
+        storage.match_first(f"{glob.escape(folder)}{labels}/**/*.txt")
+        for labels in (_LABELS, f"**/{_LABELS}")
+    )
 
 
 def _names_file(uri: str) -> str:

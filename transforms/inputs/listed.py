@@ -43,6 +43,7 @@ class ListedRows:
     """Collects references one by one, and returns them as `Listed`.
 
     Attributes:
+      container: URI of the file that all references are byte ranges of; empty: they are files.
       passed_over: see `Listed`.
       nouns: see `Listed`.
       blank_lines: see `Listed`.
@@ -72,7 +73,7 @@ class ListedRows:
           unpacked: see `Listed`.
           columns: names of the columns.
         """
-        self._container = container
+        self.container = container
         self._codec = codec
         self._unpacked = unpacked
         self._names = tuple(columns)
@@ -130,15 +131,15 @@ class ListedRows:
         self._roots.append(root_length)
         self._sizes.append(size)
         self._stamps.append(stamp)
-        if self._container:
+        if self.container:
             self._offsets.append(offset)
             self._lengths.append(length)
 
     def take(self) -> Listed:
         """Returns all rows and counts, and clears them."""
         refs = RefBatch.listed(self._uris, self._roots, self._sizes, self._stamps)
-        if self._container:
-            refs = refs.with_ranges(self._container, self._codec, self._offsets, self._lengths)
+        if self.container:
+            refs = refs.with_ranges(self.container, self._codec, self._offsets, self._lengths)
         if self._problems:
             refs = refs.with_problems(self._problems)
         refs = refs.with_texts(self.columns)

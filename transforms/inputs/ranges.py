@@ -39,7 +39,7 @@ def read(place: ByteRange, stamp: int, limit: int = MAX_BYTES) -> bytes:
     """
     if place.size > limit:
         raise ReadError("TooLarge", f"{place.size:,} bytes, more than {limit:,}")
-    stamp = _stamp(place.uri, stamp)
+    stamp = stamp_of(place.uri, stamp)
     if place.codec == "zip":
         return _read_zip_member(place, stamp, limit)
     return _read_exactly(place.uri, place.offset, place.size, stamp)
@@ -48,7 +48,7 @@ def read(place: ByteRange, stamp: int, limit: int = MAX_BYTES) -> bytes:
 def check_readable(uri: str, stamp: int) -> None:
     """Raises a `StoreError` if the store cannot read ranges of a file, before images are listed."""
     with suppress(ReadError):  # the file has changed: each of its images will be a reject
-        storage.read_range(uri, 0, 1, _stamp(uri, stamp))
+        storage.read_range(uri, 0, 1, stamp_of(uri, stamp))
 
 
 def read_record(place: ByteRange, stamp: int, image_key: str) -> tuple[bytes, dict[str, list[Any]]]:
@@ -62,7 +62,7 @@ def read_record(place: ByteRange, stamp: int, image_key: str) -> tuple[bytes, di
     """
     if place.size > MAX_BYTES:
         raise ReadError("TooLarge", f"a record of {place.size:,} bytes, more than {MAX_BYTES:,}")
-    data = _read_exactly(place.uri, place.offset, place.size, _stamp(place.uri, stamp))
+    data = _read_exactly(place.uri, place.offset, place.size, stamp_of(place.uri, stamp))
     try:
         values = example.decode(data)
     except example.CorruptExample as error:
@@ -73,7 +73,8 @@ def read_record(place: ByteRange, stamp: int, image_key: str) -> tuple[bytes, di
     return images[0], values
 
 
-def _stamp(uri: str, stamp: int) -> int:
+def stamp_of(uri: str, stamp: int) -> int:
+    """Returns the stamp with which a file is read that was listed with another one."""
     # The name of an unpacked archive contains its stamp; only a local copy has it as its mtime too.
     return 0 if unpack.is_unpacked(uri) and not storage.is_local(uri) else stamp
 

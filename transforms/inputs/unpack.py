@@ -1,4 +1,4 @@
-"""Unpacks compressed tars, once each, into plain tars below the output.
+"""Unpacks compressed tars and MDS shards, once each, into plain ones below the output.
 
 Images are read in random order, which a compressed stream does not allow. The name of an unpacked
 file is a digest of its source's URI, size and stamp, so that a resumed build finds it. The build
@@ -48,6 +48,7 @@ _OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {
     ".tar.bz2": bz2.BZ2File, ".tbz2": bz2.BZ2File,
     ".tar.xz": lzma.LZMAFile, ".txz": lzma.LZMAFile,
     ".tar.zst": _zstd,
+    ".mds.gz": gunzip, ".mds.bz2": bz2.BZ2File, ".mds.zstd": _zstd,
 }  # fmt: skip
 
 
@@ -56,27 +57,27 @@ def _opener(uri: str) -> Callable[[IO[bytes]], Any] | None:
     return next((opener for suffix, opener in _OPENERS.items() if small.endswith(suffix)), None)
 
 
-def is_compressed_tar(uri: str) -> bool:
-    """Whether a URI has the suffix of a compressed tar."""
+def is_packed(uri: str) -> bool:
+    """Whether a URI has the suffix of a compressed tar or MDS shard that can be unpacked."""
     return _opener(uri) is not None
 
 
 def is_unpacked(uri: str) -> bool:
-    """Whether a URI names a tar that `unpack` wrote."""
+    """Whether a URI names a file that `unpack` wrote."""
     return uri.rpartition("/")[2].startswith(PREFIX)
 
 
 def unpack(uri: str, size: int, stamp: int, folder: str) -> str:
-    """Unpacks a compressed tar, unless an earlier run has unpacked it.
+    """Unpacks a compressed file, unless an earlier run has unpacked it.
 
     Args:
-      uri: URI of the compressed tar.
-      size: size of the compressed tar, in bytes.
+      uri: its URI.
+      size: its size, in bytes.
       stamp: changes with its content, or 0 if unknown.
-      folder: folder of the plain tar, local or remote.
+      folder: folder of the plain file, local or remote.
 
     Returns:
-      The URI of the plain tar.
+      The URI of the plain file.
 
     Raises:
       BuildError: it is damaged, or expands to more than 100 times its size.
@@ -123,7 +124,7 @@ def _unpack(uri: str, size: int, target: str, folder: str) -> None:
                 if sink.size > most:
                     raise BuildError(
                         f"{uri}: expands to more than {_MAX_RATIO} times its size; if "
-                        "this is intended, unpack it and pass the plain .tar"
+                        "this is intended, unpack it and pass the plain file"
                     )
     except OSError as error:
         raise BuildError(

@@ -24,10 +24,19 @@ class Captions(SideFile):
         except UnicodeDecodeError as error:
             reason = f"its {self.noun} {found.uri}: not UTF-8 at its byte {error.start}"
             raise SideFileError("check", "BadCaption", reason) from error
-        # Other separators of str.splitlines, such as U+2028, are part of a caption.
-        lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        captions = [line.strip().encode() for line in lines if line.strip()]
+        captions = [line.encode() for line in split_captions(text)]
         if not captions:
             reason = f"its {self.noun} {found.uri}: it has no caption"
             raise SideFileError("check", self.missing, reason)
         return SideValues({CAPTION_SOURCE: captions}, {})
+
+
+def split_captions(text: str) -> list[str]:
+    r"""Returns the lines of a text that are not empty.
+
+    >>> split_captions("an owl\r\n\n at night ")
+    ['an owl', 'at night']
+    """
+    # Other separators of str.splitlines, such as U+2028, are part of a caption.
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return [line.strip() for line in lines if line.strip()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import ImageRef, Problem, to_text
@@ -54,13 +54,30 @@ class SideData(NamedTuple):
     stamp: int = 0
 
 
+_INSIDE = b"\0"
+"""Begins the value of a side file that is a byte range. No URI has this character."""
+
+
+def inside(container: str, offset: int, size: int, stamp: int) -> bytes:
+    """Returns the value of the column of a side file that is a byte range of another file.
+
+    Args:
+      container: URI of the file, which stores the range unchanged.
+      offset: offset of its first byte.
+      size: number of bytes.
+      stamp: the stamp with which the file is read (see `storage.read_range`), or 0.
+    """
+    return _INSIDE + f"{offset} {size} {stamp} {container}".encode()
+
+
 @dataclass(frozen=True)
 class SideFile(ABC):
     """The second file of each record, such as the mask of an image.
 
     Attributes:
       pattern: its path; None if a column has its URI.
-      column: the column with its URI or, in TFRecord inputs, with its content.
+      column: the column with its URI or, in TFRecord inputs, with its content; other inputs with
+        images inside have its byte range, see `inside`.
       max_bytes: larger files are rejected.
       web: limits of requests to web servers.
     """
@@ -88,11 +105,15 @@ class SideFile(ABC):
         """
 
     def uri_of(self, ref: ImageRef) -> str:
-        """Returns the URI of the file of an image; empty if it is unknown, or part of a record."""
+        """Returns the URI of the file of an image; empty if it is unknown, or part of a file."""
         if self.pattern:
             return storage.normalize(self.pattern.uri(ref.uri[: ref.root], ref.name))
-        value = (ref.features or {}).get(self.column.source) if self.column else None
-        return to_text(value) if value else ""
+        value = self._value(ref)
+        return "" if value.startswith(_INSIDE) else to_text(value)
+
+    def _value(self, ref: ImageRef) -> bytes:
+        value: Any = (ref.features or {}).get(self.column.source) if self.column else None
+        return value or b""
 
     def stamped_uri(self, ref: ImageRef) -> str:
         """Returns the URI of the file if it affects a record and its store has a stamp for it."""
@@ -118,6 +139,8 @@ class SideFile(ABC):
         uri = self.uri_of(ref)
         if not uri:
             assert self.column
+            if value := self._value(ref):
+                return self._read_inside(value)
             reason = f"no value in the column {self.column.column!r}"
             raise SideFileError("read", self.missing, reason)
         if uri == ref.uri:
@@ -130,6 +153,20 @@ class SideFile(ABC):
             reason = f"its {self.noun} {uri}: {error}{self._advice(ref, uri) if is_missing else ''}"
             kind = self.missing if is_missing else error.kind
             raise SideFileError("read", kind, reason) from error
+
+    def _read_inside(self, value: bytes) -> SideData:
+        assert self.column
+        offset, size, stamp, container = to_text(value.removeprefix(_INSIDE)).split(" ", 3)
+        name = f"in {self.column.column!r}"
+        try:
+            if int(size) > self.max_bytes:
+                raise storage.ReadError(
+                    "TooLarge", f"{int(size):,} bytes, more than {self.max_bytes:,}"
+                )
+            data = storage.read_range(container, int(offset), int(size), int(stamp))
+        except storage.ReadError as error:
+            raise SideFileError("read", error.kind, f"its {self.noun} {name}: {error}") from error
+        return SideData(name, data)
 
     def _advice(self, ref: ImageRef, uri: str) -> str:
         if ref.range and uri.startswith(f"{ref.range.uri}/"):

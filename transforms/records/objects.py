@@ -49,30 +49,31 @@ FACTS = f"{COLUMN}@objects"
 of their boxes are in pixels, the width and the height that these refer to: 0, 0 if unknown."""
 
 _SIDES = tuple(f"{key}:float_list" for key in BOX_SIDES)
+_KEYPOINTS = (
+    *(f"{key}:float_list" for key in KEYPOINT_SIDES), f"{VISIBILITY}:int_list",
+    f"{KEYPOINTS}:int_list", f"{KEYPOINT_NAMES}:bytes_list",
+)  # fmt: skip
+_OF_COCO = (*_SIDES, f"{TEXT}:bytes_list", f"{CROWD}:int_list", f"{AREA}:float_list")
 
 OBJECT_COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "coco": (*_SIDES, f"{TEXT}:bytes_list", f"{CROWD}:int_list", f"{AREA}:float_list"),
-    "coco_keypoints": (
-        *_SIDES, f"{TEXT}:bytes_list", f"{CROWD}:int_list", f"{AREA}:float_list",
-        *(f"{key}:float_list" for key in KEYPOINT_SIDES), f"{VISIBILITY}:int_list",
-        f"{KEYPOINTS}:int_list", f"{KEYPOINT_NAMES}:bytes_list",
-    ),
-    "coco_panoptic": (
-        *_SIDES, f"{TEXT}:bytes_list", f"{CROWD}:int_list", f"{AREA}:float_list",
-        f"{IS_THING}:int_list",
-    ),
+    "coco": _OF_COCO,
+    "coco_keypoints": (*_OF_COCO, *_KEYPOINTS),
+    "coco_panoptic": (*_OF_COCO, f"{IS_THING}:int_list"),
     "coco_captions": (f"{CAPTION_KEY}:bytes_list",),
     "voc": (
         *_SIDES, f"{TEXT}:bytes_list", f"{DIFFICULT}:int_list", f"{TRUNCATED}:int_list",
         f"{VIEW}:bytes_list",
     ),
     "yolo": (*_SIDES, f"{TEXT}:bytes_list"),
+    "yolo_keypoints": (*_SIDES, f"{TEXT}:bytes_list", *_KEYPOINTS),
     "csv": (
         *_SIDES, f"{TEXT}:bytes_list", f"{OCCLUDED}:int_list", f"{TRUNCATED}:int_list",
         f"{GROUP}:int_list", f"{DEPICTION}:int_list",
     ),
     "labelme": (*_SIDES, f"{TEXT}:bytes_list"),
     "cvat": (*_SIDES, f"{TEXT}:bytes_list", f"{OCCLUDED}:int_list"),
+    "hub_xywh": _OF_COCO,
+    "hub_xyxy": _OF_COCO,
 }  # fmt: skip
 """Format of annotations -> the features that its files fill, as `--features_from` has them."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -14,6 +15,11 @@ from imageshards.transforms.references.classes import BACKGROUND
 
 MOST_LISTED = 1000
 """Names of images that are listed, of those that only an annotation file has."""
+_UPLOAD = re.compile("[0-9a-f]{8}-.")
+_ADVICE_ON_UPLOADS = (
+    "Label Studio writes eight digits and a hyphen before the names of uploaded images; use the "
+    "images of its export"
+)
 
 
 class AnnotationCount(NamedTuple):
@@ -143,9 +149,11 @@ def check_annotated(counts: Mapping[str, AnnotationCount], unmatched: Iterable[U
             raise BuildError(f"--annotations {file} has no images and no objects")
         if not count.images:
             example = next((item.name for item in unmatched if item.file == file), "")
+            is_upload = _UPLOAD.match(example.rpartition("/")[2])
+            advice = f": {_ADVICE_ON_UPLOADS}" if is_upload else ""
             raise BuildError(
                 f"--annotations {file}: none of its {counted(count.unmatched_images, 'image')} is "
-                f"among the inputs" + (f", such as {quoted(example)}" if example else "")
+                f"among the inputs{f', such as {quoted(example)}' if example else ''}{advice}"
             )
         if count.unmatched_objects and not count.objects:
             names = (item.name for item in unmatched if item.file == file and item.objects)

@@ -49,6 +49,11 @@ def test_a_column_gives_the_names(build: Build, tmp_path: Path):
         ({"uri_column": "label"}, r"no images in 'label'; its columns are: box \(json\), image"),
         ({"uri_column": "thumbnail"}, "20 of 20 images .* were rejected"),
         ({"labels": "column:breed"}, "no column 'breed'; its columns are: .*thumbnail"),
+        # The bytes of the thumbnails are read as masks, and are no images.
+        (
+            {"features": "segmentation", "masks": "column:thumbnail", "labels": "none"},
+            "20 of 20 images .* BadMask",
+        ),
     ],
 )
 def test_mistakes_are_one_line(build: Build, options: dict[str, str], message: str):
@@ -56,9 +61,13 @@ def test_mistakes_are_one_line(build: Build, options: dict[str, str], message: s
         build(PLAIN, **options)
 
 
-def test_a_compressed_shard_is_refused(build: Build):
-    with pytest.raises(JobError, match=r"\.mds\.zstd: a compressed MDS shard cannot be read"):
-        build(next((MDS / "zstd").glob("*.mds.zstd")))
+def test_compressed_shards_are_unpacked(build: Build, tmp_path: Path):
+    assert build(f"{MDS}/zstd/*.mds.zstd", name_key="key").records == 2
+    assert set(names(tmp_path / "out")) == {"k00", "k01"}
+    assert not list((tmp_path / "out/metadata/shards").glob("unpacked-*"))
+    shutil.copy(MDS / "plain/shard.00000.mds", tmp_path / "shard.00000.mds.snappy")
+    with pytest.raises(JobError, match=r"mds\.snappy: an MDS shard of this compression is not"):
+        build(tmp_path / "shard.00000.mds.snappy", output=tmp_path / "other")
 
 
 def test_damage_is_found(build: Build, tmp_path: Path):

@@ -126,6 +126,32 @@ def test_missing_images_and_labels_are_rejects(build: Build, tmp_path: Path):
     assert found == {"a.parquet/3": "Missing", "a.parquet/5": "NoLabel"}
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_masks_are_a_column(build: Build, tmp_path: Path, compression: str):
+    images, masks = [image_bytes(n) for n in range(12)], []
+    for number in range(12):
+        out = io.BytesIO()
+        Image.new("L", (24, 16), number).save(out, "PNG")
+        masks.append(out.getvalue())
+    values = [{"bytes": mask, "path": None} for mask in masks]
+    table = pa.table({"image": images, "annotation": [*values[:5], None, *values[6:]]})
+    parquet.write_table(
+        table, tmp_path / "a.parquet", compression=compression, use_dictionary=False
+    )
+    summary = build(
+        tmp_path / "a.parquet", features="segmentation", masks="column:annotation",
+        max_reject_fraction=0.5,
+    )  # fmt: skip
+    assert (summary.records, summary.rejects) == (11, 1)
+    [line] = rejects(tmp_path / "out")
+    assert (line["name"], line["error"]) == ("a.parquet/5", "MissingMask")
+    for record in records(tmp_path / "out"):
+        number = int(record.first("image/filename").decode().partition("/")[2])
+        assert record.first("image/encoded") == images[number]
+        assert record.first("image/segmentation/class/encoded") == masks[number]
+    assert not list((tmp_path / "out/metadata/shards").glob("unpacked-*"))
+
+
 def test_mistakes_are_one_line(build: Build, tmp_path: Path):
     images = [image_bytes(0)]
     parquet.write_table(pa.table({"a": images, "b": images}), tmp_path / "two.parquet")

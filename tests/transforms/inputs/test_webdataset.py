@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from conftest import Build, Command
 from helpers import build_json, image_bytes, names, records, rejects, shards
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from imageshards.pipeline.job.failures import JobError
 from imageshards.transforms.inputs.braces import expand
@@ -61,7 +63,8 @@ def test_side_files_are_labels_and_features(build: Build, tar: Path, tmp_path: P
         group_by="column:patient",
         features_from=("txt", "age:int", "tags:bytes_list", "key=__key__"),
     )
-    assert (summary.records, summary.rejects) == (SAMPLES, 0)
+    # The side files are not skipped files, though some are not used.
+    assert (summary.records, summary.rejects, summary.passed_over) == (SAMPLES, 0, 0)
     assert build_json(tmp_path / "out")["classes"] == ["0", "1", "2"]
     splits: dict[bytes, set[str]] = {}
     for split in ("train", "test"):
@@ -136,6 +139,49 @@ def test_a_suffix_selects_one_image_of_each_sample(build: Build, tmp_path: Path)
     assert set(names(tmp_path / "left")) == {f"{n}.left.png" for n in range(8)}
     both = build(tar, image_suffix=("jpg", "left.png"), output=tmp_path / "both")
     assert both.records == 16
+
+
+def test_members_without_an_image_are_skipped(build: Build, tmp_path: Path):
+    members = {"a/1.jpg": image_bytes(1), "a/1.xmp": b"-", "a/2.npy": b"-", "README.md": b"-"}
+    summary = build(write_members(tmp_path / "a.tar", members), labels="none")
+    assert (summary.records, summary.passed_over) == (1, 2)
+
+
+def mask_bytes(number: int) -> bytes:
+    out = io.BytesIO()
+    Image.new("L", (24, 16), number + 1).save(out, "PNG")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
+def test_masks_and_captions_are_side_files(build: Build, tmp_path: Path, suffix: str):
+    rows = (
+        {"__key__": f"{n}", "jpg": image_bytes(n), "seg.png": mask_bytes(n), "txt": f"a\n\nb {n}\n"}
+        for n in range(8)
+        if n != 3
+    )
+    tar = write(tmp_path / f"a.{suffix}", itertools.chain(
+        rows, [{"__key__": "3", "jpg": image_bytes(3)}]))  # fmt: skip
+    summary = build(tar, features="segmentation", masks="column:seg.png", max_reject_fraction=0.5)
+    assert (summary.records, summary.rejects, summary.passed_over) == (7, 1, 0)
+    [line] = rejects(tmp_path / "out")
+    assert (line["name"], line["error"]) == ("3.jpg", "MissingMask")
+    for record in records(tmp_path / "out"):
+        number = int(record.first("image/filename").decode()[0])
+        assert record.first("image/segmentation/class/encoded") == mask_bytes(number)
+    if suffix == "tar":
+        build(
+            tar, features="caption", captions="column:txt", image_suffix=("jpg",),
+            max_reject_fraction=0.5, output=tmp_path / "texts",
+        )  # fmt: skip
+        for record in records(tmp_path / "texts"):
+            number = int(record.first("image/filename").decode()[0])
+            assert record.values["image/caption"] == [b"a", b"b %d" % number]
+
+
+def test_a_path_of_masks_inside_of_an_archive_is_one_line(build: Build, tar: Path):
+    with pytest.raises(JobError, match=r"'\{dir\}/\{stem\}.png' is a path inside of the archive"):
+        build(tar, features="segmentation", masks="{dir}/{stem}.png")
 
 
 def test_a_sample_without_a_label_or_with_broken_json_is_a_reject(build: Build, tmp_path: Path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,12 +18,15 @@ from imageshards.transforms.inputs.archives.members import Member, View
 from imageshards.transforms.inputs.columns import texts_of, with_features
 from imageshards.transforms.inputs.kind import ListingOptions
 from imageshards.transforms.inputs.listed import Listed, ListedRows
+from imageshards.transforms.pairs.captions import split_captions
 from imageshards.transforms.references.annotate import Columns
 
 KEY = "__key__"
 """The column of the keys; the webdataset package gives it this name."""
 _LABEL, _CLASS, _JSON = "label", "cls", "json"
 _LONGEST_SIDE_FILE = 1 << 20
+Place = Callable[[Member], bytes]
+"""Member -> the value of the column of a side file; see `inside`."""
 _PATH = re.compile(r"((?:.*/)?[^/.]+)\.([^/]*)", re.DOTALL)
 
 
@@ -47,7 +50,6 @@ class Sample:
       images: the members to list.
       values: column -> the bytes of a side file, or a value of a JSON object.
       problem: why values are not known, or None.
-      passed_over: members that are neither images nor columns.
     """
 
     key: str = ""
@@ -55,29 +57,39 @@ class Sample:
     images: list[Member] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
     problem: Problem | None = None
-    passed_over: int = 0
+
+    @property
+    def passed_over(self) -> int:
+        """The members that are left out: the side files of an image are not, used or not."""
+        return 0 if self.images else len(self.suffixes)
 
 
 class Grouping:
     """Groups the members of an archive into samples.
 
     Attributes:
-      columns: the columns to read. Without any, each member is a sample of its own.
+      columns: the columns to read.
     """
 
-    def __init__(self, archive: str, options: ListingOptions, view: View | None) -> None:
+    def __init__(
+        self, archive: str, options: ListingOptions, view: View | None, place: Place
+    ) -> None:
         """Creates a grouping.
 
         Args:
           archive: URI of the archive, for messages.
           options: how to list.
-          view: the tar, to read side files from; None: the archive has no columns.
+          view: the tar, to read side files from; None: the archive has no columns, and each of its
+            members is a sample of its own.
+          place: returns the value of a column of masks.
         """
         self.columns = columns = options.columns if view else Columns()
         self._archive = archive
         self._view = view
         self._include_all = options.include_all
         self._image_suffixes = options.image_suffixes if view else ()
+        self._place = place
+        self._masks = {feature.column for feature in columns.features if feature.role == "uri"}
         self._wanted = {*columns.required, *columns.optional, *columns.feature_names}
         self._side_files = self._wanted | ({_CLASS} if _LABEL in self._wanted else set())
         if self._wanted - {KEY}:
@@ -92,7 +104,7 @@ class Grouping:
         sample = Sample()
         for found in members:
             key, suffix = split_path(found.path)
-            if key != sample.key or not self._wanted:
+            if key != sample.key or not self._view:
                 if sample.key:
                     yield self._complete(sample)
                 sample = Sample(key)
@@ -101,20 +113,22 @@ class Grouping:
                 sample.images.append(found)
             elif suffix in self._side_files and not found.is_hidden:
                 self._read(sample, suffix, found)
-            else:
-                sample.passed_over += 1
         if sample.key:
             yield self._complete(sample)
 
     def _is_listed(self, found: Member, suffix: str) -> bool:
         if self._image_suffixes and not found.is_rest:
             return suffix in self._image_suffixes and not found.is_hidden
+        if suffix in self._masks:
+            return False
         return self._include_all or found.is_image
 
     def _read(self, sample: Sample, suffix: str, found: Member) -> None:
         assert self._view
         if found.problem:
             sample.problem = found.problem
+        elif suffix in self._masks:
+            sample.values[suffix] = self._place(found)
         elif found.size > _LONGEST_SIDE_FILE:
             reason = f"{found.size:,} bytes, more than {_LONGEST_SIDE_FILE:,}"
             sample.problem = Problem("read", "TooLarge", f"its side file .{suffix}: {reason}")
@@ -128,7 +142,7 @@ class Grouping:
         values = sample.values
         if _LABEL in self._wanted and _CLASS in values:
             values.setdefault(_LABEL, values[_CLASS])
-        if _JSON in values and (missing := self._wanted - values.keys()):
+        if _JSON in values and (missing := self._wanted - self._masks - values.keys()):
             fields = self._fields(sample, values[_JSON])
             values.update((name, fields[name]) for name in missing & fields.keys())
         used = self._wanted & values.keys()
@@ -212,6 +226,11 @@ class SampleRows(ListedRows):
             name = feature.column
             is_raw = feature.type == "bytes"
             values = [row.get(name) for row in rows] if is_raw else _texts(rows, name, uris)
+            if feature.role == "captions":
+                values = [
+                    split_captions(value) if isinstance(row.get(name), bytes) else value
+                    for row, value in zip(rows, values, strict=True)
+                ]
             refs = with_features(refs, {name: values}, [feature])
         return replace(listed, refs=refs)
 

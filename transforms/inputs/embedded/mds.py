@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -18,11 +18,12 @@ import numpy as np
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, Problem, enumerated
-from imageshards.transforms.inputs import ranges
+from imageshards.transforms.inputs import ranges, unpack
 from imageshards.transforms.inputs.archives.members import View, reads_at
 from imageshards.transforms.inputs.columns import check_columns, texts_of, with_features
 from imageshards.transforms.inputs.kind import FileKind, ListingOptions, register
 from imageshards.transforms.inputs.listed import Listed, ListedRows
+from imageshards.transforms.pairs.side_file import inside
 
 _SUFFIX = ".mds"
 _IMAGES = ("jpeg", "png", "jpeg_array", "jpegarray")
@@ -75,13 +76,17 @@ class _Layout:
             raise _Malformed(f"its columns have {offset - begin:,} bytes, and it {end - begin:,}")
         return found
 
+    def encoding(self, name: str) -> str:
+        """How the values of a column are encoded."""
+        return self.encodings[self.names.index(name)]
+
     def decode(self, name: str, data: bytes) -> Any:
         """The value of a column.
 
         Raises:
           _Malformed: it cannot be decoded.
         """
-        encoding = self.encodings[self.names.index(name)]
+        encoding = self.encoding(name)
         try:
             if encoding in _NUMBERS:
                 return struct.unpack(_NUMBERS[encoding], data)[0]
@@ -106,36 +111,47 @@ class MdsShard(FileKind):
     ) -> Iterator[Listed]:
         """Lists the samples."""
         self.check_regular()
-        if not self.uri.lower().endswith(_SUFFIX):
+        container, unpacked = self.uri, ""
+        if unpack.is_packed(self.uri):
+            container = unpacked = unpack.unpack(self.uri, size, stamp, options.scratch)
+        elif not self.uri.lower().endswith(_SUFFIX):
             raise BuildError(
-                f"{self.uri}: a compressed MDS shard cannot be read at random: decompress it first"
+                f"{self.uri}: an MDS shard of this compression is not read (.gz, .bz2 and .zstd "
+                "are): decompress it first"
             )
         try:
-            with storage.open_read(self.uri) as file:
-                ranges.check_readable(self.uri, stamp)
+            with storage.open_read(container) as file:
+                ranges.check_readable(container, stamp)
                 file.seek(0, 2)
-                view = View(reads_at(file, self.uri), 0, file.tell())
-                yield from self._list(view, root_length, stamp, options)
+                view = View(reads_at(file, container), 0, file.tell())
+                rows = ListedRows(container, unpacked=unpacked)
+                yield from self._list(view, rows, root_length, stamp, options)
         except _Malformed as error:
             raise BuildError(f"{self.uri}: not an MDS shard: {error}") from error
         except OSError as error:
             raise self.unreadable(error) from error
 
     def _list(
-        self, view: View, root_length: int, stamp: int, options: ListingOptions
+        self,
+        view: View,
+        rows: ListedRows,
+        root_length: int,
+        stamp: int,
+        options: ListingOptions,
     ) -> Iterator[Listed]:
         layout, offsets = _header(view)
         check_columns(self.uri, layout.names, options)
-        image = self._image(layout, options)
         columns, name_key = options.columns, options.record_keys.name
+        masks = {feature.column for feature in columns.features if feature.role == "uri"}
+        masks -= {name for name in masks if layout.encoding(name) == "str"}
+        image = self._image(layout, options, masks)
         texts = [
             name
             for name in dict.fromkeys((*columns.required, *columns.optional))
             if name in layout.names
         ]
         wanted = dict.fromkeys((*texts, *columns.feature_names, *filter(None, [name_key])))
-        self._check_encodings(layout, wanted)
-        rows = ListedRows(self.uri)
+        self._check_encodings(layout, wanted.keys() - masks)
         values: dict[str, list[Any]] = {name: [] for name in wanted}
 
         def take() -> Listed:
@@ -154,7 +170,14 @@ class MdsShard(FileKind):
             try:
                 places = layout.places(view.read_at(layout.head, begin), begin, end)
                 place = places[image]
-                found = {name: self._value(view, layout, name, *places[name]) for name in wanted}
+                found = {
+                    name: inside(
+                        rows.container, *places[name], ranges.stamp_of(rows.container, stamp)
+                    )
+                    if name in masks
+                    else self._value(view, layout, name, *places[name])
+                    for name in wanted
+                }
             except (_Malformed, ValueError, StopIteration) as error:
                 problem = Problem("read", "Corrupt", f"sample {number}: {error}")
             for name, column in values.items():
@@ -174,10 +197,11 @@ class MdsShard(FileKind):
             )
         return layout.decode(name, view.read_at(size, offset))
 
-    def _image(self, layout: _Layout, options: ListingOptions) -> str:
-        """The column of the images."""
+    def _image(self, layout: _Layout, options: ListingOptions, masks: Collection[str]) -> str:
+        """The column of the images, which is not one of the masks."""
         named = options.uri_column
         kinds = dict(zip(layout.names, layout.encodings, strict=True))
+        kinds = {name: kind for name, kind in kinds.items() if name not in masks}
         images = [name for name, kind in kinds.items() if kind in _IMAGES]
         images = images or [name for name, kind in kinds.items() if kind == "bytes"]
         if kinds.get(named) in (*_IMAGES, "bytes"):
@@ -192,7 +216,7 @@ class MdsShard(FileKind):
             )
         return images[0]
 
-    def _check_encodings(self, layout: _Layout, wanted: Mapping[str, None]) -> None:
+    def _check_encodings(self, layout: _Layout, wanted: Collection[str]) -> None:
         for name, encoding in zip(layout.names, layout.encodings, strict=True):
             if name in wanted and encoding not in (*_NUMBERS, *_DECODERS):
                 raise BuildError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -27,7 +27,9 @@ from imageshards.transforms.inputs.archives.members import ReadAt, reads_at
 from imageshards.transforms.inputs.columns import check_columns, texts_of, with_features
 from imageshards.transforms.inputs.kind import ListingOptions
 from imageshards.transforms.inputs.listed import CHUNK_ROWS, Listed
+from imageshards.transforms.inputs.ranges import stamp_of
 from imageshards.transforms.inputs.spans import Span
+from imageshards.transforms.pairs.side_file import inside
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.rules import KNOWN_SPLITS
 from imageshards.transforms.storage.protocol import Sink
@@ -127,8 +129,14 @@ class ImageTable:
             size, stamp = storage.stat(self.span.uri)
         row = self.span.head
         with ExitStack() as files:
-            images = _Images(self, size, stamp, files)
-            for batch in self._batches([name for name in header if name in needed], images):
+            images = _Images(self, self.column, size, stamp, files)
+            masks = {
+                name: _Images(self, name, size, stamp, files)
+                for name in {feature.column for feature in wanted.features if feature.role == "uri"}
+                if _holds_bytes(self.table.schema_arrow.field(name).type)
+            }
+            begin = (images, *masks.values())
+            for batch in self._batches([name for name in header if name in needed], begin):
                 refs = images.references(batch, *self._names(batch, row, root_length))
                 values = {name: self._texts(batch, name) for name in texts}
                 where = partial(self._where, row)
@@ -139,19 +147,27 @@ class ImageTable:
                         if found is not None
                     }
                 )
-                features = {name: batch.column(name).to_pylist() for name in wanted.feature_names}
+                features = {
+                    name: masks[name].places(batch)
+                    if name in masks
+                    else batch.column(name).to_pylist()
+                    for name in wanted.feature_names
+                }
                 refs = with_features(refs, features, wanted.features)
                 yield Listed(refs, unpacked=images.unpacked, class_names=self.class_names)
+                for mask in masks.values():
+                    yield Listed(RefBatch.listed([], []), unpacked=mask.unpacked)
                 row += batch.num_rows
 
-    def _batches(self, columns: list[str], images: _Images) -> Iterator[pa.RecordBatch]:
+    def _batches(self, columns: list[str], images: Iterable[_Images]) -> Iterator[pa.RecordBatch]:
         """Yields the rows, and prepares `images` for each row group."""
         metadata = self.table.metadata
         end = self.span.end or metadata.num_row_groups
         try:
             for group in range(self.span.begin, end):
                 found = metadata.row_group(group)
-                images.begin(found)
+                for column in images:
+                    column.begin(found)
                 size = max(1, found.total_byte_size // max(1, found.num_rows))
                 yield from self.table.iter_batches(
                     batch_size=max(1, min(CHUNK_ROWS, _CHUNK_BYTES // size)),
@@ -191,28 +207,31 @@ class ImageTable:
 
 
 class _Images:
-    """The images of a table as byte ranges.
+    """The images of a column of a table, or their masks, as byte ranges.
 
     Attributes:
       unpacked: the file that was written with them; empty if none was.
     """
 
-    def __init__(self, table: ImageTable, size: int, stamp: int, files: ExitStack) -> None:
+    def __init__(
+        self, table: ImageTable, column: str, size: int, stamp: int, files: ExitStack
+    ) -> None:
         """Creates an empty collection.
 
         Args:
           table: the table.
+          column: the column.
           size: bytes of its file.
           stamp: stamp of its file, or 0.
           files: closes what is opened here.
         """
         span = table.span
         self._uri = span.uri
-        self._column = table.column
+        self._column = column
         self._stamp = stamp
         self._files = files
         self._target = unpack.target_of(
-            (span.uri, size, stamp, table.column, span.begin, span.end), table.options.scratch
+            (span.uri, size, stamp, column, span.begin, span.end), table.options.scratch
         )
         self._scratch = table.options.scratch
         self._sink: Sink | None = None
@@ -234,23 +253,39 @@ class _Images:
 
     def references(self, batch: pa.RecordBatch, uris: list[str], roots: Sequence[int]) -> RefBatch:
         """The references of rows; see `RefBatch.listed` for the arguments."""
+        container, offsets, lengths, missing = self._ranges(batch)
+        refs = RefBatch.listed(uris, roots, lengths, np.full(len(lengths), self._stamp))
+        refs = refs.with_ranges(container, "stored", offsets, lengths)
+        if len(missing):
+            problem = Problem("read", "Missing", f"no image in the column {self._column!r}")
+            refs = refs.with_problems(dict.fromkeys(missing.tolist(), problem))
+        return refs
+
+    def places(self, batch: pa.RecordBatch) -> list[bytes | None]:
+        """The values of a column of side files; see `inside`. None: a row has no value."""
+        container, offsets, lengths, missing = self._ranges(batch)
+        stamp = stamp_of(container, self._stamp)
+        places: list[bytes | None] = [
+            inside(container, offset, length, stamp)
+            for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True)
+        ]
+        for row in missing.tolist():
+            places[row] = None
+        return places
+
+    def _ranges(self, batch: pa.RecordBatch) -> tuple[str, np.ndarray, np.ndarray, np.ndarray]:
+        """The file with the values, their offsets in it and lengths, and the rows without one."""
         values = batch.column(self._column)
         if pa.types.is_struct(values.type):
             values = pc.struct_field(values, _BYTES)
         values = values.cast(pa.large_binary())
         ends = np.frombuffer(values.buffers()[1], np.int64)
         ends = ends[values.offset : values.offset + len(values) + 1]
-        lengths = np.diff(ends)
         container, offsets = self._uri, self._find(values)
         if offsets is None:
             container, offsets = self._write(values.buffers()[2], ends)
-        refs = RefBatch.listed(uris, roots, lengths, np.full(len(values), self._stamp))
-        refs = refs.with_ranges(container, "stored", offsets, lengths)
-        if values.null_count:
-            missing = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
-            problem = Problem("read", "Missing", f"no image in the column {self._column!r}")
-            refs = refs.with_problems(dict.fromkeys(missing.tolist(), problem))
-        return refs
+        missing = values.is_null().to_numpy(zero_copy_only=False)
+        return container, offsets, np.diff(ends), np.flatnonzero(missing)
 
     def _find(self, values: pa.LargeBinaryArray) -> np.ndarray | None:
         """The offsets of values in the file, in order; None if it does not have them all."""
@@ -323,6 +358,8 @@ def _image_column(uri: str, schema: pa.Schema, options: ListingOptions) -> str:
     hub = _hub_features(schema)
     found = [name for name in schema.names if hub.get(name, {}).get("_type") == "Image"]
     found = found or [field.name for field in schema if _holds_bytes(field.type)]
+    masks = {feature.column for feature in options.columns.features if feature.role == "uri"}
+    found = [name for name in found if name not in masks]
     if named != "uri" or len(found) < 2:  # an error names the column of --uri_column
         return found[0] if found and named == "uri" else ""
     raise BuildError(
