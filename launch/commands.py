@@ -224,6 +224,21 @@ def _declare_reshard(parser: Parser) -> None:
         choices=("tfrecord", "array_record"),
         help="Format of the new shards (default: that of the data set)",
     )
+    parser.add_argument(
+        "--compression",
+        default="",
+        choices=("none", "gzip", "zstd", "brotli", "snappy"),
+        help="Compression of the new shards: gzip for tfrecord, the others for array_record "
+        "(default: that of the data set; none if the format changes)",
+    )
+    parser.add_argument(
+        "--group_size",
+        type=count,
+        default=0,
+        metavar="N",
+        help="Records that array_record stores together (default: as in the data set; 1 if the "
+        "format changes)",
+    )
     add_common(parser)
 
 
@@ -232,7 +247,10 @@ def _reshard(args: Namespace) -> int:
     from imageshards.pipeline.operations.reshard import reshard
 
     with runs(args, [("DIR", args.source), ("NEW", args.output)]) as run:
-        resharded = reshard(args.source, args.output, args.num_shards, args.file_format, run)
+        resharded = reshard(
+            args.source, args.output, args.num_shards, args.file_format, args.compression,
+            args.group_size, run,
+        )  # fmt: skip
     return show(resharded, json=args.json, quiet=args.quiet)
 
 
@@ -419,7 +437,7 @@ COMMANDS = {
         f"{_ON_A_RUNNER}",
         _READING,
         runs_on_beam=True,
-        results=(("", ("reader.verify.Verdict",)),),
+        results=(("", ("reader.verification.verdict.Verdict",)),),
     ),
     "features": Command(
         "List the schemas of records, or describe one",

@@ -234,12 +234,22 @@ def _planned_shards(layout: Layout) -> list[ShardId]:
         for split, counts in (plan.get("splits") or {}).items()
         for index in range(counts["shards"])
     ]
+    return shards + _resharded_shards(layout)
+
+
+def _resharded_shards(layout: Layout) -> list[ShardId]:
+    """Returns the shards of a folder, according to reshard.json."""
     resharded = read_json(layout.uri("reshard")) or {}
-    sources = [parse_shard_name(name) for name, _ in resharded.get("shards") or ()]
-    return shards + [
-        replace(source, split=split, index=index, num_shards=number)
-        for source in sources[:1]
-        if source
+    shard = ShardId("", 0, 0)
+    if sources := resharded.get("shards"):  # whose format is kept, unless it is specified
+        shard = parse_shard_name(sources[0][0]) or shard
+    shard = replace(
+        shard,
+        file_format=resharded.get("file_format", shard.file_format),
+        compression=resharded.get("compression", shard.compression),
+    )
+    return [
+        replace(shard, split=split, index=index, num_shards=number)
         for split, number in (resharded.get("num_shards") or {}).items()
         for index in range(number)
     ]

@@ -13,7 +13,7 @@ from imageshards.transforms.extras import require
 from imageshards.transforms.records.columns import SIDE_OPTIONS, annotation_problem
 from imageshards.transforms.records.containers import CONTAINERS
 from imageshards.transforms.records.objects import CAPTION_FORMATS
-from imageshards.transforms.records.schemas import SCHEMAS
+from imageshards.transforms.records.schemas import SCHEMAS, Schema
 
 if TYPE_CHECKING:
     from imageshards.pipeline.assembly import BuildSpec
@@ -51,11 +51,18 @@ def _schema(spec: BuildSpec) -> Iterator[str]:
             yield f"--{option} requires --features {names}, not {name}"
     if not spec.options.is_default("mask_padding") and schema.side != "mask":
         yield f"--mask_padding requires a schema with masks, not {name}"
-    if records.compression != "none" and schema.holds == "encoded":
-        yield (
-            f"--compression {records.compression} is for decoded pixels and texts: the images of "
-            f"{name} are compressed already"
-        )
+    if problem := compression_problem(schema, records.compression):
+        yield problem
+
+
+def compression_problem(schema: Schema, compression: str) -> str:
+    """Returns why a `--compression` does not suit a schema; empty if it does."""
+    if compression == "none" or schema.holds != "encoded":
+        return ""
+    return (
+        f"--compression {compression} is for decoded pixels and texts: the images of --features "
+        f"{schema.name} are compressed already"
+    )
 
 
 def _pixels(spec: BuildSpec) -> Iterator[str]:
@@ -183,17 +190,24 @@ def _annotations(spec: BuildSpec) -> Iterator[str]:
 
 
 def _container(spec: BuildSpec) -> Iterator[str]:
-    name = spec.options.records.file_format
-    container = CONTAINERS[name]
+    records = spec.options.records
+    name, container = records.file_format, CONTAINERS[records.file_format]
     container.check_writable()
-    compression = spec.options.records.compression
-    if compression not in ("none", *container.compressions):
-        choices = " or ".join(("none", *container.compressions))
-        yield f"--file_format {name} has no --compression {compression}: expected {choices}"
-    if spec.options.records.group_size != 1 and not container.has_groups:
-        yield f"--file_format {name} has no --group_size: set --file_format array_record"
+    if problem := container_problem(name, records.compression, records.group_size):
+        yield problem
     if spec.options.execution.writer == "beam" and not container.beam_writer:
         yield f"--writer beam does not write --file_format {name}: set --writer shard"
+
+
+def container_problem(file_format: str, compression: str, group_size: int) -> str:
+    """Returns why a container does not have a compression or groups; empty if it does."""
+    container = CONTAINERS[file_format]
+    if compression not in ("none", *container.compressions):
+        choices = " or ".join(("none", *container.compressions))
+        return f"--file_format {file_format} has no --compression {compression}: expected {choices}"
+    if group_size != 1 and not container.has_groups:
+        return f"--file_format {file_format} has no --group_size: set --file_format array_record"
+    return ""
 
 
 def _output(spec: BuildSpec) -> Iterator[str]:

@@ -154,7 +154,7 @@ RATES = {
     ),
     "shard_rows": Rate(
         88, "bytes of a new shard in the result of a reshard", "bound",
-        "pipeline/operations/reshard.py", "2026-11-22",
+        "pipeline/operations/resharding/write.py", "2026-11-22",
     ),
     "busy": Rate(
         0.7, "fraction of the time in which a vCPU works, and does not wait", "assumption", "",

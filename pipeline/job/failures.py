@@ -37,11 +37,13 @@ class JobError(Exception):
 
     Attributes:
       details: the whole traceback, for `--verbose`.
+      may_run: whether a service may still run the job, because it has not reported its end.
     """
 
-    def __init__(self, message: str, details: str = "") -> None:
+    def __init__(self, message: str, details: str = "", *, may_run: bool = False) -> None:
         super().__init__(message)
         self.details = details
+        self.may_run = may_run
 
 
 class JobEnded(Exception):
@@ -65,13 +67,15 @@ def job_error(error: Exception, link: str = "") -> JobError:
     state, message = _reported(error)
     if state != _FAILED:
         return JobError(f"the job was {state.lower()}{where}", details)
+    may_run = bool(link) and not message
     if reason := reason_in(message or details):
-        return JobError(f"{reason}{where}", details)
+        return JobError(f"{reason}{where}", details, may_run=may_run)
     cause = _last_cause(message or details)
     if "KeyboardInterrupt" in cause:
         raise KeyboardInterrupt
     cause = cause or " ".join((message or f"{type(error).__name__}: {error}").split())
-    return JobError(f"the job failed: {cause}{where} (--verbose shows the traceback)", details)
+    failed = f"the job failed: {cause}{where} (--verbose shows the traceback)"
+    return JobError(failed, details, may_run=may_run)
 
 
 def reason_in(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from imageshards.pipeline.operations.operation import Operation, write_outcome
+from imageshards.pipeline.operations.operation import Operation, explained, write_outcome
 
 
 def add_operation(root: beam.Pipeline, operation: Operation[Any, Any], outcome: str) -> None:
@@ -42,7 +42,8 @@ def add_operation(root: beam.Pipeline, operation: Operation[Any, Any], outcome: 
 
 
 def _parts(_: bytes, operation: Operation[Any, Any]) -> Iterator[Any]:
-    return operation.parts()
+    with explained():
+        yield from operation.parts()
 
 
 class _Process(beam.DoFn):  # type: ignore[misc]
@@ -54,7 +55,8 @@ class _Process(beam.DoFn):  # type: ignore[misc]
         self._process = self._context.enter_context(self._operation.worker())
 
     def process(self, part: Any) -> Iterator[Any]:
-        result = self._process(part)
+        with explained():
+            result = self._process(part)
         for rest in self._operation.rest(result):
             yield beam.pvalue.TaggedOutput("parts", rest)
         yield result
@@ -85,4 +87,6 @@ class _Merge(beam.CombineFn):  # type: ignore[misc]
 
 
 def _finish(result: Any, operation: Operation[Any, Any], outcome: str) -> None:
-    write_outcome(outcome, operation.finish(result))
+    with explained():
+        found = operation.finish(result)
+    write_outcome(outcome, found)

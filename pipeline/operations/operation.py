@@ -85,6 +85,11 @@ Run = Callable[[Operation[Any, Any]], dict[str, Any]]
 
 def run_here(operation: Operation[Part, Result]) -> dict[str, Any]:
     """Runs an operation in threads of this process, one for each core."""
+    with explained():
+        return _run_here(operation)
+
+
+def _run_here(operation: Operation[Part, Result]) -> dict[str, Any]:
     total = operation.empty()
     threads = cores()
     with operation.undivided().worker() as process, _threads(threads) as executor:
@@ -108,6 +113,9 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
     executor = ThreadPoolExecutor(count, "imageshards-parts")
     try:
         yield executor
+    except Exception:
+        executor.shutdown(cancel_futures=True)  # what has failed writes nothing more
+        raise
     except BaseException:
         executor.shutdown(wait=False, cancel_futures=True)  # an interrupt ends the command at once
         raise
@@ -180,6 +188,21 @@ def _check_writable(outcome: str, folder: str) -> None:
             f"--temp_location {folder} cannot be used: {reason}; specify a folder that this "
             "machine and all workers can write to"
         ) from error
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Raises a `BuildError` for files that cannot be read or written, on any worker.
+
+    Raises:
+      BuildError: the block raised an `OSError`; the message names the file.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not error.filename:
+            raise
+        raise BuildError(f"{error.filename}: {error.strerror or error}") from error
 
 
 def write_outcome(uri: str, outcome: dict[str, Any]) -> None:

@@ -11,16 +11,11 @@ from typing import Any
 
 from imageshards.pipeline.operations.operation import Operation, Run, run_here
 from imageshards.reader.dataset import open_dataset
-from imageshards.reader.verify import (
-    Checks,
-    Decoder,
-    Decoders,
-    Findings,
-    Part,
-    Verdict,
-    parts_of,
-    verdict_of,
-)
+from imageshards.reader.verification.checks import Checks, Part, parts_of
+from imageshards.reader.verification.decoders import Decoders
+from imageshards.reader.verification.findings import Findings
+from imageshards.reader.verification.record import Decoder
+from imageshards.reader.verification.verdict import Verdict, verdict_of
 from imageshards.transforms.shards.cores import cores
 
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+import broken_data_sets
 import pytest
 from gcs_server import GcsServer
 from helpers import IMAGESHARDS, contents, image_bytes, imageshards, names, write_images
@@ -173,6 +174,18 @@ def test_operations_on_a_data_set_have_the_same_result_on_an_engine(
         found.append((done.returncode, {**json.loads(done.stdout), "seconds": 0}, done.stderr))
     assert found[0] == found[1]
     assert found[0][1]["missing"] == 1
+
+
+def test_broken_inputs_are_the_same_lines_on_an_engine(engine: list[str], tmp_path: Path):
+    broken_data_sets.make(tmp_path)
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        done = imageshards(*arguments)
+        return done.returncode, done.stdout, done.stderr
+
+    for name, case in broken_data_sets.CASES.items():
+        here = broken_data_sets.outcome(command, case, tmp_path)
+        assert broken_data_sets.outcome(command, case, tmp_path, *engine) == here, name
 
 
 def test_relative_paths_work_on_an_engine(engine: list[str], photos: Path, tmp_path: Path):

@@ -16,7 +16,7 @@ from imageshards.launch.dataflow import arguments
 from imageshards.launch.fleet import scale
 from imageshards.launch.fleet.rates import RATES, rate
 from imageshards.launch.fleet.stages import Fleet, bounds, ramp_seconds
-from imageshards.pipeline.operations import reshard
+from imageshards.pipeline.operations.resharding import write
 from imageshards.transforms.shards import workers
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def test_constants_of_the_code_are_those_that_it_uses():
     assert rate("in_flight") == workers.REMOTE_READS_IN_FLIGHT
     assert rate("threads") == arguments._HARNESS_THREADS
     # A shard of a reshard with pieces of two old ones.
-    assert rate("shard_rows") == reshard._COPIED.itemsize + 2 * reshard._PIECE.itemsize
+    assert rate("shard_rows") == write._COPIED.itemsize + 2 * write._PIECE.itemsize
 
 
 def measured(row: str, column: int) -> float:

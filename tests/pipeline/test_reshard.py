@@ -9,7 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -19,7 +18,9 @@ from helpers import build_json, every_file, records, shards
 from imageshards import reader
 from imageshards.pipeline.claim import clear
 from imageshards.pipeline.operations.operation import Operation, run_here
-from imageshards.pipeline.operations.reshard import Resharding, Target, reshard
+from imageshards.pipeline.operations.reshard import reshard
+from imageshards.pipeline.operations.resharding.dataset import Resharding
+from imageshards.pipeline.operations.resharding.target import Format, Target
 from imageshards.reader.advise import advised_shards
 from imageshards.reader.verify import verify
 from imageshards.transforms.elements import BuildError
@@ -119,7 +120,7 @@ def test_of_two_reshards_into_one_folder_one_succeeds(dataset: Path, tmp_path: P
 def test_a_new_shard_takes_few_bytes_for_each_old_one(build: Build, tmp_path: Path, photos: Path):
     build(photos, num_shards="60")
     source = Layout(str(tmp_path / "out"))
-    target = Target((("train", 1),), "tfrecord")
+    target = Target((("train", 1),), Format())
     (part,) = Resharding(source, Layout(str(tmp_path / "new")), target, False).parts()
     assert len(list(part.pieces(source))) == 60
     assert len(pickle.dumps(part)) < 1000
@@ -273,70 +274,3 @@ def test_advise_says_what_is_wrong_and_what_to_do(dataset: Path, tmp_path: Path,
     code, out, _ = command("advise", new, "--hosts", 3, "--json")
     assert json.loads(out)["num_shards"] == ""
     assert command("advise", new, "--hosts", 0)[0] == 2
-
-
-def test_files_of_others_are_converted_one_by_one(tmp_path: Path, command: Command):
-    old = tmp_path / "old"
-    old.mkdir()
-    written = {}
-    for name, compression in (
-        ("train-00003-of-00009", ""), ("train-00007-of-00009", ""), ("more.tfrecord.gz", "GZIP"),
-        ("test.tfrecord-00000-of-00001", ""),
-    ):  # fmt: skip
-        written[name] = [f"{name} {number}".encode() for number in range(40)]
-        with tf.io.TFRecordWriter(str(old / name), compression) as writer:
-            for record in written[name]:
-                writer.write(record)
-    new = tmp_path / "new"
-    code, out, err = command("reshard", old / "*", new, "--file_format=array_record")
-    assert (code, err) == (0, ""), err
-    assert "160 records" in out
-    shards = {
-        "train-00000-of-00003": "more.tfrecord.gz", "train-00001-of-00003": "train-00003-of-00009",
-        "train-00002-of-00003": "train-00007-of-00009",
-        "test-00000-of-00001": "test.tfrecord-00000-of-00001",
-    }  # fmt: skip
-    for shard, source in shards.items():
-        found = reader.open(new / f"{shard}.array_record")
-        assert [found.serialized(n) for n in range(len(found))] == written[source]
-    # A later run writes what is missing; grouped ArrayRecords are read, too.
-    before = every_file(new)
-    (new / "train-00001-of-00003.array_record").unlink()
-    assert command("reshard", old / "*", new, "--file_format=array_record")[0] == 0
-    assert every_file(new) == before
-    back = tmp_path / "back"
-    assert command("reshard", new / "*.array_record", back, "--file_format=tfrecord")[0] == 0
-    path = back / "test-00000-of-00001.tfrecord"
-    assert path.read_bytes() == (old / "test.tfrecord-00000-of-00001").read_bytes()
-    for arguments, problem in (
-        ([old / "*", new, "--file_format=tfrecord"], "holds a data set of other files"),
-        ([old / "*", old, "--file_format=array_record"], "is not empty"),
-        ([old / "*", tmp_path / "n", "--num_shards=2"], "each file becomes one shard"),
-        ([tmp_path / "none-*", tmp_path / "n", "--file_format=tfrecord"], "no file matches"),
-    ):
-        code, _, err = command("reshard", *arguments)
-        assert code
-        assert problem in err
-        assert len(err.splitlines()) == 1
-    path.write_bytes(path.read_bytes()[:-3])
-    code, _, err = command("reshard", path, tmp_path / "n", "--file_format=array_record")
-    assert (code, f"{path}: record at byte" in err, len(err.splitlines())) == (1, True, 1)
-
-
-def test_a_data_set_of_tensorflow_datasets_stays_one(tmp_path: Path, command: Command):
-    old, new = tmp_path / "old", tmp_path / "new"
-    features = tfds.features.FeaturesDict({"x": tfds.features.Scalar(np.int64)})
-    old.mkdir()
-    identity = tfds.core.dataset_info.DatasetIdentity(
-        name="numbers", version=tfds.core.Version("1.0.0"), data_dir=str(old), module_name="numbers"
-    )
-    info = tfds.core.DatasetInfo(builder=identity, features=features)
-    writer = tfds.core.SequentialWriter(info, 20)
-    writer.initialize_splits(["train"])
-    writer.add_examples({"train": [{"x": n} for n in range(50)]})
-    writer.close_all()
-    files = f"{old}/*.tfrecord*"
-    code, _, err = command("reshard", files, new, "--file_format=array_record")
-    assert code == 0, err
-    source = tfds.builder_from_directory(str(new)).as_data_source("train")
-    assert sorted(int(row["x"]) for row in source) == list(range(50))

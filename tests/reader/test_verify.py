@@ -13,7 +13,8 @@ from conftest import Command
 from helpers import image_bytes, records, shards, write_images
 from odd_images import odd_images
 
-from imageshards.reader.verify import Decoders, verify
+from imageshards.reader.verification.decoders import Decoders
+from imageshards.reader.verify import verify
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 """The ArrayRecord container, which Grain and TensorFlow Datasets read at random.
 
-The array_record package writes the files; its writer only takes a path. It writes to a file in
-memory, which is emptied into the sink whenever it has grown, so that the memory of a shard has an
-upper bound and nothing is written to a disk. Reading does not need the package.
+The array_record package writes the files; its writer only takes a path. For a local output that is
+the file that the sink writes. For a remote one it is a file in memory, which is emptied into the
+sink whenever it has grown, so that the memory of a shard has an upper bound and nothing is written
+to a disk. Reading does not need the package.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _POSTSCRIPT_BYTES = 1 << 16
 _MAGIC = 0x71930E704FDAE05E
-_DRAINED_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 18
 
 
 class ArrayRecord(Container):
@@ -140,15 +141,21 @@ class ArrayRecord(Container):
 
 
 class _Writer:
-    """Writes with the array_record package to a file in memory, and empties that into the sink."""
+    """Writes with the array_record package, and reads what it has written.
+
+    The package writes to the sink's local file. Where there is none, it writes to a file in memory,
+    which is emptied into the sink.
+    """
 
     def __init__(self, sink: Sink, options: str) -> None:
         from array_record.python.array_record_module import ArrayRecordWriter
 
         self._sink = sink
-        self._file = _file_in_memory()
-        self._writer = ArrayRecordWriter(f"/dev/fd/{self._file.fileno()}", options)
-        self._drained = 0
+        self._memory = _file_in_memory() if sink.file < 0 else None
+        self._file = sink.file if self._memory is None else self._memory.fileno()
+        with self._as_refusal():
+            self._writer = ArrayRecordWriter(f"/dev/fd/{self._file}", options)
+        self._read = 0
         self._finder = riegeli.ChunkFinder()
         self._chunks: list[riegeli.Chunk] = []
         self._crcs: list[int] = []
@@ -156,17 +163,20 @@ class _Writer:
     def write(self, parts: Sequence[bytes]) -> None:
         data = b"".join(parts)
         self._crcs.append(google_crc32c.value(data))
-        self._writer.write(data)
-        self._drain()
+        with self._as_refusal():
+            self._writer.write(data)
+        self._read_written()
 
     def copy(self, stored: bytes, sizes: Sequence[int]) -> None:
         raise NotImplementedError("block headers depend on the position in the file")
 
     def close(self) -> bytes:
         """Completes the file. Returns the content of the index file."""
-        self._writer.close()
-        self._drain()
-        self._file.close()
+        with self._as_refusal():
+            self._writer.close()
+        self._read_written()
+        if self._memory is not None:
+            self._memory.close()
         chunks, footer = self._chunks[:-2], self._chunks[-2:]
         places = [(c.begin, c.end - c.begin) for c in chunks for _ in range(c.records)]
         if len(footer) != 2 or len(places) != len(self._crcs):
@@ -174,19 +184,31 @@ class _Writer:
         rows = zip(places, self._crcs, strict=True)
         return "".join(index_line(*place, crc) for place, crc in rows).encode()
 
-    def _drain(self) -> None:
-        fd = self._file.fileno()
-        size = os.fstat(fd).st_size
-        if size == self._drained:
+    def _read_written(self) -> None:
+        # The package writes 16 MiB at a time.
+        if os.fstat(self._file).st_size <= self._read:
             return
-        while self._drained < size:
-            data = os.pread(fd, _DRAINED_BYTES, self._drained)
-            self._drained += len(data)
+        while data := os.pread(self._file, _PIECE_BYTES, self._read):
+            self._read += len(data)
             found = self._finder.feed(data)
             self._chunks += (chunk for chunk in found if chunk.kind == riegeli.RECORDS)
-            self._sink.write([data])
-        # The package goes on at its own position: the file then begins with a hole.
-        os.ftruncate(fd, 0)
+            if self._memory is None:
+                self._sink.appended(data)
+            else:
+                self._sink.write([data])
+        if self._memory is not None:
+            # The package goes on at its own position: the file then begins with a hole.
+            os.ftruncate(self._file, 0)
+
+    @contextmanager
+    def _as_refusal(self) -> Iterator[None]:
+        """Translates errors of the package, which are all of one type."""
+        try:
+            yield
+        except RuntimeError as error:
+            # "write() failed: No space left on device; writing /dev/fd/7; at byte 4096"
+            reason = str(error).partition("() failed: ")[2].partition(";")[0]
+            raise self._sink.refusal(reason or str(error)) from error
 
 
 def _file_in_memory() -> BinaryIO:

@@ -79,6 +79,7 @@ class Container(ABC):
       has_footer: whether a file goes on after its last record.
       permuted: whether readers shuffle single records, instead of blocks of consecutive ones.
       can_copy: whether stored records can be appended to another file unchanged.
+      note: what users of its files should know, for the report and build.json; may be empty.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Container(ABC):
     has_footer: bool = False
     permuted: bool = False
     can_copy: bool = True
+    note: str = ""
 
     @property
     def shard_like(self) -> str:

@@ -39,6 +39,10 @@ FRAME_BYTES = _HEAD.size + _TAIL.size
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_LEVEL = 6
 _GZIP_FORMAT = 16 + zlib.MAX_WBITS
+_GZIP_NOTE = (
+    "gzip: TensorFlow reads the shards with compression_type='GZIP'; TensorFlow Datasets cannot "
+    "read them; no index files, because compressed files have no random access"
+)
 
 
 def _mask(crc: int) -> int:
@@ -144,6 +148,7 @@ class TFRecord(Container):
         self.random_access = self.has_index = not compression
         self.tfds_suffix = ".gz" if compression else ""
         self.suffix = ".tfrecord" + self.tfds_suffix
+        self.note = _GZIP_NOTE if compression else ""
 
     @property
     def versions(self) -> dict[str, str]:

@@ -25,6 +25,7 @@ from imageshards.transforms.elements import (
     counted,
     quoted,
 )
+from imageshards.transforms.records.containers import find_container
 from imageshards.transforms.references.annotated import (
     AnnotationCount,
     Unmatched,
@@ -384,12 +385,8 @@ class Planner:
             given = self.class_names or _only(tally.class_names)
             classes = number_classes(tally.labels, tally.label_sources, given, self.label_offset)
             notes.append(f"{counted(len(classes.names), 'class')} {classes.note}")
-        if self.compression == "gzip":
-            notes.append(
-                "gzip: TensorFlow reads the shards with compression_type='GZIP'; TensorFlow "
-                "Datasets cannot read them; no index files, because compressed files have no "
-                "random access"
-            )
+        if note := find_container(self.file_format, self.compression).note:
+            notes.append(note)
         if tally.unknown:
             shown = ", ".join(map(quoted, sorted(tally.unknown_lines)[:3]))
             name = "names" if tally.unknown == 1 else "name"

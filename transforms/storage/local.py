@@ -16,12 +16,11 @@ from functools import lru_cache
 from typing import IO, TYPE_CHECKING
 
 from imageshards.transforms.storage.protocol import (
-    RESUME,
     UNKNOWN,
     Entry,
     ReadError,
     Store,
-    StoreError,
+    cannot_be_written,
 )
 from imageshards.transforms.storage.sink import BatchSink
 
@@ -36,7 +35,7 @@ _OPEN_FILES = 128
 one takes 20 us, to read 2 us."""
 # O_NONBLOCK: a named pipe must not block a worker for ever.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class _OpenFile:
@@ -176,7 +175,7 @@ class LocalStore(Store):
                 _write_all(file, parts)
 
         try:
-            sink = BatchSink(write_all)
+            sink = BatchSink(write_all, uri, file)
             try:
                 yield sink
                 sink.finish()
@@ -270,6 +269,4 @@ def _writing(uri: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(
-            f"{uri}: cannot be written: {error.strerror or error}; correct that, then {RESUME}"
-        ) from error
+        raise cannot_be_written(uri, error.strerror or str(error)) from error

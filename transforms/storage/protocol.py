@@ -45,6 +45,11 @@ class StoreError(BuildError):
     """A store failed: no permission, no connection, no space."""
 
 
+def cannot_be_written(uri: str, reason: str) -> StoreError:
+    """Returns the error of a local file that cannot be written, such as on a full disk."""
+    return StoreError(f"{uri}: cannot be written: {reason}; correct that, then {RESUME}")
+
+
 class Refused(StoreError):
     """A store refused a request.
 
@@ -101,14 +106,23 @@ class Sink(Protocol):
       crc32c: CRC-32C of the bytes written so far.
       keep: whether the file appears at the end. Set it to False to delete the file instead, and
         also an older file of that name.
+      file: descriptor of the local file that the bytes go to; -1 if there is none. A writer that
+        appends to it by itself calls `appended`, and not `write`.
     """
 
     size: int
     crc32c: int
     keep: bool
+    file: int
 
     def write(self, parts: Sequence[bytes]) -> None:
         """Appends the parts, in order."""
+
+    def appended(self, data: bytes) -> None:
+        """Counts the next bytes of the file that a writer has appended to `file` by itself."""
+
+    def refusal(self, reason: str) -> StoreError:
+        """Returns the error of a writer that cannot append to `file`."""
 
     def compute_sha256(self) -> None:
         """Requests a SHA-256 of the file; called before the first write."""

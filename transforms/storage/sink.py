@@ -8,6 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import google_crc32c
 
+from imageshards.transforms.storage.protocol import StoreError, cannot_be_written
+
 _BATCH_BYTES = 2 << 20
 _BATCH_PARTS = 1000  # writev accepts at most 1,024
 
@@ -22,9 +24,15 @@ class BatchSink:
 
     Args:
       write_all: a function that appends parts to the file.
+      uri: the URI of the file, for errors.
+      file: descriptor of the local file that `write_all` appends to, if there is one.
     """
 
-    def __init__(self, write_all: Callable[[list[bytes]], None]) -> None:
+    def __init__(
+        self, write_all: Callable[[list[bytes]], None], uri: str = "", file: int = -1
+    ) -> None:
+        self.file = file
+        self._uri = uri
         self._write_all = write_all
         self._parts: list[bytes] = []
         self._waiting = 0
@@ -59,6 +67,17 @@ class BatchSink:
             self._wait()
             self._writing = self._writer.submit(self._append, self._parts)
             self._parts, self._waiting = [], 0
+
+    def appended(self, data: bytes) -> None:
+        """Counts the next bytes of the file that a writer has appended to `file` by itself."""
+        self.size += len(data)
+        self.crc32c = google_crc32c.extend(self.crc32c, data)
+        if self._sha256:
+            self._sha256.update(data)
+
+    def refusal(self, reason: str) -> StoreError:
+        """Returns the error of a writer that cannot append to `file`."""
+        return cannot_be_written(self._uri, reason)
 
     def finish(self) -> None:
         """Writes the remaining parts; raises the error of the writing thread, if any."""

@@ -17,13 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imageshards.launch.operations import job_name
-from imageshards.pipeline.operations.crc32c import combine
 from imageshards.pipeline.operations.fingerprint import Fingerprinting
 from imageshards.pipeline.operations.operation import run_here
 from imageshards.pipeline.operations.reshard import reshard
+from imageshards.pipeline.operations.resharding.crc32c import combine
 from imageshards.pipeline.operations.verify import verify
 from imageshards.pipeline.options.beam_arguments import uses_other_machines
-from imageshards.reader.verify import Findings, Missing, Problem, Unsuitable
+from imageshards.reader.verification.findings import Findings
+from imageshards.reader.verification.problems import Missing, Problem, Unsuitable
 from imageshards.reader.verify import verify as verify_in_turn
 from imageshards.transforms import storage
 from imageshards.transforms.inputs import files

@@ -1,16 +1,19 @@
 """ArrayRecord: the bytes of the array_record package, without a file on a disk."""
 
 import contextlib
+import hashlib
 import io
 import itertools
 import json
 import os
+import resource
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+import google_crc32c
 import grain
 import numpy as np
 import pytest
@@ -26,6 +29,8 @@ from imageshards.reader.verify import verify
 from imageshards.transforms import storage
 from imageshards.transforms.records.array_record import ArrayRecord
 from imageshards.transforms.records.container import CorruptRecord, parse_index
+from imageshards.transforms.storage.protocol import Sink
+from imageshards.transforms.storage.sink import BatchSink
 
 SPLITS = "train=0.7,test=0.3"
 EDGE = (1 << 16) - 24
@@ -46,15 +51,41 @@ def theirs(path: Path, records: Sequence[bytes], options: str) -> bytes:
     return path.read_bytes()
 
 
-def ours(path: Path, records: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """The same file through a sink, and its index."""
-    with storage.open_sink(str(path), str(path.parent)) as sink:
-        writer = ArrayRecord().writer(sink)
-        for record in records:
-            writer.write([record[:7], record[7:]])
-        index = writer.close()
+@contextlib.contextmanager
+def collecting_sink() -> Iterator[tuple[BatchSink, bytearray]]:
+    """A sink without a local file, such as that of an object store, and what it has got."""
+    content = bytearray()
+    sink = BatchSink(lambda parts: content.extend(b"".join(parts)))
+    try:
+        yield sink, content
+        sink.finish()
+    finally:
+        sink.close()
+
+
+def write_records(sink: Sink, records: Sequence[bytes]) -> bytes:
+    """Writes records, and returns the index."""
+    sink.compute_sha256()
+    writer = ArrayRecord().writer(sink)
+    for record in records:
+        writer.write([record[:7], record[7:]])
+    index = writer.close()
     assert index is not None
-    return path.read_bytes(), index
+    return index
+
+
+def ours(path: Path, records: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """The same file through a local sink, and its index. Another sink gets the same bytes."""
+    with storage.open_sink(str(path), str(path.parent)) as sink:
+        index = write_records(sink, records)
+    with collecting_sink() as (other, content):
+        assert write_records(other, records) == index
+    found = path.read_bytes()
+    assert bytes(content) == found
+    for one in (sink, other):
+        assert (one.size, one.crc32c) == (len(found), google_crc32c.value(found))
+        assert one.sha256 == hashlib.sha256(found).hexdigest()
+    return found, index
 
 
 @pytest.mark.parametrize("count", [0, 1, len(SIZES)])
@@ -74,19 +105,55 @@ def test_the_package_would_write_the_same_bytes(tmp_path: Path, count: int):
         assert ArrayRecord().data_of(stored, offset) == record
 
 
-def test_a_large_file_passes_through_memory_in_pieces(tmp_path: Path):
+def test_a_large_remote_file_passes_through_memory_in_pieces(tmp_path: Path):
     records = [data_of_size(900_001 + number) for number in range(60)]
-    path = tmp_path / "large"
-    largest = 0
-    with storage.open_sink(str(path), str(tmp_path)) as sink:
+    before = bytes_written()
+    with collecting_sink() as (sink, content):
         writer = ArrayRecord().writer(sink)
         for record in records:
             writer.write([record])
-            largest = max(largest, os.fstat(writer._file.fileno()).st_blocks * 512)
+            # Between the pieces, the file in memory has no pages.
+            assert os.fstat(writer._file).st_blocks == 0
         writer.close()
-    # Between the pieces, the file in memory has no pages.
-    assert largest == 0
-    assert path.read_bytes() == theirs(tmp_path / "theirs", records, "group_size:1,uncompressed")
+        assert bytes_written() - before >= sink.size  # into the file in memory
+    assert content == theirs(tmp_path / "theirs", records, "group_size:1,uncompressed")
+
+
+def test_a_local_file_is_written_once(tmp_path: Path):
+    records = [data_of_size(300_000) for _ in range(40)]
+    with storage.open_sink(str(tmp_path / "a"), str(tmp_path)) as sink:
+        writer = ArrayRecord().writer(sink)
+        before = bytes_written()
+        for record in records:
+            writer.write([record])
+        writer.close()
+        written = bytes_written() - before
+    assert sink.size <= written < 1.01 * sink.size
+
+
+def bytes_written() -> int:
+    """Bytes that this process has passed to `write` and the like."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("wchar")).split()[1])
+
+
+def test_a_file_that_cannot_grow_is_one_error(tmp_path: Path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = tmp_path / "out"
+
+    def write() -> None:
+        with storage.open_sink(str(path), str(tmp_path)) as sink:
+            write_records(sink, [data_of_size(300_000)] * 10)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with pytest.raises(storage.StoreError) as found:
+            write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    reason = "cannot be written: File too large; correct that, then run the same command again"
+    assert str(found.value).startswith(f"{path}: {reason}")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("options", ["group_size:1", "group_size:3,snappy", "group_size:4,brotli"])
