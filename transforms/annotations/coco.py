@@ -35,6 +35,8 @@ from imageshards.transforms.records.schemas import AREA, BOX_SIDES
 _BUFFER = 1 << 20
 _HELD_BYTES = 1 << 24
 """Memory of the objects that are collected before those of each image are emitted."""
+_OTHERS = frozenset({"segments_info", "caption"})
+"""Fields of annotations that are no objects with boxes."""
 _NUMBER = re.compile("0|[1-9][0-9]{0,17}")
 _KEYS = frozenset({"images", "annotations", "categories"})
 
@@ -196,6 +198,12 @@ class Coco(CocoFile):
                 event == "map_key" and not prefix and value in _KEYS
                 for prefix, event, value in ijson.parse(file, buf_size=_BUFFER)
             )
+
+    @classmethod
+    def is_meant(cls, uri: str) -> bool:
+        """Returns whether the first annotation, if there is one, is an object."""
+        first = _first_annotation(uri)
+        return first is None or "bbox" in first or first.keys().isdisjoint(_OTHERS)
 
     def _values(
         self, item: Mapping[str, Any], categories: Mapping[Any, _Class]
