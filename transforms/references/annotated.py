@@ -50,7 +50,7 @@ class AnnotationCount(NamedTuple):
         assert isinstance(other, AnnotationCount)
         numbers = map(sum, zip(self[:-1], other[:-1], strict=True))
         moved = min(filter(None, (self.moved, other.moved)), default="")
-        return AnnotationCount(*numbers, moved)  # type: ignore[arg-type]
+        return AnnotationCount._make((*numbers, moved))
 
     def to_json(self) -> dict[str, int]:
         """Returns the counts for build.json."""
