@@ -148,6 +148,7 @@ def write_shards(
             workers,
             failures=spec.failures,
             sha256=spec.computes_sha256,
+            retries_rejects=spec.options.output.overwrite,
         )
     )
 

@@ -363,7 +363,7 @@ def find(place: str | os.PathLike[str]) -> Source:
     if not isinstance(place, str | os.PathLike):
         raise UsageError(
             f"invalid data set {reprlib.repr(place)}: must be one folder or glob pattern; "
-            'reader.load also mixes several: {"a": 0.7, "b": 0.3}'
+            'reader.load and reader.grain also mix several: {"a": 0.7, "b": 0.3}'
         )
     name = os.fspath(place)
     if is_pattern(name):

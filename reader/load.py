@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from imageshards.reader.elements.checks import check_elements
-from imageshards.reader.options import LoadOptions, ReadOptions, group
-from imageshards.reader.ordering.global_order import Order
-from imageshards.reader.ordering.mixed import balanced, find_all, mixture_of
-from imageshards.reader.ordering.of_files import order_of
+from imageshards.reader.options import LoadOptions, group
+from imageshards.reader.ordering.selection import select
 from imageshards.transforms import extras
 from imageshards.transforms.elements import UsageError
 
@@ -34,17 +32,21 @@ def load(
 
     Args:
       place: the folder of a data set that imageshards built, or a glob pattern of record files. A
-        dict of several is a mixture: place -> weight, such as `{"a": 0.7, "b": 0.3}`. A weight may
-        also be a list of (step, weight), for a curriculum: each holds from its step on. The data
-        sets of a mixture have the same features and classes, and are each read again at their end.
+        dict of several is a mixture: place -> weight, such as `{"a": 0.7, "b": 0.3}`. For a
+        curriculum, a weight is a list of (step, weight), each of which holds from its step on, or a
+        function of the step: a pure one, such as `lambda step: min(step / 10_000, 0.5)`. Functions
+        are called about once in 4,096 records. The data sets of a mixture have the same features
+        and classes, and are each read again at their end. Any 10,000 records have the proportions
+        within 1 %.
       split: the split to read, such as `train`, `train[:80%]` or `train[10%:20%]+validation`. A
         bound is a percentage, a number of records, or a number of shards (`2shard`). Default: the
         only split. The files of a pattern are one split without a name; a part is `[:80%]`.
       batch_size: the number of records in a batch of this host. The global batch has
         `batch_size * num_hosts` records. Default: None, single records.
       drop_remainder: drop the records of an epoch that fill no global batch. They are other ones in
-        each epoch. With False, the last batch of an epoch is incomplete, or, with `repeat`,
-        completed with records of the same epoch. Default: True with `repeat`, else False.
+        each epoch, and `dropped` is their number. With False, the last batch of an epoch is
+        incomplete, or, with `repeat`, completed with records of the same epoch, of which `padded`
+        is the number. Default: True with `repeat`, else False.
       image_size: the size to which images are resized, a number or (height, width). Default: None,
         no resizing; then batches require images of one size.
       dtype: "uint8", or "float32" or "bfloat16" with values from 0 to 1. Images that are stored as
@@ -76,10 +78,9 @@ def load(
         record: int64, float32 or string. Default: None, the key of the schema;
         `image/class/label` for files that imageshards did not write. An empty key means that there
         is no label: elements are then images alone.
-      balance: "class" for as many records of each class, or class name -> weight, where a weight
-        may be a list of (step, weight), and classes that are not named have none. Each host first
-        reads all records once, for their labels. Not for mixtures. Default: None, each record once
-        an epoch.
+      balance: "class" for as many records of each class, or class name -> weight, as in a mixture;
+        classes that are not named have none. Each host first reads all records once, for their
+        labels. Not for mixtures. Default: None, each record once an epoch.
       num_hosts: the number of hosts that share the records, such as `jax.process_count()`. Each
         host reads its part of each global batch. The global batches are a function of the data set,
         the split, the seed and `batch_size * num_hosts`, and not of the number of hosts.
@@ -110,29 +111,13 @@ def load(
       UsageError: an argument is unknown, its value is invalid, or TensorFlow is not installed.
     """
     element_options, read_options = group(options)
-    _check_weights(place, read_options)
-    weights = place if isinstance(place, Mapping) else None
-    source, spans, sizes = find_all(list(place) if isinstance(place, Mapping) else [place], split)
-    kinds = {file.container.compression for file in source.files}
-    if len(kinds) > 1:
+    selection = select(place, split, element_options, read_options)
+    source, spans, schema = selection.source, selection.spans, selection.schema
+    if len({file.container.compression for file in source.files}) > 1:
         raise UsageError(
             f"{source.place}: some of the files are compressed and some are not: load them "
             "separately"
         )
-    at_random = all(file.container.random_access for file in source.files)
-    if not at_random and (weights or read_options.balance is not None):
-        raise UsageError(
-            f"{source.place}: compressed files cannot be read by weight: convert them with "
-            "imageshards reshard DIR NEW --file_format array_record"
-        )
-    schema = source.schema_with(element_options.image_key, element_options.label_key)
-    order: Order
-    if weights:
-        order = mixture_of(source, spans, read_options, weights, sizes)
-    elif read_options.balance is not None:
-        order = balanced(source, spans, schema, read_options)
-    else:
-        order = order_of(source.files, spans, read_options)
     keys = check_elements(source, spans, schema, element_options, bool(read_options.batch_size))
 
     extras.require("train", "reader.load", ["tensorflow"])
@@ -143,21 +128,8 @@ def load(
     recipe = Recipe(
         files=source.files,
         spans=spans,
-        order=order,
+        order=selection.order,
         elements=Elements(schema, element_options, read_options.seed, keys, len(source.classes)),
         options=read_options,
     )
     return ImageDataset(recipe, source.classes)
-
-
-def _check_weights(place: object, options: ReadOptions) -> None:
-    """Raises a UsageError if options exclude a mixture or weights."""
-    if not isinstance(place, Mapping) and options.balance is None:
-        return
-    what = "a mixture" if isinstance(place, Mapping) else "balance"
-    if isinstance(place, Mapping) and not place:
-        raise UsageError("a mixture without data sets: name at least one")
-    if isinstance(place, Mapping) and options.balance is not None:
-        raise UsageError("balance is for one data set, not for a mixture")
-    if not options.repeat or not options.shuffle:
-        raise UsageError(f"{what} requires repeat=True and shuffle: records are drawn by weight")

@@ -13,6 +13,8 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict, get_args
 
+import numpy as np
+
 from imageshards.transforms.elements import UsageError
 
 Dtype = Literal["uint8", "float32", "bfloat16"]
@@ -74,6 +76,7 @@ class GrainOptions(TypedDict, total=False):
     list_length: int | None
     image_key: str | None
     label_key: str | None
+    balance: str | Mapping[str, Any] | None
     num_hosts: int
     host: int
     shuffle: bool
@@ -90,7 +93,7 @@ def check_integer(name: str, value: object, least: int = 0, most: int = MAX_SEED
       UsageError: the value is not an integer, or it is out of range.
     """
     try:
-        number = operator.index(value)  # type: ignore[arg-type]
+        number = least - 1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = least - 1
     if not least <= number <= most:
@@ -99,9 +102,38 @@ def check_integer(name: str, value: object, least: int = 0, most: int = MAX_SEED
     return number
 
 
-def check_channels(channels: int, allowed: Sequence[int]) -> None:
+def check_bools(options: object, *names: str) -> None:
+    """Checks attributes that are True or False, or None where that is the default.
+
+    NumPy's are converted to those of Python.
+
+    Raises:
+      UsageError: an attribute has another value.
+    """
+    for name in names:
+        value = getattr(options, name)
+        if isinstance(value, np.bool_):
+            object.__setattr__(options, name, bool(value))
+        elif not isinstance(value, bool) and (
+            value is not None or getattr(type(options), name) is not None
+        ):
+            raise UsageError(f"invalid {name} {value!r}: must be True or False")
+
+
+def check_keys_of(options: ElementOptions | OpenSettings) -> None:
+    """Raises a UsageError if `image_key` or `label_key` is not the key of a feature, or None."""
+    key: object
+    for name, key in (("image_key", options.image_key), ("label_key", options.label_key)):
+        if key is not None and not isinstance(key, str):
+            raise UsageError(f"invalid {name} {key!r}: must be the key of a feature")
+    if not options.image_key and options.image_key is not None:
+        raise UsageError("invalid image_key '': must be the key of a feature")
+
+
+def check_channels(channels: object, allowed: Sequence[int]) -> None:
     """Raises a UsageError if `channels` is not one of the allowed numbers."""
-    if channels not in allowed:
+    is_number = isinstance(channels, Integral) and not isinstance(channels, bool)
+    if not is_number or channels not in allowed:
         choices = " or ".join(map(str, allowed))
         raise UsageError(f"invalid channels {channels!r}: must be {choices}")
 
@@ -143,7 +175,13 @@ class OpenSettings:
     check: bool = True
 
     def __post_init__(self) -> None:
+        check_bools(self, "decode", "check")
         check_channels(self.channels, (3, 1, 0))
+        check_keys_of(self)
+        if self.transform is not None and not callable(self.transform):
+            raise UsageError(
+                f"invalid transform {self.transform!r}: must be a function of an image"
+            )
         if self.size and not self.decode:
             raise UsageError("image_size requires decode=True")
 
@@ -173,9 +211,12 @@ class ElementOptions:
         if self.dtype not in get_args(Dtype):
             dtypes = ", ".join(get_args(Dtype))
             raise UsageError(f"invalid dtype {self.dtype!r}: must be one of {dtypes}")
+        check_bools(self, "augment", "decode")
         check_channels(self.channels, (3, 1))
+        check_keys_of(self)
         fraction = self.crop_fraction
-        if not isinstance(fraction, Real) or not 0 < fraction <= 1:
+        is_number = isinstance(fraction, Real) and not isinstance(fraction, bool)
+        if not is_number or not 0 < fraction <= 1:
             raise UsageError(f"invalid crop_fraction {fraction!r}: must be above 0 and at most 1")
         if self.size is None and self.augment:
             raise UsageError("augment requires an image_size: set both")
@@ -184,6 +225,13 @@ class ElementOptions:
         keys: object = self.keys
         if keys is not None and (isinstance(keys, (str, bytes)) or not isinstance(keys, Sequence)):
             raise UsageError(f"invalid keys {keys!r}: must be a list of keys of features")
+        for key in self.keys or ():
+            if not isinstance(key, str):
+                raise UsageError(f"invalid keys: {key!r} is not the key of a feature")
+        if self.features is not None and not isinstance(self.features, Mapping):
+            raise UsageError(
+                f"invalid features {self.features!r}: must be a dict, as of tf.io.parse_example"
+            )
         if keys is not None and self.features is not None:
             raise UsageError("keys and features cannot be combined: features has all keys")
         if self.list_length is not None:
@@ -222,6 +270,15 @@ class ReadOptions:
             value = getattr(self, name)
             if value is not None or getattr(ReadOptions, name) is not None:
                 object.__setattr__(self, name, check_integer(name, value, least))
+        check_bools(self, "repeat", "deterministic", "drop_remainder")
+        if isinstance(self.shuffle, np.bool_):
+            check_bools(self, "shuffle")
+        balance: object = self.balance
+        if balance not in (None, "class") and not isinstance(balance, Mapping):
+            raise UsageError(
+                f'invalid balance {balance!r}: must be "class", or a dict of class names and '
+                "weights"
+            )
         shuffle: object = self.shuffle
         if not isinstance(shuffle, Integral) or shuffle < 0:
             raise UsageError(
@@ -275,7 +332,7 @@ def group_grain(
       UsageError: an option is unknown, or its value is invalid.
     """
     check_names("grain", options, GrainOptions.__annotations__)
-    if not isinstance(options.get("shuffle", True), bool):
+    if not isinstance(options.get("shuffle", True), bool | np.bool_):
         raise UsageError(
             f"invalid shuffle {options['shuffle']!r}: must be True or False: with random access, "
             "all records of an epoch are shuffled"

@@ -9,10 +9,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from imageshards import reader
 from imageshards.transforms.shards import read_back
 from imageshards.transforms.shards.read_back import Record
 
@@ -50,6 +52,13 @@ def records(folder: Path | str, split: str = "*") -> list[Record]:
 
 def names(folder: Path | str, split: str = "*") -> list[str]:
     return [record.first("image/filename").decode() for record in records(folder, split)]
+
+
+def loaded_names(place: Any, split: str | None = "train", **options: Any) -> list[str]:
+    """The names of the images of an epoch, in the order of `reader.load`."""
+    options.setdefault("repeat", False)
+    data = reader.load(place, split, keys=["image/filename"], decode=False, **options)
+    return [one["image/filename"].decode() for one in data.as_numpy_iterator()]
 
 
 def contents(folder: Path | str) -> dict[str, bytes]:

@@ -11,8 +11,6 @@ from typing import Any, TypeAlias
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.windowed_value import WindowedValue
 
 from imageshards.transforms.annotations.match import by_stem, is_path_of, match, normalized, stem
 from imageshards.transforms.annotations.source import (
@@ -27,14 +25,12 @@ from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.records.objects import FACTS
 from imageshards.transforms.records.schemas import COLUMN
 from imageshards.transforms.references.annotated import AnnotationCount, Unmatched
-from imageshards.transforms.references.batch import Held, RefBatch
+from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import group_bits, hash_keys
-from imageshards.transforms.references.order import divide, partition
+from imageshards.transforms.references.order import partition
 from imageshards.transforms.references.plan import Tally, bits_of
-from imageshards.transforms.tallies import merged
+from imageshards.transforms.tallies import Divide, merged
 
-_HELD_BYTES = 1 << 25
-"""References that are divided at a time."""
 _HELD_OBJECTS = 1 << 16
 """Annotated objects that are divided at a time."""
 _NAME = FACTS.removeprefix(COLUMN)
@@ -71,13 +67,14 @@ class JoinAnnotations(beam.PTransform):  # type: ignore[misc]
             | "Distribute" >> beam.Reshuffle()
             | "Read" >> beam.ParDo(_Read(self), sizes).with_outputs("tallies", main="batches")
         )  # (group of stems, annotations)
-        images = batches | "ByStem" >> beam.ParDo(_ByStem(), sizes, self._bits())
+        divided = beam.ParDo(Divide(_keys_of_stems, self._bits()), sizes)
+        images = batches | "ByStem" >> divided  # (group of stems, references)
         joined = (
             {"images": images, "annotations": annotations.batches}
             | "GroupByStem" >> beam.CoGroupByKey()
             | "Join" >> beam.ParDo(_Join(self)).with_outputs("tallies", main="batches")
         )  # (bucket, references)
-        others = tallies | "ExceptListed" >> beam.Map(replace, listed=0, ref_bytes=0)
+        others = tallies | "ExceptListed" >> beam.Map(Tally.without_listed)
         counts = (others, annotations.tallies, joined.tallies) | "Counts" >> beam.Flatten()
         return joined.batches, counts
 
@@ -98,30 +95,8 @@ def _stem_keys(names: Iterable[str]) -> np.ndarray:
     return hash_keys(0, (to_bytes(stem(name)) for name in names))[0]
 
 
-class _ByStem(beam.DoFn):  # type: ignore[misc]
-    """(bucket, references) -> (group of stems, references)."""
-
-    def __init__(self) -> None:
-        self._held = Held(_HELD_BYTES)
-        self._bits = 0
-
-    def start_bundle(self) -> None:
-        self._held = Held(_HELD_BYTES)
-
-    def process(
-        self, element: tuple[int, RefBatch], tallies: Iterable[Tally], least_bits: int
-    ) -> Iterator[tuple[int, RefBatch]]:
-        self._bits = self._bits or max(least_bits, bits_of(tallies))
-        if self._held.add(element[1]):
-            yield from self._flush()
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        yield from map(GlobalWindows.windowed_value, self._flush())
-
-    def _flush(self) -> Iterator[tuple[int, RefBatch]]:
-        batch = self._held.take()
-        if batch:
-            yield from divide(batch, _stem_keys(batch.uris), self._bits)
+def _keys_of_stems(batch: RefBatch) -> np.ndarray:
+    return _stem_keys(batch.uris)
 
 
 class _Read(beam.DoFn):  # type: ignore[misc]

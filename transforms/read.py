@@ -69,7 +69,7 @@ class References(NamedTuple):
           The remaining references, counted again: the build ignores the dropped ones.
         """
         batches = self.batches | "Apply" >> beam.ParDo(fn)
-        others = self.tallies | "ExceptListed" >> beam.Map(_without_listed)
+        others = self.tallies | "ExceptListed" >> beam.Map(Tally.without_listed)
         remaining = batches | "CountAgain" >> beam.Map(_count_listed)
         return References(batches, (others, remaining) | "AllTallies" >> beam.Flatten())
 
@@ -170,10 +170,6 @@ def _with_key(unit: WorkUnit) -> tuple[int, WorkUnit]:
 
 def _without_key(group: tuple[int, Iterable[WorkUnit]]) -> Iterable[WorkUnit]:
     return group[1]
-
-
-def _without_listed(tally: Tally) -> Tally:
-    return replace(tally, listed=sum(tally.left_out.values()), ref_bytes=0)
 
 
 def _count_listed(element: tuple[int, RefBatch]) -> Tally:

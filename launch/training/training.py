@@ -141,9 +141,10 @@ class Data:
           start: the number of records to skip.
 
         Raises:
-          BuildError: an epoch of some host is smaller than a batch.
+          BuildError: an epoch has fewer records than a global batch.
         """
-        data = self._load(
+        self._check_epoch(batch_size * num_hosts)
+        return self._load(
             self._options.train_split,
             batch_size=batch_size,
             augment=self._options.augment == "crop",
@@ -152,11 +153,9 @@ class Data:
             host=host,
             start=start,
         )
-        self._check_epoch(data.least_records, batch_size)
-        return data
 
-    def _check_epoch(self, records: int, batch_size: int) -> None:
-        if records < batch_size:
+    def _check_epoch(self, batch_size: int) -> None:
+        if sum(span.records for span in self._train_spans) < batch_size:
             raise BuildError(
                 f"--batch_size {self._options.batch_size}: there are fewer images in an epoch: use "
                 "a smaller one"
@@ -164,7 +163,7 @@ class Data:
 
     def grain(self, batch_size: int, num_hosts: int = 1, host: int = 0) -> Batches:
         """Returns endless batches of this host, by Grain: (images, labels); see `train`."""
-        self._check_epoch(sum(s.records for s in self._train_spans), batch_size * num_hosts)
+        self._check_epoch(batch_size * num_hosts)
         return reader.grain(
             self._options.dataset,
             self._options.train_split,

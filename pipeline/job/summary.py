@@ -184,8 +184,9 @@ class Summary:
             yield annotations_text(self.annotations)
         images, objects = self.unmatched
         if images:
+            where = " that --where selects" if "--where" in self.left_out else ""
             yield (
-                f"{counted(images, 'annotated image')} not among the inputs, with "
+                f"{counted(images, 'annotated image')} not among the inputs{where}, with "
                 f"{counted(objects, 'object')} (metadata/unmatched_annotations.jsonl)"
             )
 

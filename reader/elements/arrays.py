@@ -11,7 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from imageshards.reader.elements import windows
-from imageshards.reader.elements.keys import BOXES, LABEL, MIN_VISIBLE, SIDES, Keys
+from imageshards.reader.elements.keys import (
+    BOXES,
+    LABEL,
+    MIN_VISIBLE,
+    SIDES,
+    Keys,
+    parsed_features,
+)
 from imageshards.reader.elements.pixels import decode_mask, decode_window
 from imageshards.reader.elements.windows import Window
 from imageshards.reader.options import ElementOptions
@@ -45,11 +52,8 @@ class ArrayElements:
     @property
     def parsed(self) -> Schema:
         """The features that `element` needs."""
-        schema = self.schema
-        named = {*map(schema.key_of, (schema.holds, "mask", "shape")), schema.label_key}
-        wanted = {feature.key: feature for feature in schema.features if feature.key in named}
-        wanted = {**(self.keys.parsed if self.keys else {}), **wanted}
-        return replace(schema, features=tuple(wanted.values()))
+        wanted = parsed_features(self.schema, self.keys)
+        return replace(self.schema, features=tuple(wanted.values()))
 
     def element(self, position: int, values: Mapping[str, Any]) -> Any:
         """Returns the element of a record; its decoded image is not yet of the dtype: see `batch`.

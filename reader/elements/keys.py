@@ -112,6 +112,19 @@ def find_keys(
     return Keys(content, shown, boxes, parsed, list_length)
 
 
+def parsed_features(schema: Schema, keys: Keys | None) -> dict[str, Feature]:
+    """Returns the features of a record that an element needs: key -> feature.
+
+    Args:
+      schema: the features of the record.
+      keys: the features that the element has besides its content, its label and its mask.
+    """
+    named = {*map(schema.key_of, (schema.holds, "mask", "shape")), schema.label_key}
+    found = {feature.key: feature for feature in schema.features if feature.key in named}
+    # The content has precedence, and is also the value of its key in `keys`.
+    return {**(keys.parsed if keys else {}), **found}
+
+
 def _find(source: Source, key: str) -> Feature:
     feature = source.named(key, "keys")
     # As a "Scalar" or "Text", a value is read as it is stored: an image is not decoded.

@@ -14,7 +14,7 @@ from absl import flags
 
 from imageshards.reader.elements.arrays import Allocate, ArrayElements, empty, spec_of
 from imageshards.reader.options import ReadOptions
-from imageshards.reader.ordering.global_order import NO_RECORD, GlobalOrder, host_slots
+from imageshards.reader.ordering.global_order import NO_RECORD, Order, host_slots
 from imageshards.reader.random_access import Records
 
 
@@ -33,7 +33,7 @@ class BatchSource:
 
     records: Records
     elements: ArrayElements
-    order: GlobalOrder
+    order: Order
     options: ReadOptions
     start: int = 0
     assembled: bool = True
@@ -96,6 +96,8 @@ class Batches(grain.IterDataset[Any]):  # type: ignore[misc]
     Attributes:
       records: the records in an epoch of all hosts together.
       steps_per_epoch: the number of batches in an epoch; equal on all hosts.
+      dropped: the number of records that an epoch of all hosts omits, other ones in each epoch.
+      padded: the number of records that an epoch of all hosts repeats, to complete its last batch.
       class_names: names in label order; empty if unknown.
       num_classes: the number of class names.
     """
@@ -104,6 +106,8 @@ class Batches(grain.IterDataset[Any]):  # type: ignore[misc]
         super().__init__()
         self.records = source.order.records
         self.steps_per_epoch = source.order.steps
+        self.dropped = source.order.dropped
+        self.padded = source.order.padded
         self.class_names = list(source.records.classes)
         self.num_classes = len(self.class_names)
         self._source = source
@@ -153,14 +157,21 @@ class BatchIterator(grain.DatasetIterator[Any]):  # type: ignore[misc]
         self.step = 0
 
     def __next__(self) -> Any:
-        """Returns the next batch.
+        """Returns the next batch. After an error, another call reads the same records again.
 
         Raises:
-          CorruptRecord: a record or an image is damaged. The message names the file and the offset.
+          CorruptRecord: a record or an image is damaged, or it cannot be read. The message names
+            the file and the offset.
         """
         if self._inner is None:
             self.start_prefetch()
-        batch = next(self._inner)  # type: ignore[arg-type]
+        try:
+            batch = next(self._inner)  # type: ignore[arg-type]
+        except StopIteration:
+            raise
+        except Exception:
+            self.close()
+            raise
         self.step += 1
         return batch
 

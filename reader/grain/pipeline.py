@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Unpack
 
 from imageshards.reader.elements.arrays import ArrayElements
 from imageshards.reader.elements.checks import check_elements
-from imageshards.reader.files import Source, find, read_indexes
-from imageshards.reader.options import GrainOptions, OpenSettings, ReadOptions, group_grain
-from imageshards.reader.ordering.global_order import GlobalOrder, Remainder
-from imageshards.reader.ordering.of_files import fingerprint
+from imageshards.reader.files import read_indexes
+from imageshards.reader.options import GrainOptions, OpenSettings, group_grain
+from imageshards.reader.ordering.selection import select
 from imageshards.reader.random_access import Records
-from imageshards.reader.splits import Span
 from imageshards.transforms import extras
 from imageshards.transforms.elements import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from imageshards.reader.grain.batches import Batches
 
 _MOST_THREADS = 16
 
 
 def grain(
-    place: str | os.PathLike[str], split: str | None = None, **options: Unpack[GrainOptions]
+    place: str | os.PathLike[str] | Mapping[str, Any],
+    split: str | None = None,
+    **options: Unpack[GrainOptions],
 ) -> Batches:
     """Opens a data set as a `grain.IterDataset` of batches, for JAX. Does not import TensorFlow.
 
@@ -46,13 +45,16 @@ def grain(
 
     Args:
       place: the folder of a data set that imageshards built, or a glob pattern of record files. The
-        files must not be compressed.
+        files must not be compressed. A dict of several is a mixture, with weights as in `load`, and
+        in the same order.
       split: the split, as in `load`.
       batch_size: the number of records in a batch of this host. Default: None, single records.
-      drop_remainder: drop the last batch of an epoch if it is incomplete. Default: True with
-        `repeat`, where only complete batches occur, else False.
+      drop_remainder: as in `load`: drop the records of an epoch that fill no global batch. With
+        False, the last batch is incomplete, or, with `repeat`, completed with records of the same
+        epoch. Default: True with `repeat`, else False.
       image_size: as in `load`. So are `dtype`, `channels`, `crop_fraction`, `augment`, `decode`,
-        `keys`, `list_length`, `image_key` and `label_key`. Lists in batches require `list_length`.
+        `keys`, `list_length`, `image_key`, `label_key` and `balance`. Lists in batches require
+        `list_length`.
         Pixels differ slightly from those of `load`, which TensorFlow decodes and resizes.
       num_hosts: the number of hosts that share each global batch, such as `jax.process_count()`.
         Default: 1.
@@ -68,26 +70,20 @@ def grain(
 
     Returns:
       A `grain.IterDataset`, to which further transformations can be added. It has
-      `steps_per_epoch`, `records`, `class_names`, `num_classes` and `element_spec`.
+      `steps_per_epoch`, `records`, `dropped`, `padded`, `class_names`, `num_classes` and
+      `element_spec`.
 
     Raises:
       BuildError: there is no such data set, or it is damaged.
       UsageError: an argument is unknown, its value is invalid, or Grain is not installed.
     """
     element_options, read_options, settings = group_grain(options)
-    source = find(place)
-    spans = source.spans(split)
-    if any(not source.files[span.file].container.random_access for span in spans):
-        raise UsageError(
-            f"{source.place}: compressed files have no random access: read them with reader.load, "
-            "or convert them: imageshards reshard DIR NEW --file_format array_record"
-        )
-    schema = source.schema_with(element_options.image_key, element_options.label_key)
+    selection = select(place, split, element_options, read_options, permuted=True)
+    source, spans, schema = selection.source, selection.spans, selection.schema
     batched = bool(read_options.batch_size)
     keys = check_elements(source, spans, schema, element_options, batched)
     if batched and keys and keys.are_ragged:
         raise UsageError(f"keys {keys.lists[0]!r}: batches of lists require list_length: set it")
-    order = _order(source, spans, read_options)
     extras.require("grain", "reader.grain", ["grain"])
     from imageshards.reader.grain.batches import Batches, BatchSource
 
@@ -99,20 +95,5 @@ def grain(
     if threads is None:
         local = all(source.files[span.file].is_local for span in spans)
         threads = min(os.cpu_count() or 1, _MOST_THREADS) if local else _MOST_THREADS
-    return Batches(BatchSource(records, elements, order, read_options), settings.workers, threads)
-
-
-def _order(source: Source, spans: Sequence[Span], options: ReadOptions) -> GlobalOrder:
-    """Returns the order of the records: with `shuffle`, a random permutation of all of them."""
-    drop = options.repeat if options.drop_remainder is None else options.drop_remainder
-    remainder: Remainder = "drop" if drop else "keep"
-    if options.repeat and not drop:
-        raise UsageError("drop_remainder=False requires repeat=False: all batches are complete")
-    return GlobalOrder(
-        records=sum(span.records for span in spans),
-        global_batch=(options.batch_size or 1) * options.num_hosts,
-        seed=options.seed,
-        shuffle=bool(options.shuffle),
-        remainder=remainder,
-        data=fingerprint(source.files, spans),
-    )
+    batches = BatchSource(records, elements, selection.order, read_options)
+    return Batches(batches, settings.workers, threads)

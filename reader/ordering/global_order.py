@@ -6,9 +6,10 @@ function of the data set, the seed and the global batch alone.
 
 Reading is sequential because every slot reads blocks of consecutive records. The blocks of an
 epoch, in random order, are one sequence, and each slot reads an equal part of it, of which `run`
-records at a time are shuffled. So a global batch has a record of as many blocks as it has slots,
-and records of a block never meet in a complete batch. With blocks of one record, an epoch is a
-random permutation of all records. The records are rotated by a random number before they are cut
+records at a time are shuffled. The records of an incomplete last batch are read by the first slots,
+whose parts are longer by one. So a global batch has a record of as many blocks as it has slots,
+and records of a block rarely meet in a batch. With blocks of one record, an epoch is a random
+permutation of all records. The records are rotated by a random number before they are cut
 into blocks, so that the blocks, and the records that fill no block, differ between epochs.
 """
 
@@ -82,10 +83,9 @@ class Order(ABC):
     def steps_together(self) -> int:
         """The number of steps whose records are read together, since some are neighbours."""
 
-    @property
     @abstractmethod
-    def _digest(self) -> str:
-        """Identifies what determines the order, beyond what a state names."""
+    def _digest(self, step: int) -> str:
+        """Identifies what determines the order from a step on, beyond what a state names."""
 
     @abstractmethod
     def samples(self, numbers: npt.ArrayLike) -> Numbers:
@@ -119,7 +119,7 @@ class Order(ABC):
 
     def state(self, step: int) -> dict[str, Any]:
         """Returns the position before a step, of less than 200 bytes of JSON."""
-        return make_state(step, self.seed, self.global_batch, self.data, self._digest)
+        return make_state(step, self.seed, self.global_batch, self.data, self._digest(step))
 
     def step_of(self, state: Mapping[str, Any]) -> int:
         """Returns the step of a state, which any number of hosts may have saved.
@@ -176,8 +176,8 @@ class GlobalOrder(Order):
             raise UsageError(f"invalid remainder {self.remainder!r}: must be one of {choices}")
         if not self.steps:
             raise UsageError(
-                f"{self.records:,} records for a global batch of {self.global_batch:,}: use a "
-                "smaller batch_size, or drop_remainder=False and repeat=False"
+                f"{self.records:,} records do not fill a global batch of {self.global_batch:,}: "
+                "use a smaller batch_size, or drop_remainder=False"
             )
 
     @property
@@ -225,9 +225,7 @@ class GlobalOrder(Order):
         key = derive(self._key, epochs)
         if self.block == 1:
             return permute(places, self.records, key)
-        positions = np.where(
-            places < self.full_steps * self.global_batch, self._in_lanes(key, places), places
-        )
+        positions = self._in_lanes(key, places)
         blocks = self.records // self.block
         number, within = np.divmod(positions, self.block)
         in_block = number < blocks
@@ -239,24 +237,29 @@ class GlobalOrder(Order):
         return result
 
     def _in_lanes(self, key: Keys, places: Numbers) -> Numbers:
-        """Returns the positions in the sequence of blocks of places in complete batches."""
-        length = max(self.full_steps * self.global_batch // self.lanes, 1)
+        """Returns the positions of places in the sequence of blocks."""
         place, lane = np.divmod(places, self.lanes)
-        place = np.minimum(place, length - 1)  # of an incomplete batch, where it is not used
-        run, within = np.divmod(place, self.run)
-        size = np.minimum(self.run, length - run * self.run)
+        least, longer = divmod(self.records - self.dropped, self.lanes)
+        begin, length = lane * least + np.minimum(lane, longer), least + (lane < longer)
+        # The last run has what would be too few records to shuffle, too.
+        last = np.maximum(length // self.run, 1) - 1
+        run = np.minimum(place // self.run, last)
+        first = run * self.run
+        size = np.where(run == last, length - first, self.run)
         of_run = derive(derive(key, 2), run * self.lanes + lane)
-        result: Numbers = lane * length + run * self.run + permute(within, size, of_run)
+        result: Numbers = begin + first + permute(place - first, size, of_run)
         return result
 
     @cached_property
     def _key(self) -> Keys:
         return first_key(self.seed)
 
-    @cached_property
-    def _digest(self) -> str:
+    def _digest(self, step: int) -> str:
         """Identifies what determines the order, beyond what a state names."""
-        settings = (self.records, self.shuffle, self.block, self.run, self.lanes, self.remainder)
+        # Where all records are permuted, nothing is read in blocks and runs.
+        in_blocks = self.shuffle and self.block > 1
+        blocks = (self.block, self.run, self.lanes) if in_blocks else ()
+        settings = (self.records, self.shuffle, blocks, self.remainder)
         return blake2b(repr(settings).encode(), digest_size=6).hexdigest()
 
 

@@ -127,8 +127,11 @@ class HostRecords:
             samples += (number for number, place in enumerate(places, sample) if place)
             try:
                 found += [self._data(chunk, place) for place in places if place]
-            except CorruptRecord as error:
-                raise CorruptRecord(f"{error} {_SEE_VERIFY}") from error
+            except Exception as error:
+                self._forget(chunk)
+                if isinstance(error, CorruptRecord):
+                    raise CorruptRecord(f"{error} {_SEE_VERIFY}") from error
+                raise
             begin += last - slot
         return np.array(samples, np.int64), found
 
@@ -138,6 +141,12 @@ class HostRecords:
             return future.result()[number]
         file, row = place
         return self._files[file].record(row)
+
+    def _forget(self, chunk: _Chunk) -> None:
+        """Lets another call read a chunk again: an error may be one of the network."""
+        with self._lock:
+            for key in [key for key, held in self._chunks.items() if held is chunk]:
+                del self._chunks[key]
 
     def _read_rows(self, file: int, rows: Sequence[int]) -> list[bytes]:
         """Reads ascending records of a file at once, with those between them, which it drops."""

@@ -13,9 +13,10 @@ import numpy as np
 
 from imageshards.reader.files import Source, find
 from imageshards.reader.options import ReadOptions
-from imageshards.reader.ordering.mixture import Mixture, phases_of
+from imageshards.reader.ordering.mixture import Mixture
 from imageshards.reader.ordering.of_files import fingerprint, global_batch_of
 from imageshards.reader.ordering.permutation import Numbers
+from imageshards.reader.ordering.weights import weights_of
 from imageshards.reader.splits import Span
 from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.records import example
@@ -79,12 +80,13 @@ def mixture_of(
       source: all data sets as one.
       spans: the records of all data sets.
       options: the batch of a host, the number of hosts and the seed.
-      weights: for each data set, a weight or its weights from some steps on.
+      weights: for each data set, its weight; see `weights_of`.
       sizes: the number of records of each data set.
     """
+    names = [str(place) for place in weights]
     return Mixture(
-        tuple(sizes), phases_of(list(weights.values()), list(weights)), global_batch_of(options),
-        options.seed, fingerprint(source.files, spans),
+        weights_of(list(weights.values()), names, sizes), global_batch_of(options), options.seed,
+        fingerprint(source.files, spans),
     )  # fmt: skip
 
 
@@ -108,19 +110,16 @@ def balanced(
     sizes = np.bincount(labels, minlength=len(known))
     if balance == "class":
         weights: list[Any] = [int(size > 0) for size in sizes]
-    elif isinstance(balance, Mapping):
-        missing = [name for name in balance if name not in known]
+    else:
+        named = balance if isinstance(balance, Mapping) else {}
+        missing = [name for name in named if name not in known]
         if missing:
             close = difflib.get_close_matches(str(missing[0]), known, 1)
             hint = f"did you mean {close[0]!r}?" if close else "imageshards inspect lists them"
             raise UsageError(f"balance: {source.place} has no class {missing[0]!r}: {hint}")
-        weights = [balance.get(name, 0) for name in known]
-    else:
-        raise UsageError(
-            f'invalid balance {balance!r}: must be "class", or a dict of class names and weights'
-        )
+        weights = [named.get(name, 0) for name in known]
     return Mixture(
-        tuple(sizes.tolist()), phases_of(weights, known), global_batch_of(options), options.seed,
+        weights_of(weights, known, sizes.tolist()), global_batch_of(options), options.seed,
         fingerprint(source.files, spans), np.argsort(labels, kind="stable"),
     )  # fmt: skip
 

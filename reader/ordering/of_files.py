@@ -35,6 +35,7 @@ def order_of(
     files: Sequence[RecordFile],
     spans: Sequence[Span],
     options: ReadOptions,
+    permuted: bool = False,
 ) -> GlobalOrder:
     """Returns the order of the records of a split.
 
@@ -44,9 +45,11 @@ def order_of(
       files: the files to which the spans refer.
       spans: the records of the split.
       options: the batch of a host, the number of hosts, the seed, the window and the remainder.
+      permuted: whether an epoch is a permutation of single records, also of files that are read
+        faster sequentially.
 
     Raises:
-      UsageError: there are fewer records than hosts, or there is no such host.
+      UsageError: there are fewer records than hosts, or than a batch has, or there is no such host.
     """
     records = sum(span.records for span in spans)
     batch = global_batch_of(options)
@@ -59,7 +62,7 @@ def order_of(
     mean = float(file.index.sizes[first.begin : first.end].mean())
     lanes = 0
     block, run = block_and_run(records, mean, batch, options.window)
-    if file.container.permuted:
+    if permuted or file.container.permuted:
         block = 1
     if not file.container.random_access:
         lanes, block = 1, -(-records // len(spans))
@@ -67,8 +70,7 @@ def order_of(
         run = max(run, -(-block // batch)) * batch
     return GlobalOrder(
         records, batch, options.seed, bool(options.shuffle), block, run, lanes,
-        remainder_of(options, records, batch),
-        fingerprint(files, spans),
+        remainder_of(options), fingerprint(files, spans),
     )  # fmt: skip
 
 
@@ -83,11 +85,10 @@ def global_batch_of(options: ReadOptions) -> int:
     return batch
 
 
-def remainder_of(options: ReadOptions, records: int, batch: int) -> Remainder:
+def remainder_of(options: ReadOptions) -> Remainder:
     """Returns what happens to the records of an epoch that fill no global batch."""
-    if options.repeat:
-        # Batches have static shapes, also if a single one has all records.
-        fits = records >= batch
-        drop = fits if options.drop_remainder is None else options.drop_remainder and fits
-        return "drop" if drop else "pad"
-    return "drop" if options.drop_remainder else "keep"
+    drop = options.repeat if options.drop_remainder is None else options.drop_remainder
+    if drop:
+        return "drop"
+    # Where epochs repeat, all batches have one shape.
+    return "pad" if options.repeat else "keep"

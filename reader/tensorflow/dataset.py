@@ -11,7 +11,8 @@ import tensorflow as tf
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
 from imageshards.reader.tensorflow.recipe import Recipe
-from imageshards.transforms.elements import UsageError
+from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.records.container import CorruptRecord
 
 
 class ImageDataset(tf.data.Dataset):  # type: ignore[misc]
@@ -72,6 +73,7 @@ class _Iterator(OwnedIterator):  # type: ignore[misc]
     """
 
     def __init__(self, data: tf.data.Dataset, recipe: Recipe) -> None:
+        recipe.forget_errors()
         super().__init__(data)
         self._recipe = recipe
 
@@ -126,12 +128,20 @@ class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
     def __next__(self) -> Any:
         """Returns the next element; see `load`.
 
+        After an error, another call reads the same records again.
+
         Raises:
-          CorruptRecord: the CRC of a record is wrong. The message names the file and the offset.
+          CorruptRecord: the CRC of a record is wrong, or it cannot be read. The message names the
+            file and the offset.
         """
         if self._iterator is None:
             self._iterator = iter(self._data)
-        element = next(self._iterator)
+        try:
+            element = next(self._iterator)
+        except (BuildError, CorruptRecord):
+            if self._recipe.options.deterministic:
+                self._move(self.step)
+            raise
         self.step += 1
         return element
 
@@ -148,7 +158,9 @@ class StatefulIterator(tf.train.experimental.PythonState):  # type: ignore[misc]
           UsageError: `state` is not a state, or it belongs to other files or to another split,
             seed, shuffling or global batch.
         """
-        step = self._recipe.order.step_of(state)
+        self._move(self._recipe.order.step_of(state))
+
+    def _move(self, step: int) -> None:
         self._data = self._data.starting_at(step * self._recipe.host_batch)
         self._iterator = None
         self.step = step

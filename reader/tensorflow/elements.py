@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from imageshards.reader.elements.keys import LABEL, Keys
+from imageshards.reader.elements.keys import LABEL, Keys, parsed_features
 from imageshards.reader.options import ElementOptions
 from imageshards.reader.parse import decode, spec_of
 from imageshards.reader.tensorflow import features, images
@@ -89,14 +89,7 @@ class Elements:
     def _parse(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         spec = self.options.features
         if spec is None:
-            schema = self.schema
-            named = (
-                schema.key_of(schema.holds), schema.label_key, schema.key_of("shape"),
-                self._mask_key,
-            )  # fmt: skip
-            wanted = {feature.key: feature for feature in schema.features if feature.key in named}
-            # The content has precedence, and is also the value of its key in `keys`.
-            wanted = {**(self.keys.parsed if self.keys else {}), **wanted}
+            wanted = parsed_features(self.schema, self.keys)
             spec = {key: spec_of(feature) for key, feature in wanted.items()}
         parse = tf.io.parse_example if serialized.shape.rank else tf.io.parse_single_example
         return parse(serialized, dict(spec))  # type: ignore[no-any-return]

@@ -107,7 +107,7 @@ class Recipe:
         )  # fmt: skip
 
     @cached_property
-    def _errors(self) -> list[BuildError | CorruptRecord]:
+    def _errors(self) -> list[BuildError | CorruptRecord | UsageError]:
         """Errors of reading, which TensorFlow would turn into tracebacks."""
         return []
 
@@ -143,7 +143,7 @@ class Recipe:
         def read(begin: np.int64) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.object_]]:
             try:
                 samples, records = self._reader.part(int(begin), min(int(begin) + per_call, end))
-            except (BuildError, CorruptRecord) as error:
+            except (BuildError, CorruptRecord, UsageError) as error:
                 self._errors.append(error)
                 raise
             return samples, np.array(records, object)
@@ -199,9 +199,13 @@ class Recipe:
         data = self._elements().prefetch(tf.data.AUTOTUNE)
         return without_auto_sharding(data.with_options(tf_options))
 
-    def error_of_reading(self) -> BuildError | CorruptRecord | None:
-        """Returns the error that has stopped the pipeline; None if it is one of TensorFlow."""
-        return self._errors[0] if self._errors else None
+    def error_of_reading(self) -> BuildError | CorruptRecord | UsageError | None:
+        """Returns the error that has stopped an iterator; None if it is one of TensorFlow."""
+        return self._errors.pop(0) if self._errors else None
+
+    def forget_errors(self) -> None:
+        """Forgets the errors that other iterators have not delivered."""
+        self._errors.clear()
 
 
 def _is_dense(spec: Any) -> bool:

@@ -327,7 +327,7 @@ def test_annotations_that_are_wrong_are_rejects_of_their_images(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[1]", "is neither a JSON file of COCO, .* nor a folder with text files and the data"),
+        ("[1]", ": not annotations of coco, .* or yolo; an --annotation_format shows what is"),
         ('{"images": [{"id": 1', "is not JSON"),
     ],
 )

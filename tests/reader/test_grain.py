@@ -19,25 +19,12 @@ from helpers import names
 
 from imageshards import reader
 from imageshards.pipeline.operations.reshard import reshard
-from imageshards.pipeline.options.build_options import BuildOptions
-from imageshards.pipeline.run import run
 from imageshards.reader.options import GrainOptions
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.records.container import CorruptRecord
 
 NAME = "image/filename"
 RAW = {"keys": [NAME], "decode": False}
-
-
-@pytest.fixture(scope="module")
-def dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The 120 photos in 7 shards."""
-    folder = tmp_path_factory.mktemp("grain") / "out"
-    options = BuildOptions.of(
-        input=(str(photos),), output=str(folder), num_shards="7", base_uri=str(photos)
-    )
-    run(options, ["--runner=FnApiRunner"], show_progress=False)
-    return folder
 
 
 def batches_of(iterators: list, steps: int) -> list[list[str]]:
@@ -241,29 +228,6 @@ def test_a_corrupt_record_is_one_error_with_file_and_offset(dataset: Path, tmp_p
     iterator = iter(reader.grain(str(copy), batch_size=4, shuffle=False, **{**RAW, "keys": None}))
     with pytest.raises(CorruptRecord, match=r"copy\.tfrecord: record at byte 0: "):
         next(iterator)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"bach_size": 8}, "grain has no option 'bach_size': did you mean batch_size"),
-        ({"shuffle": 100}, "invalid shuffle 100: must be True or False"),
-        ({"workers": -1}, "invalid workers -1: must be an integer, at least 0"),
-        ({"num_hosts": 3, "batch_size": 999}, "120 records for a global batch of 2,997"),
-        ({"batch_size": 999}, "use a smaller batch_size, or drop_remainder=False and repeat=False"),
-        ({"drop_remainder": False}, "requires repeat=False"),
-        ({"image_size": "64"}, "invalid image_size '64'"),
-        ({"augment": True}, "augment requires an image_size"),
-    ],
-)
-def test_wrong_arguments_are_one_line(dataset: Path, options: dict, message: str):
-    with pytest.raises(UsageError, match=message):
-        reader.grain(dataset, **options)
-
-
-def test_a_mixture_is_refused(dataset: Path):
-    with pytest.raises(UsageError, match="must be one folder or glob pattern"):
-        reader.grain({dataset: 1.0}, batch_size=8)
 
 
 def test_compressed_files_are_refused(build, photos: Path, tmp_path: Path):

@@ -60,10 +60,13 @@ def identify(text: str, name: str, masks: bool = False, name_key: str = "") -> A
         raise UsageError(f"--annotations {text} is an archive: unpack it first")
     if inside := _file_inside(uri, kinds):
         raise UsageError(f"--annotations {text} is a folder: write --annotations {inside}")
-    variants = {kind for kind in kinds if issubclass(kind, tuple({*kinds} - {kind}))}
-    *nouns, last = (kind.noun for kind in kinds if kind not in variants)
-    known = f"{', '.join(nouns)} nor {last}" if nouns else last
-    raise UsageError(f"--annotations {text} is {'neither' if nouns else 'not'} {known}")
+    if len(kinds) == 1:
+        raise UsageError(f"--annotations {text} is not {kinds[0].noun}")
+    *names, last = FORMATS
+    raise UsageError(
+        f"--annotations {text}: not annotations of {', '.join(names)} or {last}; an "
+        "--annotation_format shows what is expected"
+    )
 
 
 def _file_inside(folder: str, kinds: Iterable[type[AnnotationSource]]) -> str:

@@ -119,11 +119,19 @@ def match_notes(
         )
 
 
-def check_annotated(counts: Mapping[str, AnnotationCount], unmatched: Iterable[Unmatched]) -> None:
+def check_annotated(
+    counts: Mapping[str, AnnotationCount], unmatched: Iterable[Unmatched], selected: bool
+) -> None:
     """Checks that no annotation is lost, and that each file has an image of the inputs.
 
+    Args:
+      counts: annotation file -> its counts.
+      unmatched: images that are not among the inputs.
+      selected: whether `--where` has left out images.
+
     Raises:
-      BuildError: the runner lost some, or a file has none.
+      BuildError: the runner lost some, a file has none, or base names may be those of images that
+        are left out.
     """
     for file, count in sorted(counts.items()):
         if count.read != count.objects + count.unmatched_objects:
@@ -139,5 +147,12 @@ def check_annotated(counts: Mapping[str, AnnotationCount], unmatched: Iterable[U
             advice = f": {_ADVICE_ON_UPLOADS}" if is_upload else ""
             raise BuildError(
                 f"--annotations {file}: none of its {counted(count.unmatched_images, 'image')} is "
-                f"among the inputs{f', such as {quoted(example)}' if example else ''}{advice}"
+                f"among the inputs{' that --where selects' * selected}"
+                f"{f', such as {quoted(example)}' if example else ''}{advice}"
+            )
+        if selected and count.other_folders:
+            raise BuildError(
+                f"--annotations {file}: {count.other_folders:,} of its images are in other folders "
+                "than the inputs. They may be images that --where leaves out: correct their paths, "
+                "or build without --where"
             )

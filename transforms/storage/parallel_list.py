@@ -250,10 +250,10 @@ class _Lister:
 
 
 def _names_with(prefix: str) -> Names:
-    return Names(prefix, _after_all(prefix))
+    return Names(prefix, after_all(prefix))
 
 
-def _after_all(prefix: str) -> str:
+def after_all(prefix: str) -> str:
     """Returns the first name after all names with a prefix; empty if there is none."""
     while prefix:
         last = ord(prefix[-1])

@@ -179,7 +179,7 @@ def test_a_fingerprint_is_the_same_on_a_runner(
     empty.mkdir()
     code, out, err = command(*arguments, f"--input={empty}")
     assert (code, out) == (2, "")
-    assert err == f"imageshards: --input {empty}: no image found\n"
+    assert err == f"imageshards: --input {empty}: no image found: there is no file in it\n"
     assert command(*arguments, f"--input={empty}", *BEAM) == (code, out, err)
 
 

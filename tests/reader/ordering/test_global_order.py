@@ -63,7 +63,7 @@ def test_a_number_of_hosts_that_does_not_divide_the_batch_is_refused():
         order.part(0, 0, 5)
     with pytest.raises(UsageError, match="invalid host 2 of 2"):
         order.part(0, 2, 2)
-    with pytest.raises(UsageError, match="100 records for a global batch of 128"):
+    with pytest.raises(UsageError, match="100 records do not fill a global batch of 128"):
         GlobalOrder(records=100, global_batch=128)
     assert GlobalOrder(records=100, global_batch=128, remainder="pad").steps == 1
 
@@ -122,7 +122,7 @@ def test_what_is_no_state_of_this_version_is_refused():
     with pytest.raises(UsageError, match="was saved by an earlier version"):
         order.step_of({"records": 5, "order": "0123456789abcdef"})
     with pytest.raises(UsageError, match="another version of imageshards"):
-        order.step_of({**order.state(1), "version": 3})
+        order.step_of({**order.state(1), "version": 2})
     with pytest.raises(UsageError, match="step of the state -1"):
         order.step_of({**order.state(1), "step": -1})
     for wrong in ({}, None, json.dumps(order.state(1))):
@@ -168,6 +168,24 @@ def test_neighbours_of_the_files_rarely_meet_in_a_batch():
     # A tenth of the 5 % of tf.data's interleave and buffer of the same size.
     assert in_blocks.mean() < 1.5 * chance
     assert (in_blocks[0] & in_blocks[1]).mean() < 0.001
+
+
+@pytest.mark.parametrize("remainder", ["keep", "pad"])
+def test_an_incomplete_batch_is_shuffled_like_the_others(remainder):
+    order = GlobalOrder(40_100, 128, block=16, run=64, remainder=remainder)
+    places = order.records % order.global_batch
+    for epoch in range(20):
+        last = np.sort(order.batch(order.steps * (epoch + 1) - 1)[:places])
+        assert len(np.unique(last)) == places
+        # Neighbours in the files are as rare as in a random batch, where 0.1 are expected.
+        assert (np.diff(last) < 16).sum() <= 5
+        assert last[0] < 8_000
+        assert last[-1] > 32_000
+
+
+def test_states_of_a_permutation_do_not_depend_on_how_files_are_read():
+    order = GlobalOrder(records=1000, global_batch=8, run=50)
+    assert replace(order, run=1).step_of(order.state(5)) == 5
 
 
 def test_batches_of_files_sorted_by_class_have_all_classes():

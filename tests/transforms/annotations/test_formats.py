@@ -220,7 +220,7 @@ def test_a_table_that_cannot_be_read_is_an_error_of_one_line(tmp_path: Path, con
 def test_what_is_no_annotation_is_an_error_of_one_line(tmp_path: Path):
     (tmp_path / "list.csv").write_text("uri,label\n1.jpg,owl\n")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UsageError, match=r"--annotations .*folder is neither a JSON file of"):
+    with pytest.raises(UsageError, match=r"--annotations .*folder: not annotations of coco, "):
         identify(str(tmp_path / "folder"), "auto")
     with pytest.raises(UsageError, match=r"such as image_id, .* in its header 'uri,label'$"):
         identify(str(tmp_path / "list.csv"), "auto")
