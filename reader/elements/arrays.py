@@ -142,11 +142,12 @@ class ArrayElements:
 
     @cached_property
     def _dtype(self) -> np.dtype[Any]:
-        if self.options.dtype == "bfloat16":
+        name: Any = self.options.dtype
+        if name == "bfloat16":
             import ml_dtypes
 
-            return np.dtype(ml_dtypes.bfloat16)
-        return np.dtype(self.options.dtype)
+            name = ml_dtypes.bfloat16
+        return np.dtype(name)
 
     def _label(self, value: Any) -> Any:
         if isinstance(value, list):  # several classes

@@ -52,7 +52,8 @@ class Index:
     def offset(self, row: int) -> int:
         """Returns the offset of a record."""
         number, rest = divmod(row, self._step)
-        return int(self._offsets[number]) + sum(self.sizes[row - rest : row].tolist())
+        before: list[int] = self.sizes[row - rest : row].tolist()
+        return int(self._offsets[number]) + sum(before)
 
     def end(self, row: int) -> int:
         """Returns the offset after a record."""
