@@ -147,7 +147,8 @@ class ArrayElements:
             import ml_dtypes
 
             name = ml_dtypes.bfloat16
-        return np.dtype(name)
+        dtype: np.dtype[Any] = np.dtype(name)
+        return dtype
 
     def _label(self, value: Any) -> Any:
         if isinstance(value, list):  # several classes
