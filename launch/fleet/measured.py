@@ -3,6 +3,8 @@
 `make bench IMAGES=DIR` measures them on this machine, and `make rates` writes them.
 """
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 from typing import NamedTuple
