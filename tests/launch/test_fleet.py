@@ -182,7 +182,13 @@ def test_what_breaks_first_is_first():
         ),
         (
             ["--images=10000", "--bytes=1.1GB", "--workers=100"],
-            "WARNING: 110 shards for 800 threads: fewer than 4 for each",
+            "WARNING: 110 shards for 800 threads: fewer than 4 for each, so that workers wait for "
+            "the last shards; use at most 3 workers, or more shards",
+        ),
+        (
+            ["--images=1000", "--bytes=100MB", "--workers=2", "--vcpus=64"],
+            "10 shards for 256 threads: fewer than 4 for each, so that workers wait for the last "
+            "shards; use smaller workers, or more shards",
         ),
     ],
 )
