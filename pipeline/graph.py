@@ -191,8 +191,7 @@ def write_with_beam(
     ]
     rejects = (
         encoded.rejects  # (split, reject)
-        | "GroupRejects" >> beam.GroupByKey()
-        | "WriteRejects" >> beam.ParDo(WriteRejects(spec.layout))
+        | "WriteRejects" >> WriteRejects(spec.layout, plan)
     )
     return (*facts, rejects) | "AllFacts" >> beam.Flatten()
 

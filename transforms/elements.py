@@ -113,6 +113,10 @@ class InputCount(NamedTuple):
     passed_over: int = 0
     skipped: Mapping[Skipped, int] = MappingProxyType({})
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Tallies with counts are sent to other workers, and the default value cannot be pickled.
+        return InputCount, (self.found, self.passed_over, dict(self.skipped))
+
     def __add__(self, other: object) -> InputCount:
         assert isinstance(other, InputCount)
         found = self.found + other.found

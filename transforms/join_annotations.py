@@ -24,7 +24,11 @@ from imageshards.transforms.failure import Failures
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.records.objects import FACTS
 from imageshards.transforms.records.schemas import COLUMN
-from imageshards.transforms.references.annotated import AnnotationCount, Unmatched
+from imageshards.transforms.references.annotated import (
+    AnnotationCount,
+    Unmatched,
+    first_unmatched,
+)
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import group_bits, hash_keys
 from imageshards.transforms.references.order import partition
@@ -187,7 +191,7 @@ class _Join(beam.DoFn):  # type: ignore[misc]
                         count = AnnotationCount(unmatched_images=1, unmatched_objects=objects)
                         unmatched.append(Unmatched(uri, name, objects))
                     counts[uri] = counts.get(uri, AnnotationCount()) + count
-        tally = Tally(annotated=counts, unmatched=tuple(unmatched))
+        tally = Tally(annotated=counts, unmatched=first_unmatched(unmatched))
         if refs:
             refs = _with_annotations(refs, uris, found, self._columns)
             unannotated = sum(uri not in found for uri in uris)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import azure_server
 import pytest
 from fault_proxy import FaultProxy, refusing
-from gcs_server import Fault, corrupt, reset, short_body, silent
+from gcs_faults import Fault, corrupt, reset, short_body, silent
 
 from imageshards.transforms import storage
 from imageshards.transforms.storage import objects, retry

@@ -223,6 +223,20 @@ def test_objects_of_images_that_are_left_out_are_counted(
     assert f"; {counts['left_out']} in images that are left out" in str(summary)
 
 
+def test_annotations_fit_the_images_that_remain_of_all(images: Path, tmp_path: Path, build: Build):
+    file = tmp_path / "instances.json"
+    annotation_set().save_coco(file, auto_ids=True)
+    lines = [f"{path},{path.parent.name}\n" for path in sorted(images.rglob("*.jpg"))]
+    (tmp_path / "list.csv").write_text("uri,part\n" + "".join(lines + lines[:3]))
+    summary = build(
+        tmp_path / "list.csv", annotations=(str(file),), where="part == 'train'",
+        base_uri=str(images),
+    )  # fmt: skip
+    remaining = len(list(images.glob("train/*")))
+    assert summary.records == remaining
+    assert sum(summary.left_out.values()) + summary.duplicates == len(lines) + 3 - remaining
+
+
 def test_objects_that_a_crop_cuts_off_have_the_rest_of_their_area(
     images: Path, tmp_path: Path, build: Build
 ):

@@ -12,6 +12,8 @@ from imageshards.transforms.references.batch import RefBatch
 
 CHUNK_ROWS = 1 << 14
 """Rows of one batch: memory does not grow with the length of an input."""
+CHUNK_BYTES = 16 << 20
+"""Bytes of the values of one batch: memory does not grow with the length of values, either."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class ListedRows:
       container: URI of the file that all references are byte ranges of; empty: they are files.
       passed_over: see `Listed`.
       blank_lines: see `Listed`.
+      held_bytes: about the bytes of URIs and values; who appends to `columns` adds theirs.
       columns: name -> texts of a column that a label, a split or a group may come from; a lister
         appends one text, or None, for each reference.
 
@@ -91,6 +94,7 @@ class ListedRows:
         self.passed_over = 0
         self._skipped: Counter[Skipped] = Counter()
         self.blank_lines = 0
+        self.held_bytes = 0
 
     def __len__(self) -> int:
         return len(self._uris)
@@ -102,7 +106,7 @@ class ListedRows:
     @property
     def is_full(self) -> bool:
         """Whether the references must be taken before another one is added."""
-        return len(self._uris) >= CHUNK_ROWS
+        return len(self._uris) >= CHUNK_ROWS or self.held_bytes >= CHUNK_BYTES
 
     def add(
         self,
@@ -128,6 +132,7 @@ class ListedRows:
         if problem:
             self._problems[len(self._uris)] = problem
         self._uris.append(uri)
+        self.held_bytes += len(uri)
         self._roots.append(root_length)
         self._sizes.append(size)
         self._stamps.append(stamp)

@@ -149,7 +149,8 @@ class Tally:
 
     def without_listed(self) -> Tally:
         """The tally without the references that went on, which are counted again."""
-        return replace(self, listed=sum(self.left_out.values()), ref_bytes=0)
+        listed = sum(self.left_out.values()) + self.duplicates
+        return replace(self, listed=listed, ref_bytes=0)
 
     @staticmethod
     def merge(tallies: Iterable[Tally]) -> Tally:

@@ -9,11 +9,13 @@ import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
+import gcs_faults
 import gcs_server
 import pyarrow as pa
 import pytest
 from conftest import Build
-from gcs_server import Fault, GcsServer
+from gcs_faults import Fault
+from gcs_server import GcsServer
 from helpers import contents, image_bytes, shards
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -390,7 +392,7 @@ def test_a_unit_that_fails_is_listed_again_and_no_other_one(
 
     before = requests("a")
     # The first request succeeds, with bytes that differ from the object's checksum.
-    fault = Fault(gcs_server.corrupt, r"GET /bucket/in%2F3\.tfrecord$", times=1)
+    fault = Fault(gcs_faults.corrupt, r"GET /bucket/in%2F3\.tfrecord$", times=1)
     after = requests("b", fault)
     assert server.failed == 1
     assert contents(tmp_path / "a") == contents(tmp_path / "b")

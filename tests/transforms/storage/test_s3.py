@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import s3_server
 from fault_proxy import refusing
-from gcs_server import Fault, corrupt, reset, short_body, silent
+from gcs_faults import Fault, corrupt, reset, short_body, silent
 from s3_server import S3Server
 
 from imageshards.transforms import storage
