@@ -53,7 +53,10 @@ def digests(count: int, *, equal: bool) -> dict[str, int]:
         found = one if equal else generator.integers(0, 1 << 63, _SHARD, np.uint64).tobytes()
         report = ShardReport(ShardId(split, index, each), _SHARD, 0, 0, {}, {}, {}, (1, 1), (1, 1))
         collector = Collector(plan)  # a bundle for each shard: the smallest ones
-        for key, value in (*collector.add(ShardResult(report, None, found)), *collector.flush()):
+        for key, value in (
+            *collector.add(ShardResult(report, None, digests=found)),
+            *collector.flush(),
+        ):
             if key[0] == "digests":
                 groups.setdefault(key, []).append(value)
                 largest = max(largest, len(groups[key]))
@@ -91,8 +94,10 @@ def pixels(count: int) -> dict[str, int]:
 
 if __name__ == "__main__":
     what, number = sys.argv[1], int(sys.argv[2])
-    begin = time.perf_counter()
+    begin, used = time.perf_counter(), time.process_time()
     made = pixels(number) if what == "pixels" else digests(number, equal=what == "copies")
     seconds = time.perf_counter() - begin
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(json.dumps({**made, "loop_seconds": round(seconds, 2), "peak_mib": peak}))
+    cpu = time.process_time() - used
+    times = {"loop_seconds": round(seconds, 2), "cpu_seconds": round(cpu, 2)}
+    print(json.dumps({**made, **times, "peak_mib": peak}))

@@ -28,6 +28,8 @@ _HEAD = '''\
 `make bench IMAGES=DIR` measures them on this machine, and `make rates` writes them.
 """
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -111,11 +113,12 @@ def values(results: Mapping[str, Any]) -> Iterator[Value]:
         least, most = counts[0], counts[-1]
         if found := _slope(figures, f"references-{least}", f"references-{most}"):
             yield Value("reference", found, f"{least:,} to {most:,} references")
-    if (found := _loop(figures, "digests")) is not None:
-        yield Value("digest", found, figures["digests"]["title"])
-    if (found := _loop(figures, "finish")) is not None:
+    if used := _cpu(figures, "digests"):
+        figure = figures["digests"]
+        yield Value("digest", used / figure["count"], figure["title"])
+    if seconds := figures.get("finish", {}).get("loop_seconds"):
         figure = figures["finish"]
-        yield Value("finish", found, figure["title"])
+        yield Value("finish", seconds / figure["count"], figure["title"])
         yield Value("finish_memory", figure["peak_bytes"] / figure["count"] * 1e6, figure["title"])
 
 
@@ -138,13 +141,6 @@ def _slope(figures: Mapping[str, Any], first: str, last: str) -> float | None:
     if begin is None or end is None or end <= begin:
         return None
     return float((end - begin) / (figures[last]["count"] - figures[first]["count"]))
-
-
-def _loop(figures: Mapping[str, Any], name: str) -> float | None:
-    """The seconds for an element of a loop; None if it was not measured."""
-    figure = figures.get(name, {})
-    seconds = figure.get("loop_seconds")
-    return float(seconds / figure["count"]) if seconds else None
 
 
 def module(measured: Mapping[str, Measured]) -> str:

@@ -125,7 +125,7 @@ class Figure:
       loop_seconds: median time of its loop, or None.
       peak_bytes: the highest peak memory of all its processes together.
       problem: why it was not measured, or "".
-      cpu_seconds: median CPU time of the whole process; of `reads-...` only that of the reads.
+      cpu_seconds: median CPU time of the whole process, or of the part that it reports itself.
       count: the number of images, references or shards; 0: unknown.
     """
 

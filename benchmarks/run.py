@@ -466,16 +466,18 @@ def _figure(title: str, runs: Sequence[Measurement], count: int = 0) -> Figure:
     good = [run for run in runs if not run.problem]
     if not good:
         return Figure(title, problem=runs[0].problem)
-    loops = []
+    loops, used = [], []
     for run in good:
         with contextlib.suppress(ValueError, IndexError, KeyError, TypeError):
-            loops.append(json.loads(run.stdout.splitlines()[-1])["loop_seconds"])
+            printed = json.loads(run.stdout.splitlines()[-1])
+            loops.append(printed["loop_seconds"])
+            used.append(printed["cpu_seconds"])
     return Figure(
         title,
         seconds=median(run.seconds for run in good),
         loop_seconds=median(loops) if loops else None,
         peak_bytes=max(run.peak_bytes for run in good),
-        cpu_seconds=median(run.cpu_seconds for run in good),
+        cpu_seconds=median(used or [run.cpu_seconds for run in good]),
         count=count,
     )
 

@@ -12,7 +12,14 @@ from typing import Any, TypeAlias
 import apache_beam as beam
 import numpy as np
 
-from imageshards.transforms.annotations.match import by_stem, is_path_of, match, normalized, stem
+from imageshards.transforms.annotations.match import (
+    by_stem,
+    has_same_folder,
+    is_path_of,
+    match,
+    normalized,
+    stem,
+)
 from imageshards.transforms.annotations.source import (
     Annotated,
     AnnotationBatch,
@@ -35,8 +42,8 @@ from imageshards.transforms.references.order import partition
 from imageshards.transforms.references.plan import Tally, bits_of
 from imageshards.transforms.tallies import Divide, merged
 
-_HELD_OBJECTS = 1 << 16
-"""Annotated objects that are divided at a time."""
+_ANNOTATION_BYTES = 1 << 25
+"""Memory of annotations that are divided at a time."""
 _NAME = FACTS.removeprefix(COLUMN)
 _FACTS = FeatureColumn(_NAME, _NAME, "int_list")
 Listed: TypeAlias = tuple[beam.PCollection[tuple[int, RefBatch]], beam.PCollection[Tally]]
@@ -118,7 +125,7 @@ class _Read(beam.DoFn):  # type: ignore[misc]
         source, files = part
         classes: dict[str, int] = {}
         held: list[Annotated] = []
-        objects = weight = 0
+        objects = num_bytes = 0
         with self._failures.recording():
             for found in source.read(files):
                 if isinstance(found, Category):
@@ -126,10 +133,10 @@ class _Read(beam.DoFn):  # type: ignore[misc]
                     continue
                 held.append(replace(found, name=normalized(found.name)))
                 objects += found.objects
-                weight += 1 + found.objects
-                if weight >= _HELD_OBJECTS:
+                num_bytes += found.num_bytes
+                if num_bytes >= _ANNOTATION_BYTES:
                     yield from self._divided(source, held)
-                    held, weight = [], 0
+                    held, num_bytes = [], 0
             yield from self._divided(source, held)
         tally = Tally(annotated={source.uri: AnnotationCount(read=objects)}, object_classes=classes)
         yield beam.pvalue.TaggedOutput("tallies", tally)
@@ -185,8 +192,7 @@ class _Join(beam.DoFn):  # type: ignore[misc]
                             reason = f"{len(parts)} files of {uri} name this image: correct them"
                             parts = [replace(part, problem=reason) for part in parts]
                         found.setdefault(image, []).extend((uri, part) for part in parts)
-                        others = int(not is_path_of(name, image))
-                        count = AnnotationCount(images=1, other_folders=others, objects=objects)
+                        count = _matched(name, image, objects)
                     else:
                         count = AnnotationCount(unmatched_images=1, unmatched_objects=objects)
                         unmatched.append(Unmatched(uri, name, objects))
@@ -200,6 +206,18 @@ class _Join(beam.DoFn):  # type: ignore[misc]
             )
             yield from partition(refs)
         yield beam.pvalue.TaggedOutput("tallies", tally)
+
+
+def _matched(name: str, image: str, objects: int) -> AnnotationCount:
+    """Returns the counts of an image, by its name in the annotation file and its URI."""
+    in_same = has_same_folder(name, image)
+    return AnnotationCount(
+        images=1,
+        other_folders=int(not is_path_of(name, image)),
+        objects=objects,
+        same_folders=int(in_same is True),
+        moved="" if in_same is not False else f"{name} is {image}",
+    )
 
 
 def _with_annotations(
@@ -218,6 +236,7 @@ def _with_annotations(
     """
     values: dict[FeatureColumn, list[Sequence[Any]]] = {key: [] for key in (*columns, _FACTS)}
     problems = refs.problems
+    has_captions = any(column.role == "captions" for column in columns)
     for row, uri in enumerate(uris):
         parts = [part for _, part in sorted(found.get(uri, ()), key=_place)]
         for column in columns:
@@ -230,6 +249,9 @@ def _with_annotations(
             reason = f"its annotations have different sizes of the image: {sizes[0]}, {sizes[1]}"
         if reason and row not in problems:
             problems[row] = Problem("annotations", "BadAnnotation", reason)
+        if has_captions and not objects and row not in problems:
+            reason = "no annotation file has a caption of it"
+            problems[row] = Problem("annotations", "MissingCaption", reason)
     refs = refs.with_features(values)
     return refs.with_problems(problems) if problems else refs
 

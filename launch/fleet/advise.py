@@ -40,11 +40,12 @@ class FleetAdvice:
         fleet = self.fleet
         shards, threads, size = fleet.num_shards, fleet.threads, fleet.bytes / fleet.num_shards
         if shards < SHARDS_PER_THREAD * threads:
-            useful = max(1, shards * fleet.workers // (SHARDS_PER_THREAD * threads))
+            useful = shards * fleet.workers // (SHARDS_PER_THREAD * threads)
+            advice = f"at most {counted(useful, 'worker')}" if useful else "smaller workers"
             yield (
                 f"{counted(shards, 'shard')} for {counted(threads, 'thread')}: fewer than "
-                f"{SHARDS_PER_THREAD} for each, so that workers wait for the last shards; use at "
-                f"most {counted(useful, 'worker')}, or more shards"
+                f"{SHARDS_PER_THREAD} for each, so that workers wait for the last shards; use "
+                f"{advice}, or more shards"
             )
         if size < _SMALL_BYTES and shards > 1:
             yield f"shards of {_size(size)}: opening files takes as long as reading them"

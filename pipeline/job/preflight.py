@@ -45,7 +45,7 @@ def prepare(
     storage.bill(options.inputs.billing_project)
     sources = [identify(text, spec.text_unit) for text in options.inputs.input]
     check_apart(spec, sources)
-    spec = _with_annotations(_with_other_features(spec, sources))
+    spec = _with_other_features(_with_annotations(spec), sources)
     check_output(spec)
     _ = spec.planner  # reads the class names
     for uri in options.choice.exclude:

@@ -17,6 +17,7 @@ from imageshards.reader.report.page import (
 )
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.convert import EXIF_KEPT
+from imageshards.transforms.shards.annotations import BOXES, DROPPED, OUTSIDE
 
 _NAMES_SHOWN = 5
 
@@ -171,6 +172,14 @@ class Summary:
             shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if names[_NAMES_SHOWN:] else "")
             remedy = "; --stratify divides each class" if self.can_stratify else ""
             yield f"NOT IN TRAIN: {counted(len(names), 'class')} of {split}: {shown}{remedy}"
+
+        outside = self.annotations.get(OUTSIDE, 0)
+        boxes = sum(self.annotations.get(kind, 0) for kind in (BOXES, DROPPED))
+        if outside * 2 > boxes:
+            yield (
+                f"BEYOND THE EDGES: {outside:,} of {counted(boxes, 'annotated box')} exceed their "
+                "images: check the order and the unit of the sides in the files"
+            )
 
     def _conversions(self) -> Iterator[str]:
         kinds = dict(self.conversions)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from apache_beam import coders
 from conftest import Command
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,8 @@ from imageshards.launch.fleet.measured import MEASURED
 from imageshards.launch.fleet.rates import RATES, rate
 from imageshards.launch.fleet.stages import Fleet, bounds, ramp_seconds
 from imageshards.pipeline.operations.resharding import write
-from imageshards.transforms.shards import workers
+from imageshards.transforms.shards import leaked, workers
+from imageshards.transforms.shards.facts import Fact
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "launch/dataflow"
@@ -61,7 +63,7 @@ def test_measured_constants_are_those_of_the_benchmark():
         "reads-2000": {"cpu_seconds": 0.001},
         "reads-108000": {"cpu_seconds": 0.003},
         "finish": {"loop_seconds": 3.0, "count": 1000, "peak_bytes": 5e6, "title": "the end"},
-        "digests": {"problem": "killed", "loop_seconds": None, "count": 7},
+        "digests": {"problem": "killed", "cpu_seconds": None, "count": 7},
     }
     results = {"about": about, "contenders": contenders, "figures": figures}
     found = MAKE_RATES["renewed"](MEASURED, results)
@@ -85,6 +87,10 @@ def test_measured_constants_are_as_they_were_written():
 def test_constants_of_the_code_are_those_that_it_uses():
     assert rate("in_flight") == workers.REMOTE_READS_IN_FLIGHT
     assert rate("threads") == arguments._HARNESS_THREADS
+    # A part of the digests with one row, of three splits.
+    row = leaked.positions(bytes(8), 3_000_000).tobytes()
+    fact = (("digests", "", 8000), ((0, 3_240_000, 3_420_000), row))
+    assert len(coders.registry.get_coder(Fact).encode(fact)) == rate("digest_bytes")
     # A shard of a reshard with pieces of two old ones.
     assert rate("shard_rows") == write._COPIED.itemsize + 2 * write._PIECE.itemsize
 
@@ -113,13 +119,19 @@ def test_a_build_adds_up():
     fleet = Fleet(1_000_000, 108_000_000_000, 8, 2)
     assert fleet.num_shards == 720
     assert fleet.threads == 32
-    assert fleet.image_seconds == pytest.approx(2.5e-3)
+    names = ("read_fixed", "check_fixed", "read_sized", "check_full")
+    assert fleet.image_seconds == pytest.approx(sum(map(rate, names)))
+    assert replace(fleet, check="header", bytes=54_000_000_000).image_seconds == pytest.approx(
+        rate("read_fixed") + rate("check_fixed")
+        + (rate("read_sized") + rate("check_header")) / 2
+    )  # fmt: skip
     listing, _, writing, *_ = fleet.stages
     assert listing.writes == 1000
     assert listing.seconds == pytest.approx(1000 * 0.3 / 10)
     assert writing.limit == "CPU of --check full"
-    one_shard = 1_000_000 / 720 * 2.5e-3
-    assert writing.seconds == pytest.approx(2500 / 16 / 0.7 + one_shard)
+    one_shard = 1_000_000 / 720 * fleet.image_seconds
+    used = 1_000_000 * fleet.image_seconds
+    assert writing.seconds == pytest.approx(used / 16 / 0.7 + one_shard)
     assert fleet.seconds == pytest.approx(300 + sum(stage.seconds for stage in fleet.stages))
     assert fleet.usd(writing) == pytest.approx(0.4 + 720 * 4 / 1000 * 0.005)
     hour = 8 * (2 * 0.056 + 8 * 0.003557 + 30 * 0.000054)
@@ -170,7 +182,13 @@ def test_what_breaks_first_is_first():
         ),
         (
             ["--images=10000", "--bytes=1.1GB", "--workers=100"],
-            "WARNING: 110 shards for 800 threads: fewer than 4 for each",
+            "WARNING: 110 shards for 800 threads: fewer than 4 for each, so that workers wait for "
+            "the last shards; use at most 3 workers, or more shards",
+        ),
+        (
+            ["--images=1000", "--bytes=100MB", "--workers=2", "--vcpus=64"],
+            "10 shards for 256 threads: fewer than 4 for each, so that workers wait for the last "
+            "shards; use smaller workers, or more shards",
         ),
     ],
 )

@@ -217,4 +217,6 @@ def _read(uri: str) -> bytes | storage.ReadError:
 
 
 def _pattern(folder: str, suffix: str) -> str:
-    return storage.join(glob.escape(folder.rstrip("/")), "**", f"*{suffix}")
+    """Returns the pattern of files with a suffix in any case."""
+    letters = "".join(f"[{char}{char.upper()}]" if char.isalpha() else char for char in suffix)
+    return storage.join(glob.escape(folder.rstrip("/")), "**", f"*{letters}")

@@ -120,7 +120,7 @@ class Collector:
         table = compact(self._tables, first_shards)
         self._clear_digests()
         for part, rows in cut(table, self._bits):
-            # Bytes: at five billion images a table has one row, and a pickled array ten times that.
+            # At five billion images a table has one row: 52 bytes with its key; as an array 182.
             yield (_DIGESTS, "", part), (first_shards, rows.tobytes())
 
 
