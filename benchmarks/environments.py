@@ -1,7 +1,7 @@
 """The virtual environments of the peers: benchmarks/.venv/NAME, from requirements files.
 
-There are four: img2dataset needs an old webdataset, streaming needs PyTorch, and only
-benchmarks/resize.py needs libvips.
+img2dataset needs an old webdataset, streaming needs PyTorch, only benchmarks/resize.py needs
+libvips, and only benchmarks/coco.py the models of TensorFlow.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ REQUIREMENTS = {
     "streaming": "requirements-streaming.txt",
     "img2dataset": "requirements-img2dataset.txt",
     "vips": "requirements-vips.txt",
+    "coco": "requirements-coco.txt",
 }
 
 _VERSIONS = """

@@ -195,7 +195,7 @@ def run(count: int, classes: int, folder: Path) -> dict[str, Any]:
         if path.is_file()
     }
     return {
-        "shards": count, "classes": classes, "seconds": round(seconds, 1),
+        "shards": count, "classes": classes, "loop_seconds": round(seconds, 1),
         "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
         "peak_mib": used.ru_maxrss // 1024, "files": files,
     }  # fmt: skip

@@ -5,8 +5,9 @@
 
 The server is that of the tests, in this process; it answers each request after --delay seconds.
 Each row is a process of its own that runs `ReadReferences` and nothing else. Listing seconds are
-those from the first step of the graph to the last batch of references; the whole includes the start
-of the runner's workers. Flink needs `make engines` (Java, Maven) and one task manager a worker.
+those from the first step of the graph to the last batch of references: on Flink, this step begins
+when all workers have started, which is in the seconds of the whole. Flink needs `make engines`
+(Java, Maven) and one task manager a worker.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 _IMAGES = 200
+_STARTS = 4
+"""Elements for each worker, of which it receives at least one."""
 _NAMES = "tars,records,prefix,csv,parquet,compressed"
 _CREDENTIALS = {
     "type": "authorized_user", "token": "t", "refresh_token": "r", "client_id": "c",
@@ -135,16 +138,25 @@ def list_input(uri: str, folder: Path, beam_arguments: list[str]) -> None:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from benchmarks.listing_steps import Clock, Watch
+    from benchmarks.listing_steps import Clock, Ready, Watch
     from imageshards.pipeline.assembly import BuildSpec
     from imageshards.pipeline.options.build_options import BuildOptions
     from imageshards.transforms.inputs.sources import identify
     from imageshards.transforms.read import ReadReferences
 
     spec = BuildSpec(BuildOptions.of(input=(uri,), output=str(folder / "out")))
+    parallelism = next((word for word in beam_arguments if word.startswith("--parallelism=")), "")
     begin = time.time()
     with beam.Pipeline(options=PipelineOptions(beam_arguments)) as root:
-        inputs = [Clock(str(folder), str(folder / "clock")), identify(uri)]
+        workers = 0
+        if parallelism:
+            workers = int(parallelism.removeprefix("--parallelism="))
+            _ = (
+                root
+                | "Numbers" >> beam.Create(range(_STARTS * workers))
+                | "Ready" >> beam.ParDo(Ready(str(folder)))
+            )
+        inputs = [Clock(str(folder), str(folder / "clock"), workers), identify(uri)]
         listed = root | "Read" >> ReadReferences(inputs, spec.annotator, spec.listing)
         _ = listed.batches | "Watch" >> beam.ParDo(Watch(str(folder)))
     whole = time.time() - begin

@@ -32,6 +32,7 @@ from imageshards.transforms.records.columns import (
     annotation_columns,
     channels_of,
     feature_columns,
+    has_captions,
     label_rule,
     schema_of,
     side_column,
@@ -282,7 +283,7 @@ class BuildSpec:
     def _side_pattern(self) -> PathPattern | None:
         """The paths of the images' side files; None if a column has them, or there are none."""
         values = self.options.values()
-        if not self.schema.side or side_column(values):
+        if not self.schema.side or side_column(values) or has_captions(values):
             return None
         name = SIDE_OPTIONS[self.schema.side]
         text = values[name]

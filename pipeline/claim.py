@@ -55,6 +55,9 @@ def _claim(plan: Plan, spec: BuildSpec) -> Plan:
         storage.sweep(layout.state)
         storage.abort_uploads(layout.root)
         sweep_temporary(layout, plan)
+        if not storage.exists(layout.dataset_info):
+            # A failed run of this build has written them; this run may fail for another reason.
+            storage.delete([layout.rejects, layout.report])
         if spec.options.execution.writer == "beam":
             storage.delete([layout.dataset_info])
             for split in plan.splits:

@@ -148,6 +148,7 @@ def write_shards(
             workers,
             failures=spec.failures,
             sha256=spec.computes_sha256,
+            retries_rejects=spec.options.output.overwrite,
         )
     )
 
@@ -190,8 +191,7 @@ def write_with_beam(
     ]
     rejects = (
         encoded.rejects  # (split, reject)
-        | "GroupRejects" >> beam.GroupByKey()
-        | "WriteRejects" >> beam.ParDo(WriteRejects(spec.layout))
+        | "WriteRejects" >> WriteRejects(spec.layout, plan)
     )
     return (*facts, rejects) | "AllFacts" >> beam.Flatten()
 

@@ -105,10 +105,7 @@ def _annotated_json(plan: Plan) -> dict[str, Any]:
     """Returns the classes of annotated objects, and the counts of each file of annotations."""
     if not plan.annotated:
         return {}
-    files = {
-        file: {name: value for name, value in count._asdict().items() if name != "read"}
-        for file, count in sorted(plan.annotated.items())
-    }
+    files = {file: count.to_json() for file, count in sorted(plan.annotated.items())}
     return {"object_classes": list(plan.object_classes), "annotation_files": files}
 
 

@@ -12,6 +12,7 @@ from imageshards.transforms.elements import UsageError
 from imageshards.transforms.extras import require
 from imageshards.transforms.records.columns import SIDE_OPTIONS, annotation_problem
 from imageshards.transforms.records.containers import CONTAINERS
+from imageshards.transforms.records.objects import CAPTION_FORMATS
 from imageshards.transforms.records.schemas import SCHEMAS, Schema
 
 if TYPE_CHECKING:
@@ -179,6 +180,11 @@ def _annotations(spec: BuildSpec) -> Iterator[str]:
         yield f"--annotation_format {given.annotation_format} requires --annotations"
     if given.object_masks and not given.annotations:
         yield "--object_masks requires --annotations"
+    if given.annotation_format in CAPTION_FORMATS:
+        if spec.schema.side != "captions":
+            yield "--annotations with captions requires --features caption"
+        if given.captions:
+            yield f"--annotations has the captions: omit --captions {given.captions}"
     if given.object_masks:
         require("coco", "--object_masks")
 

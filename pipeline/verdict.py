@@ -10,7 +10,7 @@ import numpy as np
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.missing import suggestion
 from imageshards.transforms import storage
-from imageshards.transforms.annotations.objects import REJECTED
+from imageshards.transforms.annotations.objects import CAPTIONS, REJECTED
 from imageshards.transforms.elements import DUPLICATE_PIXELS, LOST, BuildError, ShardId, counted
 from imageshards.transforms.records.containers import is_shard_like, parse_shard_name, shard_name
 from imageshards.transforms.references.plan import Plan
@@ -41,10 +41,10 @@ def check_counts(plan: Plan, totals: Totals) -> None:
             f"{count:,} of {plan.num_shards:,} shards were reported: run the command again"
         )
     annotations = totals.all_splits.values()["annotations"]
-    written = sum(annotations.get(kind, 0) for kind in (BOXES, DROPPED, REJECTED))
+    written = sum(annotations.get(kind, 0) for kind in (BOXES, CAPTIONS, DROPPED, REJECTED))
     if plan.annotated and written != plan.objects:
         raise BuildError(
-            f"the images have {plan.objects:,} annotated objects, but {written:,} were written, "
+            f"the images have {plan.objects:,} annotations, but {written:,} were written, "
             "dropped or rejected: run the command again"
         )
     rejects = totals.errors.total()

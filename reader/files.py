@@ -19,7 +19,6 @@ from functools import cached_property, lru_cache
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from imageshards.reader.dataset import Dataset, open_dataset
 from imageshards.reader.splits import Span, spans_of
@@ -34,14 +33,13 @@ from imageshards.transforms.records.container import (
     with_crc32c,
 )
 from imageshards.transforms.records.containers import container_of_file, is_record_file
+from imageshards.transforms.records.index import Index
 from imageshards.transforms.records.schemas import COLUMN, SLIM, Feature, Kind, Schema
 
 _REQUESTS = 16
 _TAIL_BYTES = 8
 _HEAD_BYTES = 64
 _INDEX_SUFFIXES = (".idx", ".index")
-Index = npt.NDArray[np.int64]
-"""[records, 2]: offset and stored size of every record, in bytes; internally with its CRC32C."""
 
 
 @dataclass(frozen=True)
@@ -75,24 +73,20 @@ class RecordFile:
         """Whether it is a file of this machine's filesystems."""
         return storage.is_local(self.uri)
 
-    @property
+    @cached_property
     def index(self) -> Index:
         """Offset and stored size of every record, both after decompression.
 
         Raises:
           BuildError: the file is of another format or truncated, or its index is damaged.
         """
-        return self._index[:, :2]
-
-    @cached_property
-    def _index(self) -> Index:
         if storage.is_local(self.uri) or not self.container.random_access:
             _ = self._stamp  # before the file is read, so that later changes are detected
         if not self.index_uri:
             return _locate(self.uri, self.container)
         try:
             with storage.open_read(self.index_uri) as file:
-                index = parse_index(file.read())
+                index = Index(parse_index(file.read()))
         except (OSError, ValueError) as error:
             raise BuildError(f"{self.index_uri}: missing or damaged: {error}") from error
         if self.known not in (-1, len(index)):
@@ -101,7 +95,7 @@ class RecordFile:
                 "build.json: build the data set again"
             )
         if storage.is_local(self.uri):  # for a remote file this would be a request
-            size, expected = storage.size(self.uri), int(index[-1, :2].sum()) if len(index) else 0
+            size, expected = storage.size(self.uri), index.end(len(index) - 1) if len(index) else 0
             if size < expected or (size > expected and not self.container.has_footer):
                 found = f"{size:,} bytes" if size >= 0 else "missing"
                 raise BuildError(f"{self.uri}: {found}, but {expected:,} bytes in its index")
@@ -120,9 +114,8 @@ class RecordFile:
         """
         if begin == end:
             return b""
-        index = self._index
-        first = index.item(begin, 0)
-        size = index.item(end - 1, 0) + index.item(end - 1, 1) - first
+        first = self.index.offset(begin)
+        size = self.index.end(end - 1) - first
         if not self.container.random_access:
             return _decompressed(self.uri, self._stamp)[first : first + size]
         position = ByteRange(self.uri, first, size, "stored")
@@ -150,7 +143,7 @@ class RecordFile:
         Raises:
           CorruptRecord: see `data`.
         """
-        offset, size, *crc32c = self._index[row].tolist()
+        offset, size, *crc32c = self.index.row(row)
         sizes = () if crc32c else self.container.parts_of(size)
         if not sizes:
             return next(self.data(row, row + 1, check=check))
@@ -165,7 +158,7 @@ class RecordFile:
     ) -> Iterator[bytes]:
         """Yields the data of records [begin, end), given what the file stores for them."""
         view = memoryview(stored)
-        rows = self._index[begin:end].tolist()
+        rows = self.index.rows(begin, end)
         together: list[bytes] = []  # records that are stored together have one offset
         last, number = -1, 0
         for row, (offset, size, *crc32c) in enumerate(rows, begin):
@@ -189,8 +182,8 @@ class RecordFile:
             yield data
 
     def _number_in_group(self, row: int) -> int:
-        first = row
-        while first and self._index[first - 1, 0] == self._index[row, 0]:
+        first, offset = row, self.index.offset(row)
+        while first and self.index.offset(first - 1) == offset:
             first -= 1
         return row - first
 
@@ -208,7 +201,8 @@ class RecordFile:
         if self.crc32c >= 0:
             return f"{self.crc32c:08x}"
         if self.container.has_footer:
-            offset, size = self.index[-1].tolist() if len(self.index) else (0, _TAIL_BYTES)
+            last = len(self.index) - 1
+            offset, size, *_ = self.index.row(last) if last >= 0 else (0, _TAIL_BYTES)
             tail = ByteRange(self.uri, offset, min(size, _HEAD_BYTES), "stored")
         else:
             size = storage.size(self.uri)
@@ -295,7 +289,9 @@ class Source:
         try:
             values = example.decode(next(file.data(0, 1)))
         except example.CorruptExample as error:
-            raise CorruptRecord(f"{file.uri}: record at byte {file.index[0, 0]}: {error}") from None
+            raise CorruptRecord(
+                f"{file.uri}: record at byte {file.index.offset(0)}: {error}"
+            ) from None
         kinds: dict[type, Kind] = {bytes: "bytes", int: "int64", float: "float"}
         return tuple(
             Feature(key, kinds[type(value[0])], COLUMN + key, "List", repeats=False)
@@ -443,7 +439,7 @@ def _locate(uri: str, container: Container) -> Index:
         raise BuildError(f"{uri}: no such file") from error
     except CorruptRecord as error:
         raise BuildError(f"{uri}: {error}") from error
-    return np.array(rows, dtype=np.int64).reshape(-1, 2)
+    return Index(np.array(rows, dtype=np.int64).reshape(-1, 2))
 
 
 @lru_cache(maxsize=2)

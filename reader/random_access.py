@@ -225,12 +225,12 @@ class Records(Sequence[Any]):
         """Yields the data of each record, and (position of its file, number in the file)."""
         for span in spans:
             file = self._source.files[span.file]
-            sizes = file.index[:, 1]
+            sizes = file.index.sizes
             begin = span.begin
             while begin < span.end:
                 end = begin + 1
                 size = int(sizes[begin])
-                while end < span.end and size + sizes[end] <= _CHUNK_BYTES:
+                while end < span.end and size + int(sizes[end]) <= _CHUNK_BYTES:
                     size += int(sizes[end])
                     end += 1
                 for row, data in enumerate(
@@ -241,7 +241,7 @@ class Records(Sequence[Any]):
 
     def _message(self, where: tuple[int, int], error: Exception) -> str:
         file = self._source.files[where[0]]
-        return f"{file.uri}: record at byte {file.index[where[1], 0]}: {error}"
+        return f"{file.uri}: record at byte {file.index.offset(where[1])}: {error}"
 
     def _parsed(self, data: bytes, where: tuple[int, int], schema: Schema) -> dict[str, Any]:
         try:

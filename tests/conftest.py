@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +52,24 @@ def build(tmp_path: Path) -> Build:
         return run(built, beam or LOCAL, show_progress=False)
 
     return do
+
+
+@pytest.fixture(scope="session")
+def built_photos(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of the photos, with 5 and 2 shards; tests do not write to it."""
+    output = tmp_path_factory.mktemp("built") / "out"
+    options = BuildOptions.of(
+        input=(str(photos),), output=str(output), num_shards="train=5,test=2",
+        splits="train=0.8,test=0.2", base_uri=str(photos),
+    )  # fmt: skip
+    run(options, LOCAL, show_progress=False)
+    return output
+
+
+@pytest.fixture
+def dataset(built_photos: Path, tmp_path: Path) -> Path:
+    """A copy of `built_photos`, to which the test may write."""
+    return Path(shutil.copytree(built_photos, tmp_path / "out"))
 
 
 Command = Callable[..., tuple[int, str, str]]

@@ -12,7 +12,7 @@ from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from gcs_server import Fault, Send
+from gcs_faults import Fault, Send
 
 _OF_CONNECTION = {"connection", "content-length", "expect", "keep-alive", "transfer-encoding"}
 

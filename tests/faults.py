@@ -18,9 +18,8 @@ from typing import NamedTuple
 import gcs_server
 import numpy as np
 import pytest
-from gcs_server import (
+from gcs_faults import (
     Fault,
-    GcsServer,
     Send,
     broken_json,
     chunk_without_end,
@@ -37,6 +36,7 @@ from gcs_server import (
     status,
     unchanged,
 )
+from gcs_server import GcsServer
 from helpers import image_bytes, told
 from PIL import Image
 

@@ -28,12 +28,11 @@ from imageshards.transforms.references.choice import (
     draw_keys,
     draw_order,
 )
-from imageshards.transforms.references.order import divide, partition
+from imageshards.transforms.references.order import partition
 from imageshards.transforms.references.plan import Tally, bits_of
-from imageshards.transforms.tallies import merged
+from imageshards.transforms.tallies import Divide, merged
 
 _HELD_BYTES = 1 << 24
-"""Packed references that are divided at a time: some 500,000."""
 _GROUPS_OF_CLASSES = 5
 """Counts are added up in so many bits fewer groups than there are groups of references."""
 
@@ -73,7 +72,8 @@ class ChooseReferences(beam.PTransform):  # type: ignore[misc]
         sizes = merged(tallies, "Sizes", only_sizes=True)
         drawn = (
             batches  # (bucket, references)
-            | "Divide" >> beam.ParDo(_Divide(), sizes).with_output_types(tuple[int, RefBatch])
+            | "Divide"
+            >> beam.ParDo(Divide(_draw_keys), sizes).with_output_types(tuple[int, RefBatch])
             | "GroupByDraw" >> beam.GroupByKey()  # (group, [references, ...])
             | "Draw" >> beam.ParDo(_Draw(self), sizes).with_outputs("census", "tallies", main="all")
         )  # (group, references in the order of the draw); census: (group of classes, Census)
@@ -89,31 +89,8 @@ class ChooseReferences(beam.PTransform):  # type: ignore[misc]
         )
 
 
-class _Divide(beam.DoFn):  # type: ignore[misc]
-    """(bucket, references) -> (group of the draw, references)."""
-
-    def __init__(self) -> None:
-        self._bits: int | None = None
-        self._held = Held(_HELD_BYTES)
-
-    def start_bundle(self) -> None:
-        self._held = Held(_HELD_BYTES)
-
-    def process(
-        self, element: tuple[int, RefBatch], sizes: Iterable[Tally]
-    ) -> Iterator[tuple[int, RefBatch]]:
-        if self._bits is None:
-            self._bits = bits_of(sizes)
-        if self._held.add(element[1]):
-            yield from self._flush()
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        yield from map(GlobalWindows.windowed_value, self._flush())
-
-    def _flush(self) -> Iterator[tuple[int, RefBatch]]:
-        batch = self._held.take()
-        if batch and self._bits is not None:
-            yield from divide(batch, draw_keys(batch.keys), self._bits)
+def _draw_keys(batch: RefBatch) -> np.ndarray:
+    return draw_keys(batch.keys)
 
 
 class _Draw(beam.DoFn):  # type: ignore[misc]

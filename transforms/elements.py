@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 
@@ -74,45 +77,87 @@ def enumerated(names: Iterable[str]) -> str:
 _NAMES = 20
 
 
+_KINDS_SHOWN = 4
+_SUFFIXES = 64
+_SUFFIX = re.compile(r"(?:\.tar)?\.[a-z0-9]{1,8}$")
+
+
+class Skipped(NamedTuple):
+    """A kind of files that are left out because their names are not those of images.
+
+    Attributes:
+      suffix: the ends of their names, in lower case; empty: other files.
+      noun: what they are as inputs, with an article; empty: no input.
+    """
+
+    suffix: str
+    noun: str = ""
+
+    @classmethod
+    def of(cls, uri: str, noun: str = "") -> Skipped:
+        """Returns the kind of a file."""
+        found = _SUFFIX.search(uri[uri.rfind("/") + 2 :].lower())  # a name may begin with a dot
+        return cls(found[0] if found else "", noun)
+
+
 class InputCount(NamedTuple):
     """What the listing of an input, or of a part of it, found.
 
     Attributes:
       found: references.
       passed_over: files that were left out because of their names.
-      nouns: the kinds of these files, with articles; empty for files of no kind. Empty: unknown.
+      skipped: kind of these files -> their number; empty if there are references.
     """
 
     found: int = 0
     passed_over: int = 0
-    nouns: frozenset[str] = frozenset()
+    skipped: Mapping[Skipped, int] = MappingProxyType({})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Tallies with counts are sent to other workers, and the default value cannot be pickled.
+        return InputCount, (self.found, self.passed_over, dict(self.skipped))
 
     def __add__(self, other: object) -> InputCount:
         assert isinstance(other, InputCount)
-        return InputCount(
-            self.found + other.found,
-            self.passed_over + other.passed_over,
-            self.nouns | other.nouns,
-        )
+        found = self.found + other.found
+        skipped: Counter[Skipped] = Counter()
+        if not found:
+            for kind, count in (*self.skipped.items(), *other.skipped.items()):
+                known = kind in skipped or len(skipped) < _SUFFIXES
+                skipped[kind if known else Skipped("")] += count
+        return InputCount(found, self.passed_over + other.passed_over, dict(skipped))
 
-    def check(self, text: str, is_text: object) -> None:
+    def check(self, text: str, is_text: object, empty: str = "") -> None:
         """Raises a BuildError if an input has no reference.
 
         Args:
           text: the input as the user wrote it.
           is_text: whether the references are texts, and not images.
+          empty: what to say of an input without any file or row.
         """
         if self.found:
             return
-        hint = ""
-        if self.passed_over:
-            were = "was" if self.passed_over == 1 else "were"
-            advice = "--include_all takes all files"
-            if self.nouns and "" not in self.nouns:
-                kinds = " or ".join(sorted(self.nouns))
-                advice = f"this pattern does not select {kinds}: write --input for each"
-            hint = f" ({counted(self.passed_over, 'file')} {were} skipped by name; {advice})"
+        hint = f" ({self._what_was_skipped()})" if self.passed_over else empty and f": {empty}"
         raise BuildError(f"--input {text}: no {'text' if is_text else 'image'} found{hint}")
+
+    def _what_was_skipped(self) -> str:
+        by_suffix: Counter[str] = Counter()
+        for kind, count in self.skipped.items():
+            by_suffix[kind.suffix or "other"] += count
+        most = sorted(by_suffix.items(), key=lambda item: (-item[1], item[0]))
+        shown = [f"{count:,} {suffix}" for suffix, count in most[:_KINDS_SHOWN]]
+        if rest := sum(count for _, count in most[_KINDS_SHOWN:]):
+            shown.append(f"{rest:,} more")
+        advice = []
+        if any(not kind.noun for kind in self.skipped):
+            advice.append("--include_all takes all files")
+        if nouns := sorted({kind.noun for kind in self.skipped if kind.noun}):
+            advice.append(f"{' or '.join(nouns)} has to be an --input itself")
+        were = "was" if self.passed_over == 1 else "were"
+        return (
+            f"{counted(self.passed_over, 'file')} {were} skipped by name: {', '.join(shown)}; "
+            f"{'; '.join(advice)}"
+        )
 
 
 def to_bytes(text: str) -> bytes:
@@ -160,23 +205,6 @@ class Problem:
     reason: str
 
 
-@dataclass(frozen=True)
-class Reject:
-    """An image that is not in the data set: one line of rejects.jsonl.
-
-    Attributes:
-      name: name of the image.
-      uri: URI of the image.
-      split: the split that it would be in.
-      problem: why it is not in the data set.
-    """
-
-    name: str
-    uri: str
-    split: str
-    problem: Problem
-
-
 Codec = Literal["stored", "zip", "example"]
 """Content of a byte range. "stored": the image. "zip": the local header of a member of a zip; its
 data follow the header, and are as long as the range. "example": a serialized tf.train.Example."""
@@ -197,6 +225,25 @@ class ByteRange:
     offset: int
     size: int
     codec: Codec
+
+
+@dataclass(frozen=True)
+class Reject:
+    """An image that is not in the data set: one line of rejects.jsonl.
+
+    Attributes:
+      name: name of the image.
+      uri: URI of the image.
+      split: the split that it would be in.
+      problem: why it is not in the data set.
+      range: the bytes of another file that hold it, or None if it is a file.
+    """
+
+    name: str
+    uri: str
+    split: str
+    problem: Problem
+    range: ByteRange | None = None
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from imageshards.transforms.references.batch import Held, RefBatch
 from imageshards.transforms.references.exclusion import compare, read_list
 from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.order import partition
-from imageshards.transforms.references.plan import Tally, bits_of
-from imageshards.transforms.tallies import merged
+from imageshards.transforms.references.plan import Tally
+from imageshards.transforms.tallies import Divide, merged
 
 _HELD_BYTES = 1 << 24
 _EXAMPLES = 3
@@ -71,9 +71,9 @@ class ExcludeReferences(beam.PTransform):  # type: ignore[misc]
             batches.pipeline
             | "Lists" >> beam.Create(list(self.lists), reshuffle=False)
             | "Lines" >> beam.FlatMap(_lines, self.roots, self.files, self.seed, self.failures)
-            | "DivideLines" >> beam.ParDo(_Divide(), sizes)
+            | "DivideLines" >> beam.ParDo(Divide(), sizes)
         )
-        refs = batches | "Values" >> beam.Values() | "Divide" >> beam.ParDo(_Divide(), sizes)
+        refs = batches | "Divide" >> beam.ParDo(Divide(), sizes)
         rest = (
             {"refs": refs, "lines": lines}
             | "GroupByName" >> beam.CoGroupByKey()
@@ -84,34 +84,10 @@ class ExcludeReferences(beam.PTransform):  # type: ignore[misc]
 
 def _lines(
     uri: str, roots: Roots, files: Mapping[str, int], seed: int, failures: Failures
-) -> Iterator[RefBatch]:
+) -> Iterator[tuple[int, RefBatch]]:
     with failures.recording():
-        yield from read_list(uri, roots, files, seed)
-
-
-class _Divide(beam.DoFn):  # type: ignore[misc]
-    """References -> (group, references)."""
-
-    def __init__(self) -> None:
-        self._bits: int | None = None
-        self._held = Held(_HELD_BYTES)
-
-    def start_bundle(self) -> None:
-        self._held = Held(_HELD_BYTES)
-
-    def process(self, batch: RefBatch, sizes: Iterable[Tally]) -> Iterator[tuple[int, RefBatch]]:
-        if self._bits is None:
-            self._bits = bits_of(sizes)
-        if self._held.add(batch):
-            yield from self._flush()
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        yield from map(GlobalWindows.windowed_value, self._flush())
-
-    def _flush(self) -> Iterator[tuple[int, RefBatch]]:
-        batch = self._held.take()
-        if batch and self._bits is not None:
-            yield from partition(batch, self._bits)
+        for batch in read_list(uri, roots, files, seed):
+            yield 0, batch
 
 
 class _Compare(beam.DoFn):  # type: ignore[misc]

@@ -11,10 +11,15 @@ from typing import Any, TypeAlias
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.windowed_value import WindowedValue
 
-from imageshards.transforms.annotations.match import by_stem, is_path_of, match, normalized, stem
+from imageshards.transforms.annotations.match import (
+    by_stem,
+    has_same_folder,
+    is_path_of,
+    match,
+    normalized,
+    stem,
+)
 from imageshards.transforms.annotations.source import (
     Annotated,
     AnnotationBatch,
@@ -26,17 +31,19 @@ from imageshards.transforms.failure import Failures
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.records.objects import FACTS
 from imageshards.transforms.records.schemas import COLUMN
-from imageshards.transforms.references.annotated import AnnotationCount, Unmatched
-from imageshards.transforms.references.batch import Held, RefBatch
+from imageshards.transforms.references.annotated import (
+    AnnotationCount,
+    Unmatched,
+    first_unmatched,
+)
+from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import group_bits, hash_keys
-from imageshards.transforms.references.order import divide, partition
+from imageshards.transforms.references.order import partition
 from imageshards.transforms.references.plan import Tally, bits_of
-from imageshards.transforms.tallies import merged
+from imageshards.transforms.tallies import Divide, merged
 
-_HELD_BYTES = 1 << 25
-"""References that are divided at a time."""
-_HELD_OBJECTS = 1 << 16
-"""Annotated objects that are divided at a time."""
+_ANNOTATION_BYTES = 1 << 25
+"""Memory of annotations that are divided at a time."""
 _NAME = FACTS.removeprefix(COLUMN)
 _FACTS = FeatureColumn(_NAME, _NAME, "int_list")
 Listed: TypeAlias = tuple[beam.PCollection[tuple[int, RefBatch]], beam.PCollection[Tally]]
@@ -71,13 +78,14 @@ class JoinAnnotations(beam.PTransform):  # type: ignore[misc]
             | "Distribute" >> beam.Reshuffle()
             | "Read" >> beam.ParDo(_Read(self), sizes).with_outputs("tallies", main="batches")
         )  # (group of stems, annotations)
-        images = batches | "ByStem" >> beam.ParDo(_ByStem(), sizes, self._bits())
+        divided = beam.ParDo(Divide(_keys_of_stems, self._bits()), sizes)
+        images = batches | "ByStem" >> divided  # (group of stems, references)
         joined = (
             {"images": images, "annotations": annotations.batches}
             | "GroupByStem" >> beam.CoGroupByKey()
             | "Join" >> beam.ParDo(_Join(self)).with_outputs("tallies", main="batches")
         )  # (bucket, references)
-        others = tallies | "ExceptListed" >> beam.Map(replace, listed=0, ref_bytes=0)
+        others = tallies | "ExceptListed" >> beam.Map(Tally.without_listed)
         counts = (others, annotations.tallies, joined.tallies) | "Counts" >> beam.Flatten()
         return joined.batches, counts
 
@@ -98,30 +106,8 @@ def _stem_keys(names: Iterable[str]) -> np.ndarray:
     return hash_keys(0, (to_bytes(stem(name)) for name in names))[0]
 
 
-class _ByStem(beam.DoFn):  # type: ignore[misc]
-    """(bucket, references) -> (group of stems, references)."""
-
-    def __init__(self) -> None:
-        self._held = Held(_HELD_BYTES)
-        self._bits = 0
-
-    def start_bundle(self) -> None:
-        self._held = Held(_HELD_BYTES)
-
-    def process(
-        self, element: tuple[int, RefBatch], tallies: Iterable[Tally], least_bits: int
-    ) -> Iterator[tuple[int, RefBatch]]:
-        self._bits = self._bits or max(least_bits, bits_of(tallies))
-        if self._held.add(element[1]):
-            yield from self._flush()
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        yield from map(GlobalWindows.windowed_value, self._flush())
-
-    def _flush(self) -> Iterator[tuple[int, RefBatch]]:
-        batch = self._held.take()
-        if batch:
-            yield from divide(batch, _stem_keys(batch.uris), self._bits)
+def _keys_of_stems(batch: RefBatch) -> np.ndarray:
+    return _stem_keys(batch.uris)
 
 
 class _Read(beam.DoFn):  # type: ignore[misc]
@@ -139,7 +125,7 @@ class _Read(beam.DoFn):  # type: ignore[misc]
         source, files = part
         classes: dict[str, int] = {}
         held: list[Annotated] = []
-        objects = weight = 0
+        objects = num_bytes = 0
         with self._failures.recording():
             for found in source.read(files):
                 if isinstance(found, Category):
@@ -147,10 +133,10 @@ class _Read(beam.DoFn):  # type: ignore[misc]
                     continue
                 held.append(replace(found, name=normalized(found.name)))
                 objects += found.objects
-                weight += 1 + found.objects
-                if weight >= _HELD_OBJECTS:
+                num_bytes += found.num_bytes
+                if num_bytes >= _ANNOTATION_BYTES:
                     yield from self._divided(source, held)
-                    held, weight = [], 0
+                    held, num_bytes = [], 0
             yield from self._divided(source, held)
         tally = Tally(annotated={source.uri: AnnotationCount(read=objects)}, object_classes=classes)
         yield beam.pvalue.TaggedOutput("tallies", tally)
@@ -206,13 +192,12 @@ class _Join(beam.DoFn):  # type: ignore[misc]
                             reason = f"{len(parts)} files of {uri} name this image: correct them"
                             parts = [replace(part, problem=reason) for part in parts]
                         found.setdefault(image, []).extend((uri, part) for part in parts)
-                        others = int(not is_path_of(name, image))
-                        count = AnnotationCount(images=1, other_folders=others, objects=objects)
+                        count = _matched(name, image, objects)
                     else:
                         count = AnnotationCount(unmatched_images=1, unmatched_objects=objects)
                         unmatched.append(Unmatched(uri, name, objects))
                     counts[uri] = counts.get(uri, AnnotationCount()) + count
-        tally = Tally(annotated=counts, unmatched=tuple(unmatched))
+        tally = Tally(annotated=counts, unmatched=first_unmatched(unmatched))
         if refs:
             refs = _with_annotations(refs, uris, found, self._columns)
             unannotated = sum(uri not in found for uri in uris)
@@ -221,6 +206,18 @@ class _Join(beam.DoFn):  # type: ignore[misc]
             )
             yield from partition(refs)
         yield beam.pvalue.TaggedOutput("tallies", tally)
+
+
+def _matched(name: str, image: str, objects: int) -> AnnotationCount:
+    """Returns the counts of an image, by its name in the annotation file and its URI."""
+    in_same = has_same_folder(name, image)
+    return AnnotationCount(
+        images=1,
+        other_folders=int(not is_path_of(name, image)),
+        objects=objects,
+        same_folders=int(in_same is True),
+        moved="" if in_same is not False else f"{name} is {image}",
+    )
 
 
 def _with_annotations(
@@ -239,6 +236,7 @@ def _with_annotations(
     """
     values: dict[FeatureColumn, list[Sequence[Any]]] = {key: [] for key in (*columns, _FACTS)}
     problems = refs.problems
+    has_captions = any(column.role == "captions" for column in columns)
     for row, uri in enumerate(uris):
         parts = [part for _, part in sorted(found.get(uri, ()), key=_place)]
         for column in columns:
@@ -251,6 +249,9 @@ def _with_annotations(
             reason = f"its annotations have different sizes of the image: {sizes[0]}, {sizes[1]}"
         if reason and row not in problems:
             problems[row] = Problem("annotations", "BadAnnotation", reason)
+        if has_captions and not objects and row not in problems:
+            reason = "no annotation file has a caption of it"
+            problems[row] = Problem("annotations", "MissingCaption", reason)
     refs = refs.with_features(values)
     return refs.with_problems(problems) if problems else refs
 

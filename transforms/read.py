@@ -29,7 +29,7 @@ from imageshards.transforms.inputs.kind import (
 from imageshards.transforms.inputs.sources import identify
 from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.batch import RefBatch
-from imageshards.transforms.references.order import partition
+from imageshards.transforms.references.order import partition, without_repeated
 from imageshards.transforms.references.plan import Tally
 from imageshards.transforms.runner import has_one_worker
 from imageshards.transforms.storage import StoreError
@@ -52,7 +52,7 @@ class References(NamedTuple):
 
     Attributes:
       batches: (bucket, references), in no particular order.
-      tallies: counts of the listing, one for each unit of work.
+      tallies: counts of the listing, one for each unit of work, and for repeated references.
     """
 
     batches: beam.PCollection[tuple[int, RefBatch]]
@@ -69,7 +69,7 @@ class References(NamedTuple):
           The remaining references, counted again: the build ignores the dropped ones.
         """
         batches = self.batches | "Apply" >> beam.ParDo(fn)
-        others = self.tallies | "ExceptListed" >> beam.Map(_without_listed)
+        others = self.tallies | "ExceptListed" >> beam.Map(Tally.without_listed)
         remaining = batches | "CountAgain" >> beam.Map(_count_listed)
         return References(batches, (others, remaining) | "AllTallies" >> beam.Flatten())
 
@@ -172,10 +172,6 @@ def _without_key(group: tuple[int, Iterable[WorkUnit]]) -> Iterable[WorkUnit]:
     return group[1]
 
 
-def _without_listed(tally: Tally) -> Tally:
-    return replace(tally, listed=sum(tally.left_out.values()), ref_bytes=0)
-
-
 def _count_listed(element: tuple[int, RefBatch]) -> Tally:
     return Tally(listed=len(element[1]), ref_bytes=element[1].value_bytes)
 
@@ -239,7 +235,11 @@ class _List(beam.DoFn):  # type: ignore[misc]
 
     def finish_bundle(self) -> Iterator[object]:
         for output in self._flush():
-            yield GlobalWindows.windowed_value(output)
+            if isinstance(output, beam.pvalue.TaggedOutput):
+                value = GlobalWindows.windowed_value(output.value)
+                yield beam.pvalue.TaggedOutput(output.tag, value)
+            else:
+                yield GlobalWindows.windowed_value(output)
         metrics.count_usage()
 
     def _list(self, unit: WorkUnit) -> Iterator[_Output]:
@@ -299,8 +299,13 @@ class _List(beam.DoFn):  # type: ignore[misc]
         yield beam.pvalue.TaggedOutput("tallies", tally)
         yield from units
 
-    def _flush(self) -> Iterator[tuple[int, RefBatch]]:
+    def _flush(self) -> Iterator[_Output]:
         held, self._held = self._held, []
         self._rows_held = self._bytes_held = 0
-        if held:
-            yield from partition(RefBatch.concat(held))
+        if not held:
+            return
+        batch = RefBatch.concat(held)
+        distinct = without_repeated(batch)
+        yield from partition(distinct)
+        if repeated := len(batch) - len(distinct):
+            yield beam.pvalue.TaggedOutput("tallies", Tally(duplicates=repeated))

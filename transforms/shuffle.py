@@ -15,26 +15,21 @@ from typing import NamedTuple
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.windowed_value import WindowedValue
 
 from imageshards.transforms import metrics, storage
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.records.containers import shard_name
-from imageshards.transforms.references.batch import Held, RefBatch
+from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import BUCKET_BITS, cut
-from imageshards.transforms.references.order import partition, sort_group
-from imageshards.transforms.references.plan import Plan, Planner, Tally, bits_of
+from imageshards.transforms.references.order import sort_group
+from imageshards.transforms.references.plan import Plan, Planner, Tally
 from imageshards.transforms.references.stored import PREFIX, Piece, StoredRefs
-from imageshards.transforms.tallies import merged
+from imageshards.transforms.tallies import Divide, merged
 
 # "auto" needs sizes. If the listing did not report any, this many images of each bucket and split
 # are measured, 1,000 or more in all: a random sample, because keys are random.
 _SIZED_PER_BUCKET = 4
-
-# Packed references that are divided at a time: some 500,000.
-_HELD_BYTES = 1 << 24
 
 Group = tuple[int, dict[str, RefBatch]]
 """Number of the group, split -> its references in key order."""
@@ -68,40 +63,21 @@ class Shuffled(NamedTuple):
     plan: beam.PCollection[Plan]
 
 
-class _Divide(beam.DoFn):  # type: ignore[misc]
-    """(bucket, references) -> (group, references), with groups sized to their number.
+class _Divide(Divide):
+    """Divides by the keys of the references.
 
     The references of a bucket are passed on if buckets are small enough to be groups: they are not
     even unpacked.
     """
 
-    def __init__(self) -> None:
-        self._bits: int | None = None
-        self._held = Held(_HELD_BYTES)
-
-    def start_bundle(self) -> None:
-        self._held = Held(_HELD_BYTES)
-
     def process(
-        self, element: tuple[int, RefBatch], tallies: Iterable[Tally]
+        self, element: tuple[int, RefBatch], sizes: Iterable[Tally]
     ) -> Iterator[tuple[int, RefBatch]]:
-        bucket, batch = element
-        if self._bits is None:
-            self._bits = bits_of(tallies)
-        if self._bits <= BUCKET_BITS:
-            yield bucket >> (BUCKET_BITS - self._bits), batch
-            return
-        # Many small groups make small elements, unless they are cut from large batches.
-        if self._held.add(batch):
-            yield from self._flush()
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        yield from map(GlobalWindows.windowed_value, self._flush())
-
-    def _flush(self) -> Iterator[tuple[int, RefBatch]]:
-        batch = self._held.take()
-        if batch and self._bits is not None:
-            yield from partition(batch, self._bits)
+        if (bits := self.bits(sizes)) <= BUCKET_BITS:
+            bucket, batch = element
+            yield bucket >> (BUCKET_BITS - bits), batch
+        else:
+            yield from super().process(element, sizes)
 
 
 class _SortGroup(beam.DoFn):  # type: ignore[misc]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
@@ -22,19 +23,24 @@ from imageshards.transforms.elements import (
     ImageRef,
     Reject,
     ShardId,
+    to_bytes,
 )
 from imageshards.transforms.records.container import CorruptRecord
 from imageshards.transforms.records.containers import container_of
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.batch import RefBatch
-from imageshards.transforms.references.plan import Plan
+from imageshards.transforms.references.plan import Plan, SplitPlan
 from imageshards.transforms.shards import read_back
 from imageshards.transforms.shards.encoder import ImageEncoder, Rejected
 from imageshards.transforms.shards.facts import Collector, Fact, facts_of_rejects
-from imageshards.transforms.shards.layout import Layout
+from imageshards.transforms.shards.layout import Layout, joined_part
 from imageshards.transforms.shards.rejects import write_rejects
 from imageshards.transforms.shards.state import ShardResult
 from imageshards.transforms.storage.beam import load_filesystem
+
+_REJECTS_OF_PART = 100_000
+_BYTES_OF_PART = 16 << 20
+"""References, and their bytes, of a part of rejects.jsonl, if all of them are rejected."""
 
 
 @dataclass
@@ -89,7 +95,7 @@ class _Encode(beam.DoFn):  # type: ignore[misc]
         try:
             encoded = self._encoder.encode(ref, plan.class_of, plan.object_numbers)
         except Rejected as rejected:
-            reject = Reject(ref.name, ref.uri, split, rejected.problem)
+            reject = Reject(ref.name, ref.uri, split, rejected.problem, ref.range)
             yield beam.pvalue.TaggedOutput("rejects", (split, reject))
             yield from _counted(split, rejected.annotations)
             return
@@ -229,18 +235,53 @@ class _ReadBack(beam.DoFn):  # type: ignore[misc]
         yield from collector.flush()
 
 
-class WriteRejects(beam.DoFn):  # type: ignore[misc]
-    """Writes a split's part of rejects.jsonl: (split, [Reject, ...]) -> `Fact`."""
+@dataclass
+class WriteRejects(beam.PTransform):  # type: ignore[misc]
+    """Writes parts of rejects.jsonl: (split, Reject) -> `Fact`.
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+    A split with very many references has several parts, each for some of the names: no worker has
+    all rejects in memory.
 
-    def process(self, element: tuple[str, Iterable[Reject]]) -> Iterator[Fact]:
-        """Sorts the rejects, since the runner chooses their order."""
-        split, rejects = element
-        ordered = sorted(
-            rejects, key=lambda reject: (reject.name, reject.uri, reject.problem.reason)
+    Attributes:
+      layout: paths of the data set.
+      plan: side input, the one Plan.
+    """
+
+    layout: Layout
+    plan: beam.pvalue.AsSingleton
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def expand(self, rejects: beam.PCollection[tuple[str, Reject]]) -> beam.PCollection[Fact]:
+        """Takes the rejects in any order."""
+        return (
+            rejects
+            | "Divide" >> beam.Map(_with_part, self.plan)  # ((split, number of the part), reject)
+            | "Group" >> beam.GroupByKey()
+            | "Write" >> beam.FlatMap(_write_rejects, self.layout, self.plan)
         )
-        report = write_rejects(self._layout, split, split, ordered)
-        if report:
-            yield from facts_of_rejects(report)
+
+
+def _parts_of_rejects(split: SplitPlan) -> int:
+    """The number of parts that the rejects of a split are written in."""
+    return max(1, -(-split.images // _REJECTS_OF_PART), -(-split.ref_bytes // _BYTES_OF_PART))
+
+
+def _with_part(element: tuple[str, Reject], plan: Plan) -> tuple[tuple[str, int], Reject]:
+    split, reject = element
+    digest = blake2b(to_bytes(reject.name), digest_size=8).digest()
+    part = int.from_bytes(digest) % _parts_of_rejects(plan.splits[split])
+    return (split, part), reject
+
+
+def _write_rejects(
+    element: tuple[tuple[str, int], Iterable[Reject]], layout: Layout, plan: Plan
+) -> list[Fact]:
+    """Sorts the rejects, since the runner chooses their order."""
+    (split, number), rejects = element
+    ordered = sorted(rejects, key=lambda reject: (reject.name, reject.uri, reject.problem.reason))
+    is_one_of_many = _parts_of_rejects(plan.splits[split]) > 1
+    part = joined_part(split, number) if is_one_of_many else split
+    report = write_rejects(layout, split, part, ordered)
+    return list(facts_of_rejects(report, number, is_one_of_many)) if report else []

@@ -37,6 +37,7 @@ class WriteShards(beam.PTransform):  # type: ignore[misc]
         for a runner with several workers.
       failures: where an error that a retry cannot mend is recorded.
       sha256: whether to compute the SHA-256 of each shard.
+      retries_rejects: whether finished shards with rejected images are written again.
     """
 
     layout: Layout
@@ -46,6 +47,7 @@ class WriteShards(beam.PTransform):  # type: ignore[misc]
     workers: int | None = 1
     failures: Failures = field(default_factory=Failures)
     sha256: bool = False
+    retries_rejects: bool = False
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -70,6 +72,7 @@ class _Write(beam.DoFn):  # type: ignore[misc]
         self._settings = write.settings
         self._workers = write.workers
         self._sha256 = write.sha256
+        self._retries_rejects = write.retries_rejects
         self._failures = write.failures
         self._writers: InProcess | WorkerPool | None = None
         self._collector: Collector | None = None
@@ -101,6 +104,7 @@ class _Write(beam.DoFn):  # type: ignore[misc]
             digests=len(plan.splits) > 1,
             sha256=self._sha256,
             object_numbers=plan.object_numbers,
+            retries_rejects=self._retries_rejects,
         )
         self._failures = self._failures.of(plan)
         with self._failures.recording():

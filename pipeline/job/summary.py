@@ -17,6 +17,7 @@ from imageshards.reader.report.page import (
 )
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.convert import EXIF_KEPT
+from imageshards.transforms.shards.annotations import BOXES, DROPPED, OUTSIDE
 
 _NAMES_SHOWN = 5
 
@@ -172,6 +173,14 @@ class Summary:
             remedy = "; --stratify divides each class" if self.can_stratify else ""
             yield f"NOT IN TRAIN: {counted(len(names), 'class')} of {split}: {shown}{remedy}"
 
+        outside = self.annotations.get(OUTSIDE, 0)
+        boxes = sum(self.annotations.get(kind, 0) for kind in (BOXES, DROPPED))
+        if outside * 2 > boxes:
+            yield (
+                f"BEYOND THE EDGES: {outside:,} of {counted(boxes, 'annotated box')} exceed their "
+                "images: check the order and the unit of the sides in the files"
+            )
+
     def _conversions(self) -> Iterator[str]:
         kinds = dict(self.conversions)
         kept = kinds.pop(EXIF_KEPT, 0)
@@ -184,8 +193,9 @@ class Summary:
             yield annotations_text(self.annotations)
         images, objects = self.unmatched
         if images:
+            where = " that --where selects" if "--where" in self.left_out else ""
             yield (
-                f"{counted(images, 'annotated image')} not among the inputs, with "
+                f"{counted(images, 'annotated image')} not among the inputs{where}, with "
                 f"{counted(objects, 'object')} (metadata/unmatched_annotations.jsonl)"
             )
 

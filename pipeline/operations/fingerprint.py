@@ -90,7 +90,7 @@ def fingerprint(
     found = [source for number, source in enumerate(sources) if str(number) in files]
     if len(found) < len(sources) and not skip_missing:
         missing = next(source for source in sources if source not in found)
-        InputCount().check(missing.text, text_unit)
+        InputCount().check(missing.text, text_unit, missing.empty)
     number = sum(files.values())
     total = (int(outcome["total"], 16) + sum(_number(*other) for other in others)) % _MODULUS
     whole = f"{settings}\0{number}\0{total:064x}".encode()

@@ -257,7 +257,8 @@ class Output(Group):
     )
     overwrite: bool = option(
         False,
-        "Replace the files of another build in the output folder",
+        "Replace the files of another build in the output folder; in a build that is resumed, read "
+        "the images again that were rejected",
         brief="Replace another build in the output folder",
         affects_shards=False,
         in_build_yaml=False,

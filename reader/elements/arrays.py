@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,8 @@ from imageshards.reader.parse import array_with_channels, decode_image
 from imageshards.transforms.records.schemas import Kind, Schema
 
 Array = npt.NDArray[Any]
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]
+_LEVEL = np.float32(1 / 255)
 _DTYPES: dict[Kind, Any] = {"int64": np.int64, "float": np.float32, "bytes": object}
 
 
@@ -53,7 +56,7 @@ class ArrayElements:
         return replace(self.schema, features=tuple(wanted.values()))
 
     def element(self, position: int, values: Mapping[str, Any]) -> Any:
-        """Returns the element of a record.
+        """Returns the element of a record; its decoded image is not yet of the dtype: see `batch`.
 
         Args:
           position: the number of the sample, which the augmentation depends on.
@@ -62,7 +65,7 @@ class ArrayElements:
         schema, options = self.schema, self.options
         content = values[schema.key_of(schema.holds) or ""]
         window = None
-        if options.decode and schema.holds != "text":
+        if self._decodes:
             content, window = self._image(content, position)
         label_key, mask_key = schema.label_key, schema.key_of("mask")
         mask = values[mask_key] if mask_key else None
@@ -79,6 +82,74 @@ class ArrayElements:
             element[mask_key] = mask
         return element
 
+    def batch(self, elements: Sequence[Any], allocate: Allocate = np.empty) -> Any:
+        """Returns a batch of elements: their leaves, stacked.
+
+        Images are converted to the dtype as they are stacked. An array for each converted image
+        would take more time than the conversion, to get its memory from the system.
+
+        Args:
+          elements: what `element` returns.
+          allocate: creates the array of the images, given its shape and dtype.
+
+        Raises:
+          ValueError: the images differ in size.
+        """
+        first = elements[0]
+        if isinstance(first, dict):
+            return {
+                key: self._images(values, allocate)
+                if self.keys and key == self.keys.content
+                else stacked(values)
+                for key in first
+                for values in [[element[key] for element in elements]]
+            }
+        if isinstance(first, tuple):
+            images, others = zip(*elements, strict=True)
+            return self._images(images, allocate), stacked(others)
+        return self._images(elements, allocate)
+
+    def single(self, element: Any) -> Any:
+        """Returns an element whose image has the dtype."""
+        if isinstance(element, dict):
+            return {
+                key: self._images([value])[0] if self.keys and key == self.keys.content else value
+                for key, value in element.items()
+            }
+        if isinstance(element, tuple):
+            return self._images(element[:1])[0], *element[1:]
+        return self._images([element])[0]
+
+    def _images(self, images: Sequence[Any], allocate: Allocate = np.empty) -> Any:
+        if not self._decodes:
+            return stacked(images)
+        shape = images[0].shape
+        if any(image.shape != shape for image in images):
+            raise ValueError("the images of a batch differ in size: set image_size")
+        batch = allocate((len(images), *shape), self._dtype)
+        for image, row in zip(images, batch.view(np.ndarray), strict=True):
+            if image.dtype != np.uint8 or batch.dtype == np.uint8:
+                row[...] = image
+            elif batch.dtype == np.float32:
+                np.multiply(image, _LEVEL, out=row)
+            else:
+                row[...] = np.multiply(image, _LEVEL)
+        return batch
+
+    @property
+    def _decodes(self) -> bool:
+        return self.options.decode and self.schema.holds != "text"
+
+    @cached_property
+    def _dtype(self) -> np.dtype[Any]:
+        name: Any = self.options.dtype
+        if name == "bfloat16":
+            import ml_dtypes
+
+            name = ml_dtypes.bfloat16
+        dtype: np.dtype[Any] = np.dtype(name)
+        return dtype
+
     def _label(self, value: Any) -> Any:
         if isinstance(value, list):  # several classes
             several = np.zeros(self.num_classes, np.float32)
@@ -91,38 +162,19 @@ class ArrayElements:
 
     def _image(self, data: bytes | Array, position: int) -> tuple[Array, Window | None]:
         options, size = self.options, self.options.size
-        window: Window | None = None
-        if size:
-            if options.augment:
-                rng = np.random.default_rng([self.seed, position])
-                image, window = decode_window(
-                    data, lambda full: windows.random(full, rng), size, options.channels
-                )
-            else:
-                fraction = float(options.crop_fraction)
-                image, window = decode_window(
-                    data, lambda full: windows.centered(full, size, fraction), size,
-                    options.channels,
-                )  # fmt: skip
-        elif isinstance(data, bytes):
-            image = decode_image(data, options.channels)
-        else:
-            image = array_with_channels(data, options.channels)
-        return self._as_dtype(image), window
-
-    def _as_dtype(self, image: Array) -> Array:
-        wanted = self.options.dtype
-        if wanted == "bfloat16":
-            import ml_dtypes
-
-            dtype: Any = ml_dtypes.bfloat16
-        else:
-            dtype = np.dtype(wanted)
-        if image.dtype != np.uint8:
-            return image.astype(dtype)
-        if wanted == "uint8":
-            return np.ascontiguousarray(image)
-        return np.multiply(image, np.float32(1 / 255), dtype=np.float32).astype(dtype, copy=False)
+        if not size:
+            if isinstance(data, bytes):
+                return decode_image(data, options.channels), None
+            return array_with_channels(data, options.channels), None
+        if options.augment:
+            rng = np.random.default_rng([self.seed, position])
+            return decode_window(
+                data, lambda full: windows.random(full, rng), size, options.channels
+            )
+        fraction = float(options.crop_fraction)
+        return decode_window(
+            data, lambda full: windows.centered(full, size, fraction), size, options.channels
+        )
 
 
 def selected(values: Mapping[str, Any], keys: Keys, window: Window | None) -> dict[str, Any]:
@@ -169,14 +221,9 @@ def _padded(values: Array, length: int) -> Array:
     return padded
 
 
-def stacked(elements: Sequence[Any]) -> Any:
-    """Returns a batch of elements: their leaves, stacked."""
-    first = elements[0]
-    if isinstance(first, dict):
-        return {key: stacked([element[key] for element in elements]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(map(stacked, zip(*elements, strict=True)))
-    if isinstance(first, bytes):
+def stacked(elements: Sequence[Any]) -> Array:
+    """Returns arrays, numbers or texts as one array."""
+    if isinstance(elements[0], bytes):
         return np.array(elements, object)
     return np.stack(elements)
 

@@ -12,7 +12,7 @@ import grain
 import numpy as np
 from absl import flags
 
-from imageshards.reader.elements.arrays import ArrayElements, empty, spec_of, stacked
+from imageshards.reader.elements.arrays import Allocate, ArrayElements, empty, spec_of
 from imageshards.reader.options import ReadOptions
 from imageshards.reader.ordering.global_order import NO_RECORD, Order, host_slots
 from imageshards.reader.random_access import Records
@@ -28,6 +28,7 @@ class BatchSource:
       order: which records are in a global batch.
       options: the batch size, the host, and whether epochs repeat.
       start: the number of global batches before item 0.
+      assembled: False for items that are lists of elements; `assemble` makes them batches.
     """
 
     records: Records
@@ -35,6 +36,7 @@ class BatchSource:
     order: Order
     options: ReadOptions
     start: int = 0
+    assembled: bool = True
 
     def __repr__(self) -> str:
         # Grain logs it, and compares it where it checkpoints a data source.
@@ -59,9 +61,24 @@ class BatchSource:
             for sample, number in zip(samples.tolist(), numbers.tolist(), strict=True)
             if number != NO_RECORD
         ]
-        if not made:  # an incomplete batch that ends before the part of this host
-            return empty(stacked([self._element(0, 0)]))
-        return stacked(made) if options.batch_size else made[0]
+        return self.assemble(made) if self.assembled else made
+
+    def assemble(self, elements: list[Any], allocate: Allocate = np.empty) -> Any:
+        """Returns a batch of elements, or one element if there is no batch size.
+
+        Args:
+          elements: the elements of an item.
+          allocate: creates the array of the images.
+        """
+        if not elements:  # an incomplete batch that ends before the part of this host
+            return empty(self.elements.batch([self._element(0, 0)]))
+        if self.options.batch_size:
+            return self.elements.batch(elements, allocate)
+        return self.elements.single(elements[0])
+
+    def assemble_shared(self, elements: list[Any]) -> Any:
+        """Returns a batch for another process, with images in memory that the processes share."""
+        return self.assemble(elements, grain.multiprocessing.SharedMemoryArray)
 
     @cached_property
     def _schema(self) -> Any:
@@ -113,8 +130,12 @@ class Batches(grain.IterDataset[Any]):  # type: ignore[misc]
         options = grain.ReadOptions(
             num_threads=self._threads, prefetch_buffer_size=max(self._threads, 2)
         )
-        data = grain.MapDataset.source(replace(self._source, start=step)).to_iter_dataset(options)
+        source = replace(self._source, start=step, assembled=not self._workers)
+        data = grain.MapDataset.source(source).to_iter_dataset(options)
         if self._workers:
+            # Grain copies batches of other memory. What threads have made ahead when a process ends
+            # must not be there: only what is delivered is deleted.
+            data = data.map(source.assemble_shared)
             # Grain reads flags of its own, which only programs started by absl's app.run parse.
             if not flags.FLAGS.is_parsed():
                 flags.FLAGS.mark_as_parsed()

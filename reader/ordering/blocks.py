@@ -49,7 +49,7 @@ def make_blocks(
     records = sum(span.records for span in spans)
     size = 0
     for span in spans:
-        size += int(files[span.file].index[span.begin : span.end, 1].sum())
+        size += int(files[span.file].index.sizes[span.begin : span.end].sum())
     mean = max(size // records, 1)
     if window is None:
         window = min(max(_WINDOW_BYTES // mean, _MIN_WINDOW), _MAX_WINDOW)

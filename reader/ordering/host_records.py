@@ -222,7 +222,7 @@ class HostRecords:
         file, size = -1, 0
         rows: list[int] = []
         for its_file, row in places:
-            stored = int(self._files[its_file].index[row, 1])
+            stored = int(self._files[its_file].index.sizes[row])
             if its_file != file:
                 together = False
             elif self._files[file].container.random_access:

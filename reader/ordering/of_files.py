@@ -59,7 +59,7 @@ def order_of(
         )
     first = spans[0]
     file = files[first.file]
-    mean = float(file.index[first.begin : first.end, 1].mean())
+    mean = float(file.index.sizes[first.begin : first.end].mean())
     lanes = 0
     block, run = block_and_run(records, mean, batch, options.window)
     if permuted or file.container.permuted:

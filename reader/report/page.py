@@ -12,7 +12,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from imageshards.transforms.annotations.objects import LEFT_OUT, REJECTED
+from imageshards.transforms.annotations.objects import CAPTIONS, LEFT_OUT, REJECTED
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.measure import NEARLY_UNIFORM
 from imageshards.transforms.pairs.masks import CONVERTED, MASKS
@@ -23,6 +23,8 @@ from imageshards.transforms.shards.annotations import (
     CLIPPED,
     DROPPED,
     KEYPOINTS_DROPPED,
+    ORIENTED,
+    OUTSIDE,
     WITHOUT_BOXES,
 )
 from imageshards.transforms.shards.profile import (
@@ -86,6 +88,8 @@ def annotations_text(counts: Mapping[str, int]) -> str:
     '1,204 boxes, 12 of them clipped; 3 boxes dropped, of which too little is in the image'
     >>> annotations_text({"boxes": 7, "without_boxes": 2})
     '7 boxes; 2 images without boxes'
+    >>> annotations_text({"captions": 10, "rejected": 5})
+    '10 captions; 5 in rejected images'
     """
     text = ""
     if masks := counts.get(MASKS):
@@ -94,7 +98,11 @@ def annotations_text(counts: Mapping[str, int]) -> str:
         if not counts.keys() - {MASKS, CONVERTED}:
             return text
         text += "; "
-    text += counted(counts.get(BOXES, 0), "box")
+    captions = counts.get(CAPTIONS, 0)
+    if captions:
+        text += counted(captions, "caption")
+    if not captions or counts.get(BOXES):
+        text += f"{', ' if captions else ''}{counted(counts.get(BOXES, 0), 'box')}"
     if clipped := counts.get(CLIPPED):
         text += f", {clipped:,} of them clipped"
     if dropped := counts.get(DROPPED):
@@ -105,6 +113,13 @@ def annotations_text(counts: Mapping[str, int]) -> str:
         text += f"; {left_out:,} in images that are left out"
     if without := counts.get(WITHOUT_BOXES):
         text += f"; {counted(without, 'image')} without boxes"
+    if outside := counts.get(OUTSIDE):
+        text += f"; {counted(outside, 'box')} beyond the edges of the image"
+    if oriented := counts.get(ORIENTED):
+        text += (
+            f"; {counted(oriented, 'image')} with an EXIF orientation, whose boxes refer to the "
+            "pixels of --annotations_on"
+        )
     if keypoints := counts.get(KEYPOINTS_DROPPED):
         text += f"; {counted(keypoints, 'keypoint')} outside of the image"
     return text

@@ -116,10 +116,10 @@ class Pages:
             file = self._source.files[self._source.splits[split][at]]
             before = int(ends[at]) - file.records
             first, last = begin - before, min(end, int(ends[at])) - before
-            last = _end_of_chunk(file.index[first:last, 1], first)
+            last = _end_of_chunk(file.index.sizes[first:last], first)
             for row, data in enumerate(file.data(first, last), first):
                 try:
-                    offset, size = file.index[row].tolist()
+                    offset, size, *_ = file.index.row(row)
                     yield Record(offset, size, example.decode(data))
                 except CorruptExample as error:
                     raise CorruptRecord(f"{file.uri}: {error}") from error
@@ -205,11 +205,11 @@ class Pages:
             raise NotFound(f"record {index} of {split} has no image that decodes") from error
 
 
-def _end_of_chunk(sizes: npt.NDArray[np.int64], first: int) -> int:
+def _end_of_chunk(sizes: npt.NDArray[Any], first: int) -> int:
     """Returns one past the last record of a chunk that begins with record `first`.
 
     Args:
-      sizes: int64 [records], the stored bytes of the records from `first` on, at least one.
+      sizes: integers [records], the stored bytes of the records from `first` on, at least one.
       first: number of the first record in the file.
     """
     fitting = int(np.searchsorted(np.cumsum(sizes[:_CHUNK_RECORDS]), _CHUNK_BYTES, side="right"))

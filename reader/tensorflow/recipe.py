@@ -123,7 +123,7 @@ class Recipe:
     @property
     def _records_per_call(self) -> int:
         span = self.spans[0]
-        mean = float(self.files[span.file].index[span.begin : span.end, 1].mean())
+        mean = float(self.files[span.file].index.sizes[span.begin : span.end].mean())
         return min(max(int(_BYTES_PER_CALL / mean), 1), _RECORDS_PER_CALL)
 
     def _read(

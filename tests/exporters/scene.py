@@ -1,11 +1,15 @@
 """Images with colored rectangles, which the writers in this folder annotated, and the tests draw.
 
-Names have blanks, letters outside of ASCII, several dots, and folders.
+Names have blanks, letters outside of ASCII, several dots, and folders. `write_TOOL.py` runs in an
+environment with that tool, and writes TOOL.tar.xz with the files of annotations.
 """
 
 from __future__ import annotations
 
+import tarfile
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,10 +70,34 @@ def draw(picture: Picture) -> Image.Image:
     return image
 
 
-def write_images(folder: Path) -> Path:
+def upload_name(picture: Picture) -> str:
+    """The name of a picture after its upload to Label Studio: without folder, with a prefix."""
+    base = picture.name.rpartition("/")[2].replace(" ", "_")
+    return f"{PICTURES.index(picture) + 1:08x}-{base}"
+
+
+def write_images(folder: Path, uploads: bool = False) -> Path:
     """Writes all pictures below a folder, which is returned."""
     for picture in PICTURES:
-        path = folder / picture.name
+        path = folder / (upload_name(picture) if uploads else picture.name)
         path.parent.mkdir(parents=True, exist_ok=True)
         draw(picture).save(path)
+    return folder
+
+
+@contextmanager
+def packed(tool: str) -> Iterator[Path]:
+    """An empty folder, of which all files but images are packed into TOOL.tar.xz."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+        with tarfile.open(Path(__file__).with_name(f"{tool}.tar.xz"), "w:xz") as tar:
+            for path in sorted(Path(folder).rglob("*")):
+                if path.is_file() and path.suffix != ".png":
+                    tar.add(path, str(path.relative_to(folder)))
+
+
+def unpack(tool: str, folder: Path) -> Path:
+    """Unpacks the files of a tool into a folder, which is returned."""
+    with tarfile.open(Path(__file__).with_name(f"{tool}.tar.xz")) as tar:
+        tar.extractall(folder, filter="data")
     return folder

@@ -10,11 +10,12 @@ from dataclasses import replace
 import azure_server
 import pytest
 from fault_proxy import FaultProxy, refusing
-from gcs_server import Fault, corrupt, reset, short_body, silent
+from gcs_faults import Fault, corrupt, reset, short_body, silent
 
 from imageshards.transforms import storage
 from imageshards.transforms.storage import objects, retry
-from imageshards.transforms.storage.clouds import azure
+from imageshards.transforms.storage.clouds import azure, prefix_list
+from imageshards.transforms.storage.protocol import Names
 from imageshards.transforms.storage.retry import Pace
 
 NAMES = ["a b.jpg", "a#1.jpg", "a+b.jpg", "c0/1.jpg", "c0/2.png", "c1/ä€😀.jpg", "c1/x/y.jpg"]
@@ -64,6 +65,27 @@ def test_a_list_of_several_pages_loses_nothing(proxy: FaultProxy):
     pages = [*azure._pages("bucket", name_starts_with="photos/", results_per_page=2)]
     assert [len(page) for page in pages] == [2, 2, 2, 1]
     assert {item.name for page in pages for item in page} == {f"photos/{name}" for name in NAMES}
+
+
+def test_a_list_is_divided_by_folders_and_loses_and_repeats_nothing(
+    proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(azure, "_PAGE_ITEMS", 2)
+    monkeypatch.setattr(prefix_list, "FEW_PAGES", 1)
+    every = sorted(f"az://bucket/photos/{name}" for name in NAMES)
+    for pattern, expected in (
+        ("az://bucket/photos/**", every),
+        ("az://bucket/photos/c*/**", [uri for uri in every if "/c" in uri]),
+    ):
+        assert sorted(uri for uri, *_ in storage.match(pattern)) == expected
+        found, ranges = [], []
+        for item in storage.match_part(pattern, Names(), few=True):
+            (ranges if isinstance(item, Names) else found).append(item)
+        assert len(ranges) == 2
+        for names in ranges:
+            found += storage.match_part(pattern, names, few=False)
+        assert sorted(uri for uri, *_ in found) == expected
+    assert proxy.count("GET", "delimiter=%2F") + proxy.count("GET", "delimiter=/")
 
 
 def test_ranges_of_a_blob_are_read(proxy: FaultProxy):
@@ -209,11 +231,12 @@ def test_a_transient_fault_of_an_upload_is_retried(proxy: FaultProxy, fault: Fau
     [
         (Fault(BUSY), "be read: status 503 ServerBusy: The server is busy"),
         (Fault(refusing(403, "AuthorizationPermissionMismatch")), "grant 'Storage Blob Data Rea"),
-        (Fault(refusing(403, "AuthenticationFailed", "Bad.")), "403 AuthenticationFailed: Bad"),
+        (Fault(refusing(403, "AuthenticationFailed", "Bad.")),
+         "403 AuthenticationFailed: Bad; check AZURE_STORAGE_ACCOUNT, and AZURE_STORAGE_KEY or"),
         (Fault(corrupt), "its bytes differ from its checksum"),
         (Fault(silent), "no data for 0.4 s"),
     ],
-)
+)  # fmt: skip
 def test_a_permanent_fault_is_one_line(
     proxy: FaultProxy, fault: Fault, says: str, monkeypatch: pytest.MonkeyPatch
 ):

@@ -16,7 +16,8 @@ from pathlib import Path
 import faults
 import pytest
 from faults import LAST_OF_SHARD, LIST, MEDIA, TABLE, UPLOAD, Row, run
-from gcs_server import Fault, GcsServer, reset, short_body, slow, stall, status
+from gcs_faults import Fault, reset, short_body, slow, stall, status
+from gcs_server import GcsServer
 from helpers import IMAGESHARDS, contents, image_bytes, imageshards, told, write_images
 
 from imageshards.launch.cli import main

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gcs_server import Fault, GcsServer, corrupt, reset_at, status
+from gcs_faults import Fault, corrupt, reset_at, status
+from gcs_server import GcsServer
 from google.auth.compute_engine import _metadata
 from google.auth.credentials import AnonymousCredentials, Credentials
 from google.auth.exceptions import TransportError

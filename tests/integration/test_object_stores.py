@@ -17,7 +17,7 @@ import azure_server
 import pytest
 import s3_server
 from fault_proxy import FaultProxy, refusing
-from gcs_server import Fault
+from gcs_faults import Fault
 from helpers import IMAGESHARDS, contents, imageshards, told, write_images
 
 from imageshards import reader

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 from helpers import build_json, contents, imageshards, records, rejects
-from odd_images import DAMAGED, may_reject, odd_images, write_odd_images
+from odd import DAMAGED
+from odd_images import may_reject, odd_images, write_odd_images
 
 
 @pytest.fixture(scope="module")

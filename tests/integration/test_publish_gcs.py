@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gcs_server import Fault, GcsServer
+from gcs_faults import Fault
+from gcs_server import GcsServer
 from helpers import imageshards
 
 

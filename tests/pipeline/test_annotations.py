@@ -16,6 +16,7 @@ from PIL import Image
 from pycocotools import mask
 from pycocotools.coco import COCO
 
+from imageshards.pipeline.job.failures import JobError
 from imageshards.reader.verify import verify
 from imageshards.transforms.annotations.formats import identify
 from imageshards.transforms.annotations.source import Annotated
@@ -223,6 +224,20 @@ def test_objects_of_images_that_are_left_out_are_counted(
     assert f"; {counts['left_out']} in images that are left out" in str(summary)
 
 
+def test_annotations_fit_the_images_that_remain_of_all(images: Path, tmp_path: Path, build: Build):
+    file = tmp_path / "instances.json"
+    annotation_set().save_coco(file, auto_ids=True)
+    lines = [f"{path},{path.parent.name}\n" for path in sorted(images.rglob("*.jpg"))]
+    (tmp_path / "list.csv").write_text("uri,part\n" + "".join(lines + lines[:3]))
+    summary = build(
+        tmp_path / "list.csv", annotations=(str(file),), where="part == 'train'",
+        base_uri=str(images),
+    )  # fmt: skip
+    remaining = len(list(images.glob("train/*")))
+    assert summary.records == remaining
+    assert sum(summary.left_out.values()) + summary.duplicates == len(lines) + 3 - remaining
+
+
 def test_objects_that_a_crop_cuts_off_have_the_rest_of_their_area(
     images: Path, tmp_path: Path, build: Build
 ):
@@ -320,14 +335,16 @@ def test_annotations_that_are_wrong_are_rejects_of_their_images(
     counts = build_json(out)["annotation_files"][str(file)]
     found = {name: count for name, count in counts.items() if count}
     assert found == {"images": 4, "objects": 5, "unmatched_images": 1, "unmatched_objects": 1}
-    note = f"{COUNT - 4} of {COUNT} images have no objects, because no annotation file names them"
+    note = (
+        f"{COUNT - 4} of {COUNT} images have no annotations, because no annotation file names them"
+    )
     assert note in build_json(out)["notes"]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[1]", "is neither a JSON file of COCO, .* nor a folder with text files and the data"),
+        ("[1]", ": not annotations of coco, .* or yolo; an --annotation_format shows what is"),
         ('{"images": [{"id": 1', "is not JSON"),
     ],
 )
@@ -345,13 +362,63 @@ def test_images_that_are_found_by_their_base_names_are_counted(
     images: Path, tmp_path: Path, build: Build
 ):
     file = tmp_path / "instances.json"
-    names = ("val/0000.jpg", "elsewhere/0001.jpg", "0002.jpg")
-    file.write_text(coco([{"id": at, "file_name": name} for at, name in enumerate(names)], []))
+    good = {"image_id": 1, "category_id": 7, "bbox": [0, 0, 5, 5]}
+
+    def entries(*names: str) -> list[dict[str, Any]]:
+        return [{"id": at, "file_name": name} for at, name in enumerate(names)]
+
+    file.write_text(coco(entries("old/0000.jpg", "elsewhere/0001.jpg", "0002.jpg"), [good]))
     build(images, annotations=(str(file),))
     notes = [note for note in build_json(tmp_path / "out")["notes"] if "base name" in note]
     assert notes == [
-        f"{file} has 1 of its 3 images in other folders than the inputs: they were found by their "
+        f"{file} has 2 of its 3 images in other folders than the inputs: they were found by their "
         "base names"
+    ]
+    # The folders of the file are those of the inputs, so that another folder is another image.
+    file.write_text(coco(entries("val/0000.jpg", "val/0001.jpg", "0002.jpg"), [good]))
+    message = r"1 image of the inputs is in the folder that it names, but others .*: val/0001.jpg"
+    with pytest.raises(JobError, match=message) as raised:
+        build(images, annotations=(str(file),), output=tmp_path / "other")
+    assert "\n" not in str(raised.value)
+
+
+def test_files_that_annotate_no_image_are_errors(images: Path, tmp_path: Path, build: Build):
+    file, empty = tmp_path / "instances.json", tmp_path / "empty.json"
+    entries = [{"id": f"{number:04d}", "file_name": f"{number:04d}.jpg"} for number in range(3)]
+    objects = [{"image_id": 1, "category_id": 7, "bbox": [0, 0, 5, 5]}]
+    empty.write_text(coco(entries, []))
+    with pytest.raises(JobError, match="there are no annotations, only names of images: take"):
+        build(images, annotations=(str(empty),))
+    file.write_text(coco(entries, objects))
+    message = "none of its 1 annotation is of one of the 3 images .*, such as 'image_id 1': correct"
+    with pytest.raises(JobError, match=message):
+        build(images, annotations=(str(file),))
+    file.write_text(coco(entries, [{**objects[0], "image_id": "0001"}]))
+    build(images, annotations=(str(empty), str(file)))
+    assert (
+        f"{empty} has no annotations, but names 3 images" in build_json(tmp_path / "out")["notes"]
+    )
+
+
+def test_what_may_be_wrong_with_boxes_is_counted(tmp_path: Path, build: Build):
+    """Fractions of rotated photographs, and boxes that exceed their images."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "labels").mkdir()
+    for number, orientation in enumerate((1, 6, 3, 8)):
+        image = Image.open(io.BytesIO(image_bytes(number, size=(WIDTH, HEIGHT))))
+        exif = headers.exif_with_orientation(orientation)
+        image.save(tmp_path / f"in/{number}.jpg", exif=exif)
+        line = "0 0.9 0.5 0.4 0.4\n" if number else "0 0.5 0.5 0.4 0.4\n"
+        (tmp_path / f"labels/{number}.txt").write_text(line)
+    (tmp_path / "labels/3.txt").write_text("")
+    (tmp_path / "labels/classes.txt").write_text("owl\n")
+    summary = build(tmp_path / "in", annotations=(str(tmp_path / "labels"),))
+    counts = build_json(tmp_path / "out")["annotations"]
+    assert counts == {"boxes": 3, "clipped": 2, "outside": 2, "oriented": 2, "without_boxes": 1}
+    assert "; 2 images with an EXIF orientation, whose boxes refer to the pixels of" in str(summary)
+    assert summary.warnings == [
+        "BEYOND THE EDGES: 2 of 3 annotated boxes exceed their images: check the order and the "
+        "unit of the sides in the files"
     ]
 
 
@@ -362,7 +429,7 @@ def test_options_that_do_not_fit_are_errors(images: Path, tmp_path: Path, build:
         build(images, annotation_format="coco")
     file = tmp_path / "instances.json"
     file.write_text(coco([{"id": 0, "file_name": "other.jpg"}], []))
-    with pytest.raises(Exception, match="none of its 1 image is among the inputs, such as 'oth"):
+    with pytest.raises(JobError, match="none of its 1 image is among the inputs, such as 'oth"):
         build(images, annotations=(str(file),))
 
 

@@ -393,6 +393,40 @@ def test_overwrite_replaces_another_build_and_resumes_its_own(
     assert build(photos, num_shards="5", overwrite=True).resumed == 5
 
 
+def test_overwrite_reads_rejected_images_again(build: Build, tmp_path: Path):
+    photos = tmp_path / "in"
+    write_images(photos, 2, 6)
+    image = photos / "class00/0000.jpg"
+    good = image.read_bytes()
+    image.write_bytes(bytes(9) + good[9:])
+    before = image.stat()
+    same = {"num_shards": "3", "max_reject_fraction": 1}
+    with pytest.raises(JobError, match=r"1 of 12 images .* was rejected"):
+        build(photos, num_shards="3", max_reject_fraction=0)
+    assert build(photos, **same).rejects == 1
+    image.write_bytes(good)  # restored with its time, such as by `rsync --times`
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert build(photos, **same).rejects == 1
+    again = build(photos, **same, overwrite=True)
+    assert (again.rejects, again.resumed) == (0, 2)
+    assert not (tmp_path / "out/metadata/rejects.jsonl").read_bytes()
+
+
+def test_a_failed_run_does_not_show_the_rejects_of_an_earlier_one(build: Build, tmp_path: Path):
+    photos = tmp_path / "in"
+    write_images(photos, 1, 3)
+    (photos / "class00/0000.jpg").write_bytes(b"broken")
+    with pytest.raises(JobError, match="was rejected"):
+        build(photos, max_reject_fraction=0)
+    files = [tmp_path / "out/metadata" / name for name in ("rejects.jsonl", "report.html")]
+    assert all(file.exists() for file in files)
+    (tmp_path / "out/train-00000-of-00001.tfrecord").unlink()
+    (tmp_path / "out/train-00000-of-00001.tfrecord").mkdir()
+    with pytest.raises(JobError, match="directory"):
+        build(photos, max_reject_fraction=1)
+    assert not any(file.exists() for file in files)
+
+
 def test_another_build_that_claims_the_output_meanwhile_is_noticed(
     build: Build, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import tensorflow_datasets as tfds
 from conftest import Build, Command
-from helpers import image_bytes, records, rejects, shards
+from helpers import build_json, image_bytes, records, rejects, shards
 
 from imageshards import reader
 from imageshards.reader.verify import verify
+from imageshards.transforms.elements import UsageError
 
 KEY = "image/caption"
 
@@ -90,3 +91,53 @@ def test_the_error_names_the_option(photos: Path, command: Command):
     )
     assert code != 0
     assert "has no column 'caption' (--captions sets another column, or a path" in error
+
+
+def coco_captions(photos: Path) -> dict[str, list[dict[str, object]]]:
+    """Captions of five of the six photographs, and of one that is not there, as of COCO."""
+    images = [{"id": 10 + number, "file_name": f"{number}.jpg"} for number in range(5)]
+    images.append({"id": 99, "file_name": "elsewhere.jpg"})
+    found = [
+        {
+            "id": 2 * image["id"] + at,
+            "image_id": image["id"],
+            "caption": f"{at} {image['id']} \u00e9",
+        }
+        for image in images
+        for at in range(2)
+    ]
+    return {"images": images, "annotations": found}
+
+
+def test_captions_of_a_json_file_of_coco(build: Build, photos: Path, tmp_path: Path):
+    file = tmp_path / "captions.json"
+    content = coco_captions(photos)
+    content["annotations"][9]["caption"] = " "  # of the image 4
+    file.write_text(json.dumps(content))
+    summary = build(photos, features="caption", annotations=(str(file),), max_reject_fraction=0.5)
+    out = tmp_path / "out"
+    assert captions(out) == {
+        str(number): [f"0 {10 + number} \u00e9", f"1 {10 + number} \u00e9"] for number in range(4)
+    }
+    found = {Path(line["name"]).stem: (line["error"], line["reason"]) for line in rejects(out)}
+    assert found == {
+        "4": ("BadAnnotation", f"{file}: annotation 29 has the caption ' ', which is no text"),
+        "5": ("MissingCaption", "no annotation file has a caption of it"),
+    }
+    assert build_json(out)["options"]["annotation_format"] == "coco_captions"
+    assert build_json(out)["annotations"] == {"captions": 8, "rejected": 2}
+    counts = build_json(out)["annotation_files"][str(file)]
+    assert (counts["objects"], counts["unmatched_objects"]) == (10, 2)
+    assert "8 captions; 2 in rejected images" in str(summary)
+    assert not verify(str(out)).problems
+    theirs = tfds.builder_from_directory(str(out)).as_dataset("train")
+    assert [len(values[KEY]) for values in theirs.as_numpy_iterator()] == [2] * 4
+
+
+def test_captions_of_annotations_require_their_schema(build: Build, photos: Path, tmp_path: Path):
+    file = tmp_path / "captions.json"
+    file.write_text(json.dumps(coco_captions(photos)))
+    with pytest.raises(UsageError, match="with captions requires --features caption"):
+        build(photos, annotations=(str(file),))
+    with pytest.raises(UsageError, match=r"--annotations has the captions: omit --captions col"):
+        build(photos, features="caption", captions="column:x", annotations=(str(file),))

@@ -156,6 +156,41 @@ def test_where_selects_rows_before_anything_else_looks_at_them(
         build(table, where="note == 'x'", output=tmp_path / "none")
 
 
+def test_where_comes_before_annotations_and_exclude_after_them(
+    build: Build, uneven: Path, table: Path, tmp_path: Path
+):
+    names_of = [str(image.relative_to(uneven)) for image in sorted(uneven.rglob("*.jpg"))]
+    images = [{"id": n, "file_name": name} for n, name in enumerate(names_of)]
+    boxes = [
+        {"id": n + 1, "image_id": n, "category_id": 1, "bbox": [1, 1, 5, 5], "area": 25}
+        for n in range(len(images))
+        if n != 3  # one of the 27 selected images has none
+    ]
+    content = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "x"}]}
+    (tmp_path / "coco.json").write_text(json.dumps(content))
+    (tmp_path / "bad.txt").write_text(str(uneven / names_of[6]))
+    options = {"annotations": (str(tmp_path / "coco.json"),), "num_shards": "1"}
+    where = "width >= 256 and split != 'bad'"
+    summary = build(table, where=where, exclude=(str(tmp_path / "bad.txt"),), **options)
+    assert summary.records == 26
+    assert summary.left_out == {"--exclude": 1, "--where": 56}
+    assert summary.unmatched == (56, 56)
+    assert "56 annotated images not among the inputs that --where selects" in str(summary)
+    assert build_json(tmp_path / "out")["counts"]["inputs"] == 83
+    # Image 4, big/12.jpg, is left out. small/1.jpg has the base name of big/1.jpg, too.
+    for number, says in (
+        (4, "none of its 1 image is among the inputs that --where selects, such as 'big/12.jpg'"),
+        (
+            1,
+            "1 of its images are in other folders than the inputs. They may be images that --where",
+        ),
+    ):
+        few = {"images": [images[number]], "annotations": [{**boxes[0], "image_id": number}]}
+        (tmp_path / "coco.json").write_text(json.dumps(content | few))
+        with pytest.raises(JobError, match=says):
+            build(table, where=where, output=tmp_path / "none", **options)
+
+
 @pytest.mark.parametrize(
     ("where", "says"),
     [

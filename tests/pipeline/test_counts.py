@@ -8,16 +8,17 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from helpers import shards
+from helpers import build_json, image_bytes, rejects, shards, write_images
 from references import batch_of, tally
 
 from imageshards.launch.cli import main
 from imageshards.pipeline import graph
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.options.build_options import BuildOptions
-from imageshards.transforms import storage
-from imageshards.transforms.elements import ShardId
-from imageshards.transforms.references import plan
+from imageshards.transforms import dedupe, shuffle, storage, write_beam
+from imageshards.transforms.elements import InputCount, ShardId, Skipped
+from imageshards.transforms.references import pixels, plan
+from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import BUCKET_BITS, BUCKETS, group_bits
 from imageshards.transforms.references.order import partition, sort_group
 from imageshards.transforms.references.plan import Planner
@@ -124,6 +125,81 @@ def test_no_group_is_larger_than_its_bounds():
             assert references * each / groups <= 25 << 20 or groups == BUCKETS
 
 
+def test_groups_of_pixels_do_not_grow_with_the_copies_of_an_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / "in"
+    write_images(folder, 2, 10)
+    for number in range(40):
+        label = f"class0{number % 2}"
+        (folder / label / f"copy{number}.jpg").write_bytes(image_bytes(number % 2))
+    options = ("--num_shards=2", "--dedupe=pixels", "--max_reject_fraction=0.9", "--name=x")
+    build(folder, tmp_path / "all", *options)
+    sizes: list[int] = []
+    mark_group = dedupe.mark_group
+
+    def counting(batches: list[RefBatch]) -> Any:
+        sizes.append(sum(map(len, batches)))
+        return mark_group(batches)
+
+    monkeypatch.setattr(dedupe, "mark_group", counting)
+    monkeypatch.setattr(pixels, "MANY_COPIES", 5)
+    build(folder, tmp_path / "bounded", *options)
+    assert sum(sizes) <= 20
+    for name in ("metadata/rejects.jsonl", *(path.name for path in shards(tmp_path / "all"))):
+        assert (tmp_path / "all" / name).read_bytes() == (tmp_path / "bounded" / name).read_bytes()
+    assert len(rejects(tmp_path / "bounded")) == 40
+
+
+def test_groups_do_not_grow_with_the_repeated_lines_of_a_manifest(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    first, second, *others = sorted(photos.rglob("*.jpg"))
+    lines = [f"{first},a\n", *(f"{path},b\n" for path in (*others, first, second))]
+    lines += [f"{first},a\n", f"{first},c\n", f"{second},b\n"] * 500
+    (tmp_path / "list.csv").write_text("uri,label\n" + "".join(lines))
+    sizes: list[int] = []
+    sort = shuffle.sort_group
+
+    def counting(batches: list[RefBatch]) -> Any:
+        sizes.append(sum(map(len, batches)))
+        return sort(batches)
+
+    monkeypatch.setattr(shuffle, "sort_group", counting)
+    build(tmp_path / "list.csv", tmp_path / "out", "--max_reject_fraction=0.1")
+    assert sum(sizes) == len(others) + 4  # with a, b and c, the first image is in conflict
+    counts = build_json(tmp_path / "out")["counts"]
+    assert counts["inputs"] == len(lines)
+    assert counts["duplicates"] == len(lines) - sum(sizes)
+    assert counts["rejects"] == 2
+
+
+def test_no_part_of_the_rejects_grows_with_the_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / "in"
+    write_images(folder, 1, 10)
+    for number in range(30):
+        (folder / f"{number}.jpg").write_bytes(b"\xff\xd8 cut off")
+    options = ("--num_shards=1", "--writer=beam", "--max_reject_fraction=0.9")
+    build(folder, tmp_path / "one", *options)
+    monkeypatch.setattr(write_beam, "_REJECTS_OF_PART", 4)
+    sizes: list[int] = []
+    write = write_beam.write_rejects
+
+    def counting(*arguments: Any) -> Any:
+        sizes.append(len(arguments[3]))
+        return write(*arguments)
+
+    monkeypatch.setattr(write_beam, "write_rejects", counting)
+    build(folder, tmp_path / "many", *options)
+    assert sum(sizes) == 30
+    assert max(sizes) <= 10
+    one, many = rejects(tmp_path / "one"), rejects(tmp_path / "many")
+    assert sorted(line["uri"] for line in many) == [line["uri"] for line in one]
+    assert not list((tmp_path / "many").rglob("*joined*"))
+
+
 def test_references_travel_in_few_small_elements():
     count = 20_000
     batch = batch_of([f"/photos/class{n % 100:03d}/IMG_{n:08d}.jpg" for n in range(count)])
@@ -135,6 +211,11 @@ def test_references_travel_in_few_small_elements():
     slices = [piece for group in groups for piece in assign_shards(group, planned)]
     assert len(slices) <= 2 * BUCKETS + 64 + 16
     assert sum(len(pickle.dumps(refs)) for _, (_, refs) in slices) < 40 * count
+
+
+def test_counts_of_an_input_are_sent_to_other_workers():
+    for count in (InputCount(), InputCount(1) + InputCount(0, 2, {Skipped(".txt"): 2})):
+        assert pickle.loads(pickle.dumps(count)) == count
 
 
 def test_what_a_job_hands_to_a_worker_is_small(photos: Path):

@@ -29,12 +29,6 @@ from imageshards.transforms.shards.layout import Layout
 from imageshards.transforms.shards.read_back import read_shard
 
 
-@pytest.fixture
-def dataset(build: Build, photos: Path, tmp_path: Path) -> Path:
-    build(photos, num_shards="train=5,test=2", splits="train=0.8,test=0.2", base_uri=str(photos))
-    return tmp_path / "out"
-
-
 def frames(folder: Path, split: str) -> bytes:
     return b"".join(path.read_bytes() for path in shards(folder, split))
 

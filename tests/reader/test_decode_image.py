@@ -1,7 +1,8 @@
 """Without TensorFlow, images of records decode to what TensorFlow decodes."""
 
 import numpy as np
-from odd_images import DAMAGED, odd_images
+from odd import DAMAGED
+from odd_images import odd_images
 from pictures import pixels
 
 from imageshards.reader.parse import decode_image

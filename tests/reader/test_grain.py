@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -109,6 +110,44 @@ def test_pixels_and_labels_are_those_of_load(dataset: Path):
     assert 0.2 < floats.mean() < 0.8
 
 
+def test_every_dtype_is_a_conversion_of_the_pixels(dataset: Path):
+    options = {"batch_size": 7, "image_size": 8}
+    levels, labels = next(iter(reader.grain(dataset, dtype="uint8", **options)))
+    floats = np.multiply(levels, np.float32(1 / 255), dtype=np.float32)
+    for dtype in ("float32", "bfloat16"):
+        data = reader.grain(dataset, dtype=dtype, **options)
+        images, its_labels = next(iter(data))
+        assert images.dtype.name == dtype
+        assert data.element_spec[0] == ((7, 8, 8, 3), images.dtype)
+        np.testing.assert_array_equal(images, floats.astype(images.dtype))
+        assert its_labels.tolist() == labels.tolist()
+        single, label = next(iter(reader.grain(dataset, dtype=dtype, image_size=8)))
+        assert (single.shape, single.dtype, label) == ((8, 8, 3), images.dtype, labels[0])
+    keyed = next(iter(reader.grain(dataset, keys=[NAME], **options)))
+    np.testing.assert_array_equal(keyed["image"], floats)
+
+
+def test_only_the_batch_is_allocated_in_the_wanted_dtype(dataset: Path):
+    source = reader.grain(dataset, batch_size=7, image_size=8)._source
+    elements = replace(source, assembled=False)[0]
+    assert [image.dtype for image, _ in elements] == [np.dtype(np.uint8)] * 7
+    allocated = []
+
+    def allocate(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        allocated.append((shape, dtype))
+        return np.empty(shape, dtype)
+
+    images, _ = source.assemble(elements, allocate)
+    assert allocated == [((7, 8, 8, 3), np.float32)]
+    np.testing.assert_array_equal(images, source[0][0])
+    shared, _ = source.assemble_shared(elements)
+    assert type(shared) is grain.multiprocessing.SharedMemoryArray
+    shared.unlink_on_del()
+    odd = [*elements[:-1], (elements[0][0][:, :1], elements[0][1])]
+    with pytest.raises(ValueError, match="the images of a batch differ in size"):
+        source.assemble(odd)
+
+
 def test_augmentation_differs_between_epochs_and_not_between_hosts(dataset: Path):
     options = {"image_size": 8, "augment": True, "shuffle": False, "dtype": "uint8"}
     one = iter(reader.grain(dataset, batch_size=120, **options))
@@ -177,6 +216,7 @@ def test_processes_give_the_same_batches_without_tensorflow(dataset: Path, tmp_p
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == []
+    assert "leaked" not in done.stderr
 
 
 def test_a_corrupt_record_is_one_error_with_file_and_offset(dataset: Path, tmp_path: Path):

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from xml.etree import ElementTree
 
-from imageshards.transforms import storage
 from imageshards.transforms.annotations.files import (
     Malformed,
     Objects,
@@ -14,7 +13,13 @@ from imageshards.transforms.annotations.files import (
     number,
     size_of,
 )
-from imageshards.transforms.annotations.source import Annotated, AnnotationSource, Category
+from imageshards.transforms.annotations.source import (
+    Annotated,
+    AnnotationSource,
+    Category,
+    has_suffix,
+    opened,
+)
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.records.objects import OCCLUDED, TEXT
 
@@ -32,16 +37,16 @@ class Cvat(AnnotationSource):
     @classmethod
     def recognizes(cls, uri: str) -> bool:
         """Returns whether an XML file has a root `annotations`."""
-        if not uri.lower().endswith(".xml"):
+        if not has_suffix(uri, ".xml"):
             return False
-        with storage.open_read(uri) as file:
+        with opened(uri) as file:
             return b"<annotations" in file.read(_HEAD)
 
     def read(self, files: Sequence[str]) -> Iterator[Annotated | Category]:
         """Yields the images one by one, and the classes that they use."""
         names: dict[bytes, None] = {}
         place = 0
-        with storage.open_read(self.uri) as file:
+        with opened(self.uri) as file:
             try:
                 for _, item in ElementTree.iterparse(file):
                     if item.tag == "track":

@@ -139,8 +139,14 @@ class FileOfEach(AnnotationSource):
 
     @staticmethod
     def beside(below: str, name: str) -> str:
-        """Returns the path of an image that a file names relative to its own folder."""
-        return posixpath.normpath(posixpath.join(posixpath.dirname(below), name.replace("\\", "/")))
+        """Returns the path of an image that a file names relative to its own folder.
+
+        A name that repeats this folder is relative to the folder of all files.
+        """
+        folder, name = posixpath.dirname(below), name.replace("\\", "/")
+        if folder and name.startswith(f"{folder}/"):
+            return posixpath.normpath(name)
+        return posixpath.normpath(posixpath.join(folder, name))
 
 
 def number(value: Any, what: str) -> float:
@@ -211,4 +217,6 @@ def _read(uri: str) -> bytes | storage.ReadError:
 
 
 def _pattern(folder: str, suffix: str) -> str:
-    return storage.join(glob.escape(folder.rstrip("/")), "**", f"*{suffix}")
+    """Returns the pattern of files with a suffix in any case."""
+    letters = "".join(f"[{char}{char.upper()}]" if char.isalpha() else char for char in suffix)
+    return storage.join(glob.escape(folder.rstrip("/")), "**", f"*{letters}")

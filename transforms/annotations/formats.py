@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from imageshards.transforms import storage
+from imageshards.transforms.annotations.captions import CocoCaptions
 from imageshards.transforms.annotations.coco import Coco, CocoKeypoints
 from imageshards.transforms.annotations.cvat import Cvat
 from imageshards.transforms.annotations.files import FileOfEach
 from imageshards.transforms.annotations.hub import HubCorners, HubSizes
 from imageshards.transforms.annotations.labelme import LabelMe
+from imageshards.transforms.annotations.panoptic import CocoPanoptic
 from imageshards.transforms.annotations.source import AnnotationSource
 from imageshards.transforms.annotations.tables import BoxTable
 from imageshards.transforms.annotations.voc import Voc
@@ -22,10 +24,11 @@ from imageshards.transforms.references.rules import ARCHIVE_SUFFIXES
 FORMATS: dict[str, type[AnnotationSource]] = {
     source.name: source
     for source in (
-        Coco, CocoKeypoints, BoxTable, Cvat, Voc, LabelMe, HubSizes, HubCorners, YoloKeypoints, Yolo
+        Coco, CocoKeypoints, CocoPanoptic, CocoCaptions, BoxTable, Cvat, Voc, LabelMe, HubSizes,
+        HubCorners, YoloKeypoints, Yolo,
     )
 }  # fmt: skip
-"""Name of a format -> its class."""
+"""Name of a format -> its class; the first one that recognizes a file is taken."""
 
 _WHOLE = (".json", ".xml", ".csv")
 _MOST_LOOKED_AT = 10
@@ -53,17 +56,22 @@ def identify(text: str, name: str, masks: bool = False, name_key: str = "") -> A
                 continue
             if masks and not kind.has_masks:
                 raise UsageError(f"--object_masks: {text} is {kind.noun}, which has no masks")
-            return kind(uri, masks, name_key)
+            found = kind(uri, masks, name_key)
+            found.check()
+            return found
     except (OSError, storage.ReadError) as error:
         raise UsageError(f"--annotations {text} cannot be read: {error}") from error
     if uri.lower().endswith(ARCHIVE_SUFFIXES):
         raise UsageError(f"--annotations {text} is an archive: unpack it first")
     if inside := _file_inside(uri, kinds):
         raise UsageError(f"--annotations {text} is a folder: write --annotations {inside}")
-    variants = {kind for kind in kinds if issubclass(kind, tuple({*kinds} - {kind}))}
-    *nouns, last = (kind.noun for kind in kinds if kind not in variants)
-    known = f"{', '.join(nouns)} nor {last}" if nouns else last
-    raise UsageError(f"--annotations {text} is {'neither' if nouns else 'not'} {known}")
+    if len(kinds) == 1:
+        raise UsageError(f"--annotations {text} is not {kinds[0].noun}")
+    *names, last = FORMATS
+    raise UsageError(
+        f"--annotations {text}: not annotations of {', '.join(names)} or {last}; an "
+        "--annotation_format shows what is expected"
+    )
 
 
 def _file_inside(folder: str, kinds: Iterable[type[AnnotationSource]]) -> str:

@@ -119,6 +119,17 @@ def is_path_of(name: str, uri: str) -> bool:
     return any(f"/{text}".endswith(f"/{name}") for text in (uri, _without_suffix(uri)))
 
 
+def has_same_folder(name: str, uri: str) -> bool | None:
+    """Returns whether the last folder of a name is that of an image's URI; None if it has none.
+
+    >>> has_same_folder("val/1.jpg", "/d/val/1.jpg"), has_same_folder("val/1.jpg", "/d/train/1.jpg")
+    (True, False)
+    """
+    if "/" not in name:
+        return None
+    return name.split("/")[-2] == uri.split("/")[-2]
+
+
 def by_stem(names: Iterable[str]) -> Mapping[str, list[str]]:
     """Returns stem -> the names that have it, in order."""
     found: dict[str, list[str]] = {}

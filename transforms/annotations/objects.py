@@ -8,11 +8,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from imageshards.transforms.elements import BuildError, counted
 from imageshards.transforms.records.objects import FACTS, KEYPOINT_SIDES, TEXT
-from imageshards.transforms.records.schemas import AREA, BOX_SIDES, COLUMN, Value
+from imageshards.transforms.records.schemas import AREA, BOX_SIDES, CAPTION_SOURCE, COLUMN, Value
 
 REJECTED = "rejected"
 """Counted: annotated objects of images that are rejected."""
+CAPTIONS = "captions"
+"""Counted: captions of annotation files that are written."""
 LEFT_OUT = "left_out"
 """Counted: annotated objects of images that options such as `--limit` leave out."""
 
@@ -36,6 +39,94 @@ class AnnotationError(Exception):
     ) -> None:
         super().__init__(reason)
         self.kind = kind
+
+
+_PIXEL = 1.0
+_SHARE = 0.01
+"""Differences that rounding explains: in pixels, and as a fraction of an area."""
+
+
+class Corners:
+    """Counts what says that boxes are [x1, y1, x2, y2] in a file that should have widths.
+
+    Boxes with a width and a height that are taken for corners, or the other way round, are mostly
+    valid boxes. They give themselves away by their images, which they leave, and by their areas.
+
+    >>> corners = Corners()
+    >>> corners.add([30, 20, 70, 40], (80, 60))
+    >>> corners.check("boxes.json")
+    Traceback (most recent call last):
+    imageshards.transforms.elements.BuildError: --annotations boxes.json: 1 of 1 box ...
+    """
+
+    def __init__(self) -> None:
+        self._boxes = self._outside = self._areas = 0
+        self._are_corners = True
+        self._example: Sequence[float] = ()
+
+    def add(
+        self, box: Sequence[float], size: tuple[int, int] | None, area: float | None = None
+    ) -> None:
+        """Adds a box that is taken for [x, y, width, height].
+
+        Args:
+          box: its four numbers, in pixels.
+          size: (width, height) of its image; None or (0, 0) if it is not known.
+          area: the area of the object, if the file has it.
+        """
+        left, top, third, fourth = map(float, box)
+        self._boxes += 1
+        if third < left or fourth < top:
+            self._are_corners = False
+        if not self._are_corners:
+            return
+        width, height = size or (0, 0)
+        is_outside = bool(width and height) and (
+            left + third > width + _PIXEL or top + fourth > height + _PIXEL
+        )
+        if is_outside and (third > width + _PIXEL or fourth > height + _PIXEL):
+            self._are_corners = False  # they would be outside, too
+        between = (third - left) * (fourth - top)
+        is_area = (
+            area is not None
+            and abs(area - between) <= _SHARE * between
+            and abs(area - third * fourth) > _SHARE * third * fourth
+        )
+        self._outside += is_outside
+        self._areas += is_area
+        if (is_outside or is_area) and not self._example:
+            self._example = box
+
+    def check(self, uri: str) -> None:
+        """Checks the boxes of a file, after the last one of them.
+
+        Raises:
+          BuildError: all of them may be corners, and most of them are no boxes with a width and a
+            height.
+        """
+        outside = self._outside * 2 > self._boxes
+        areas = self._areas * 2 > self._boxes
+        if not self._are_corners or not (outside or areas):
+            return
+        number = self._outside if outside else self._areas
+        why = "leave their images" if outside else "have areas of other boxes"
+        example = ", ".join(f"{value:g}" for value in self._example)
+        raise BuildError(
+            f"--annotations {uri}: {number:,} of {counted(self._boxes, 'box')} {why} if they are "
+            f"[x, y, width, height], and fit if they are [x1, y1, x2, y2], such as [{example}]: "
+            "write x, y, x2 - x1, y2 - y1"
+        )
+
+
+def count_captions(values: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the number of captions of an image that are from annotation files."""
+    captions = values.get(CAPTION_SOURCE) if FACTS in values else None
+    return {CAPTIONS: len(captions)} if captions else {}
+
+
+def has_objects(values: Mapping[str, Any]) -> bool:
+    """Returns whether the annotations of an image are objects of an annotation file."""
+    return FACTS in values and _TEXT in values
 
 
 def count_objects(values: Mapping[str, Any]) -> int:
@@ -96,7 +187,7 @@ def add_computed(values: dict[str, Value], numbers: Mapping[bytes, int]) -> None
       values: source of a feature -> value; changed in place.
       numbers: name of a class of objects -> its number.
     """
-    if FACTS not in values:
+    if not has_objects(values):
         return
     texts: Any = values[_TEXT]
     values["object_labels"] = [numbers[text] for text in texts]

@@ -10,9 +10,15 @@ from contextlib import contextmanager
 from itertools import chain, islice
 from typing import IO, Any
 
-from imageshards.transforms import storage
 from imageshards.transforms.annotations.files import Malformed, Objects, number, size_of
-from imageshards.transforms.annotations.source import Annotated, AnnotationSource, Category
+from imageshards.transforms.annotations.objects import Corners
+from imageshards.transforms.annotations.source import (
+    Annotated,
+    AnnotationSource,
+    Category,
+    has_suffix,
+    opened,
+)
 from imageshards.transforms.elements import BuildError, UsageError, quoted
 from imageshards.transforms.records.objects import DEPICTION, GROUP, OCCLUDED, TEXT, TRUNCATED
 
@@ -32,13 +38,16 @@ _CORNER_AND_SIZE = (
 _FLAGS = {
     "isoccluded": OCCLUDED, "istruncated": TRUNCATED, "isgroupof": GROUP, "isdepiction": DEPICTION,
 }  # fmt: skip
+_TABS = ".tsv"
 _NO_CLASS = "object"
 _SAMPLE = 1000
 _LARGEST_FRACTION = 1.5
+_THOUSAND = 1000
+"""Pixels of a side that fractions are taken for, to compare them with the image."""
 
 
 class BoxTable(AnnotationSource):
-    """A CSV file with columns of an image, a class, and the sides of a box.
+    """A CSV or TSV file with columns of an image, a class, and the sides of a box.
 
     The names of the columns say what they are: see `_IMAGES` and those below it. If none of the
     first thousand rows has a side that is larger than 1.5, sides are fractions, else pixels.
@@ -49,15 +58,15 @@ class BoxTable(AnnotationSource):
 
     @classmethod
     def recognizes(cls, uri: str) -> bool:
-        """Returns whether it is a CSV file.
+        """Returns whether it is a CSV or TSV file.
 
         Raises:
           UsageError: it has no columns of images and of boxes.
         """
-        if not uri.lower().endswith(".csv"):
+        if not has_suffix(uri, ".csv", _TABS):
             return False
         with _opened(uri) as file:
-            header = next(csv.reader(io.TextIOWrapper(file, "utf-8-sig")), [])
+            header = next(csv.reader(file, delimiter=_delimiter(uri)), [])
         if _Columns.of(header) is None:
             raise UsageError(
                 f"--annotations {uri}: no columns of an image and of a box, such as image_id, "
@@ -68,7 +77,7 @@ class BoxTable(AnnotationSource):
     def read(self, files: Sequence[str]) -> Iterator[Annotated | Category]:
         """Yields the boxes of consecutive rows of an image, and the classes that they use."""
         with _opened(self.uri) as file:
-            rows = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", newline=""))
+            rows = csv.DictReader(file, delimiter=_delimiter(self.uri))
             columns = _Columns.of(rows.fieldnames or ())
             if columns is None:
                 raise BuildError(f"--annotations {self.uri}: no columns of an image and of a box")
@@ -76,28 +85,37 @@ class BoxTable(AnnotationSource):
             fractions = all(map(columns.may_be_fractions, sample))
             names: dict[bytes, None] = {}
             held: list[Mapping[str, str]] = []
+            corners = Corners()
             line = 1
             for line, row in enumerate(chain(sample, rows), 2):
                 if held and row[columns.image] != held[0][columns.image]:
-                    found = self._annotated(held, line, columns, fractions)
+                    found = self._annotated(held, line, columns, fractions, corners)
                     names |= dict.fromkeys(found.values.get(TEXT, ()))
                     yield found
                     held = []
                 held.append(row)
             if held:
-                found = self._annotated(held, line + 1, columns, fractions)
+                found = self._annotated(held, line + 1, columns, fractions, corners)
                 names |= dict.fromkeys(found.values.get(TEXT, ()))
                 yield found
+            corners.check(self.uri)
             yield from (Category(0, name.decode()) for name in names)
 
     def _annotated(
-        self, rows: Sequence[Mapping[str, str]], end: int, columns: _Columns, fractions: bool
+        self,
+        rows: Sequence[Mapping[str, str]],
+        end: int,
+        columns: _Columns,
+        fractions: bool,
+        corners: Corners,
     ) -> Annotated:
         """Returns the boxes of an image, in rows of which the last one is before the line `end`."""
         name, place = rows[0][columns.image] or "", end - len(rows)
         objects = Objects(*columns.flags.values())
         size: tuple[int, int] | None = None
         try:
+            if not fractions:
+                size = size_of(*(rows[0][key] for key in columns.size)) if columns.size else (0, 0)
             for row in rows:
                 box = columns.box(row)
                 if box is None:  # Kaggle's rows of images without objects
@@ -106,8 +124,8 @@ class BoxTable(AnnotationSource):
                 if not text:
                     raise Malformed("a box has no class")
                 objects.add(text, box, *map(_flag, (row[key] for key in columns.flags)))
-            if not fractions:
-                size = size_of(*(row[key] for key in columns.size)) if columns.size else (0, 0)
+                if not columns.are_corners:
+                    _add(corners, box, size)
         except Malformed as error:
             reason = f"{self.uri}: a row from line {place}: {error}"
             return Annotated(name, place, len(rows), {}, None, reason)
@@ -121,7 +139,7 @@ class _Columns:
         self.image = image
         self._label = label
         self._sides = sides
-        self._corners = tuple(side.lower() for side in sides) in _CORNERS
+        self.are_corners = tuple(side.lower() for side in sides) in _CORNERS
         self.size = (
             (header["width"], header["height"])
             if header.keys() >= {"width", "height"} and header["width"] not in sides
@@ -162,7 +180,7 @@ class _Columns:
             if not isinstance(values, list) or len(values) != 4:
                 raise Malformed(f"its {self._sides[0]} is not [x, y, width, height]")
         a, b, c, d = (number(value, "box") for value in values)
-        return (a, b, c, d) if self._corners else (a, b, a + c, b + d)
+        return (a, b, c, d) if self.are_corners else (a, b, a + c, b + d)
 
     def may_be_fractions(self, row: Mapping[str, str]) -> bool:
         """Whether no side of a row is larger than fractions are."""
@@ -172,13 +190,23 @@ class _Columns:
             return True
 
 
+def _delimiter(uri: str) -> str:
+    return "\t" if has_suffix(uri, _TABS) else ","
+
+
 @contextmanager
-def _opened(uri: str) -> Iterator[IO[bytes]]:
+def _opened(uri: str) -> Iterator[IO[str]]:
     try:
-        with storage.open_read(uri) as file:
-            yield file
+        with opened(uri) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+            yield text
     except (csv.Error, UnicodeDecodeError) as error:
         raise BuildError(f"--annotations {uri} is not a CSV file in UTF-8: {error}") from error
+
+
+def _add(corners: Corners, box: Sequence[float], size: tuple[int, int] | None) -> None:
+    """Adds a box that has been computed from a width and a height."""
+    left, top, right, bottom = box if size else (_THOUSAND * side for side in box)
+    corners.add([left, top, right - left, bottom - top], size or (_THOUSAND, _THOUSAND))
 
 
 def _flag(value: str) -> int:

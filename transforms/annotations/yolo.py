@@ -33,6 +33,9 @@ from imageshards.transforms.storage.protocol import Match
 _YAML = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 _LISTS = ("classes.txt", "obj.names", "labels.txt", "names.txt")
 _LABELS = "labels"
+_WITH_VISIBILITY = 3
+_LEAST_OF_POLYGON = 6
+"""Numbers of a triangle."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +127,9 @@ class Yolo(FileOfEach):
         """Adds the object of a line: the class, and the numbers that follow it."""
         if len(rest) in (4, 5, *self._settings.counts):  # the fifth is a confidence
             objects.add(name, _box(rest))
-        elif len(rest) >= 6 and len(rest) % 2 == 0:
-            objects.add(name, bounds(zip(rest[::2], rest[1::2], strict=True)))
+        elif len(rest) >= _LEAST_OF_POLYGON:
+            points = rest[: len(rest) // 2 * 2]  # a confidence may follow
+            objects.add(name, bounds(zip(points[::2], points[1::2], strict=True)))
         else:
             raise Malformed(f"line {line} is {quoted(text)}: neither a box nor a polygon")
 
@@ -162,15 +166,15 @@ class YoloKeypoints(Yolo):
         x, y = numbers[::values], numbers[1::values]
         # Without a third number, keypoints that are not labelled are at 0, 0.
         seen = (
-            [int(value) for value in numbers[2::values]]
+            [int(value) if value.is_integer() else -1 for value in numbers[2::values]]
             if values == _WITH_VISIBILITY
             else [2 if any(pair) else 0 for pair in zip(x, y, strict=True)]
         )
+        if not {*seen} <= {0, 1, 2}:
+            # Models write confidences there.
+            raise Malformed(f"line {line} has a keypoint whose visibility is not 0, 1 or 2")
         names = self._settings.names_of_points(name)
         objects.add_lists(name, _box(rest), x, y, seen, [sum(value > 0 for value in seen)], names)
-
-
-_WITH_VISIBILITY = 3
 
 
 @dataclass(frozen=True)

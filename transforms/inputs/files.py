@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms.elements import BuildError, Skipped
 from imageshards.transforms.images.validate import is_image_name
 from imageshards.transforms.inputs.kind import (
     FileKind,
@@ -74,9 +74,10 @@ class Files(InputKind):
         """The kind of a file whose references are listed; None for all other files."""
         return None
 
-    def noun_of_skipped(self, uri: str) -> str:
-        """The kind of a file that is skipped, with its article; empty: none, or unknown."""
-        return ""
+    def _noun_of(self, uri: str) -> str:
+        """What a file that is skipped would be as an input, with its article; empty: nothing."""
+        kind = kind_of_name(uri)
+        return kind.noun if kind else ""
 
     def _kind_of(self, file: File, options: ListingOptions) -> type[InputKind] | None:
         """The kind that lists a file; None: the file is skipped."""
@@ -105,8 +106,7 @@ class Files(InputKind):
             uri, root_length, size, stamp, _ = file
             kind = self._kind_of(file, options)
             if kind is None:
-                rows.passed_over += 1
-                rows.nouns.add("" if options.text_unit else self.noun_of_skipped(uri))
+                rows.skip(Skipped.of(uri, "" if options.text_unit else self._noun_of(uri)))
             elif issubclass(kind, FileKind):
                 yield kind(self.text, uri).in_input(root_length, size, stamp)
             else:
@@ -147,6 +147,7 @@ class Folder(Files):
     """A folder, with all folders below it."""
 
     noun = "a folder"
+    empty = "there is no file in it"
 
     @property
     def root(self) -> str:
@@ -184,6 +185,7 @@ class Pattern(Files):
     """A glob pattern; `**` matches any number of folders."""
 
     noun = "a pattern"
+    empty = "no file matches"
 
     @classmethod
     def recognizes(cls, uri: str) -> bool:
@@ -245,11 +247,6 @@ class Pattern(Files):
         if not (kind and issubclass(kind, FileKind)):
             return None
         return kind if kind.is_file or kind is kind_of_name(self.uri) else None
-
-    def noun_of_skipped(self, uri: str) -> str:
-        """The kind of a file that is skipped, which single inputs would select."""
-        kind = kind_of_name(uri)
-        return kind.noun if kind else ""
 
     def files(self, part: tuple[Any, ...], options: ListingOptions) -> Iterator[File | WorkUnit]:
         """Yields the files that match, and those below folders that match."""

@@ -121,6 +121,7 @@ class InputKind(ABC):
       text: the input as the user wrote it, for messages.
       uri: the input, normalized.
       noun: the kind, with its article, for messages.
+      empty: what a message says of an input that lists nothing; empty: nothing in particular.
       codecs: codecs of the byte ranges that `read` of this kind reads. Files, URLs and other ranges
         are read by `InputKind.read`.
       is_file: whether it is a single file, or lists parts of one.
@@ -129,6 +130,7 @@ class InputKind(ABC):
     text: str
     uri: str
     noun: ClassVar[str] = "an input"
+    empty: ClassVar[str] = ""
     codecs: ClassVar[tuple[Codec, ...]] = ()
     is_file: ClassVar[bool] = False
 
@@ -335,7 +337,7 @@ def list_unit(unit: WorkUnit, options: ListingOptions) -> Iterator[Listed | Work
             count += InputCount(found=1)  # what it holds is not known yet
         yield found
     if not unit.part:
-        count.check(unit.input.text, options.text_unit)
+        count.check(unit.input.text, options.text_unit, unit.input.empty)
 
 
 def list_references(unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]:
@@ -350,7 +352,7 @@ def list_references(unit: WorkUnit, options: ListingOptions) -> Iterator[Listed]
             count += listed.count
             yield listed
     if not unit.part:
-        count.check(unit.input.text, options.text_unit)
+        count.check(unit.input.text, options.text_unit, unit.input.empty)
 
 
 def _check_columns(source: InputKind, refs: RefBatch, columns: Columns) -> None:

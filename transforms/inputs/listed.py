@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from imageshards.transforms.elements import Codec, InputCount, Problem
+from imageshards.transforms.elements import Codec, InputCount, Problem, Skipped
 from imageshards.transforms.references.batch import RefBatch
 
 CHUNK_ROWS = 1 << 14
 """Rows of one batch: memory does not grow with the length of an input."""
+CHUNK_BYTES = 16 << 20
+"""Bytes of the values of one batch: memory does not grow with the length of values, either."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class Listed:
     Attributes:
       refs: the references, as `RefBatch.listed` builds them; may be empty.
       passed_over: files that were left out because their names are not those of images.
-      nouns: the kinds of these files; see `InputCount`.
+      skipped: the kinds of these files; see `InputCount`.
       class_names: column -> names of its classes in label order, if the input has them.
       blank_lines: lines of a text file that hold only white space.
       unpacked: URI of the plain tar that a compressed one was unpacked into; empty: none was.
@@ -30,13 +33,13 @@ class Listed:
     passed_over: int = 0
     blank_lines: int = 0
     unpacked: str = ""
-    nouns: frozenset[str] = frozenset()
+    skipped: Mapping[Skipped, int] = field(default_factory=dict)
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def count(self) -> InputCount:
         """The counts that tell whether an input has references."""
-        return InputCount(len(self.refs), self.passed_over, self.nouns)
+        return InputCount(len(self.refs), self.passed_over, self.skipped)
 
 
 class ListedRows:
@@ -45,8 +48,8 @@ class ListedRows:
     Attributes:
       container: URI of the file that all references are byte ranges of; empty: they are files.
       passed_over: see `Listed`.
-      nouns: see `Listed`.
       blank_lines: see `Listed`.
+      held_bytes: about the bytes of URIs and values; who appends to `columns` adds theirs.
       columns: name -> texts of a column that a label, a split or a group may come from; a lister
         appends one text, or None, for each reference.
 
@@ -89,8 +92,9 @@ class ListedRows:
         self._problems: dict[int, Problem] = {}
         self.columns: dict[str, list[str | None]] = {name: [] for name in self._names}
         self.passed_over = 0
-        self.nouns: set[str] = set()
+        self._skipped: Counter[Skipped] = Counter()
         self.blank_lines = 0
+        self.held_bytes = 0
 
     def __len__(self) -> int:
         return len(self._uris)
@@ -102,7 +106,7 @@ class ListedRows:
     @property
     def is_full(self) -> bool:
         """Whether the references must be taken before another one is added."""
-        return len(self._uris) >= CHUNK_ROWS
+        return len(self._uris) >= CHUNK_ROWS or self.held_bytes >= CHUNK_BYTES
 
     def add(
         self,
@@ -128,12 +132,18 @@ class ListedRows:
         if problem:
             self._problems[len(self._uris)] = problem
         self._uris.append(uri)
+        self.held_bytes += len(uri)
         self._roots.append(root_length)
         self._sizes.append(size)
         self._stamps.append(stamp)
         if self.container:
             self._offsets.append(offset)
             self._lengths.append(length)
+
+    def skip(self, kind: Skipped) -> None:
+        """Counts a file that is left out because of its name."""
+        self.passed_over += 1
+        self._skipped[kind] += 1
 
     def take(self) -> Listed:
         """Returns all rows and counts, and clears them."""
@@ -143,7 +153,9 @@ class ListedRows:
         if self._problems:
             refs = refs.with_problems(self._problems)
         refs = refs.with_texts(self.columns)
-        nouns = frozenset(self.nouns)
-        found = Listed(refs, self.passed_over, self.blank_lines, self._unpacked, nouns)
+        skipped = InputCount(0, self.passed_over, self._skipped) + InputCount()
+        found = Listed(
+            refs, self.passed_over, self.blank_lines, self._unpacked, dict(skipped.skipped)
+        )
         self._clear()
         return found

@@ -46,6 +46,7 @@ class Manifest(FileKind):
     """
 
     noun = "a manifest"
+    empty = "it has no rows"
     is_file = False
 
     @classmethod

@@ -107,7 +107,9 @@ class TFRecordFile(FileKind):
                 for number, record in enumerate(_scan(file)):
                     values, image_size, problem = _image_of(record, options.record_keys.image)
                     for column, key in columns.items():
-                        rows.columns[column].append(_text(values, key))
+                        text = _text(values, key)
+                        rows.columns[column].append(text)
+                        rows.held_bytes += len(text or "")
                     name = self._name(values, options.record_keys)
                     uri, root = (name, 0) if name else (f"{self.uri}/{number}", root_length)
                     rows.add(

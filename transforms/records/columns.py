@@ -14,7 +14,12 @@ from typing import Any, Literal, get_args
 
 from imageshards.transforms.elements import counted, quoted
 from imageshards.transforms.images.resize import Resize
-from imageshards.transforms.records.objects import COMPUTED, NO_FORMAT, object_columns
+from imageshards.transforms.records.objects import (
+    CAPTION_FORMATS,
+    COMPUTED,
+    NO_FORMAT,
+    object_columns,
+)
 from imageshards.transforms.records.schemas import (
     AREA,
     BOX_SIDES,
@@ -215,7 +220,7 @@ def side_column(options: Mapping[str, Any]) -> str:
       options: option name -> value, as in build.json.
     """
     side = SCHEMAS[options["features"]].side
-    rule = options[SIDE_OPTIONS[side]] if side else "-"
+    rule = options[SIDE_OPTIONS[side]] if side and not has_captions(options) else "-"
     kind, _, name = (rule or "column").partition(":")
     return (name or _SIDE_COLUMNS[side]) if kind == "column" else ""
 
@@ -243,7 +248,7 @@ def schema_of(options: Mapping[str, Any]) -> Schema:
     """
     schema = SCHEMAS[options["features"]]
     annotated = annotation_columns(options)
-    if annotated:
+    if annotated and not has_captions(options):
         schema = schema.with_features((*(column.feature for column in annotated), *COMPUTED))
     columns = [FeatureColumn.parse(text) for text in options["features_from"] if text != "auto"]
     taken: dict[str, Feature | None] = {feature.key: feature for feature in schema.features}
@@ -270,8 +275,19 @@ def annotation_columns(options: Mapping[str, Any]) -> tuple[FeatureColumn, ...]:
       options: option name -> value, as in build.json.
     """
     name = options.get("annotation_format", NO_FORMAT)
+    if has_captions(options):
+        return (FeatureColumn(CAPTION_KEY, CAPTION_KEY, "bytes_list", role="captions"),)
     found = object_columns(name, bool(options.get("object_masks")))
     return tuple(map(FeatureColumn.parse, found))
+
+
+def has_captions(options: Mapping[str, Any]) -> bool:
+    """Returns whether `--annotations` are captions, not objects.
+
+    Args:
+      options: option name -> value, as in build.json.
+    """
+    return options.get("annotation_format") in CAPTION_FORMATS
 
 
 def annotation_problem(column: FeatureColumn) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
 import google_crc32c
 
@@ -260,11 +260,15 @@ def parse_index(content: bytes) -> npt.NDArray[np.int64]:
     """
     import numpy as np
 
-    numbers: Any = content.split()
     columns = len(content.partition(b"\n")[0].split()) or 2
     if columns not in (2, 3):
         raise ValueError(f"{columns} numbers in a line")
-    return np.array(numbers, dtype=np.int64).reshape(-1, columns)
+    if content.translate(None, b"0123456789 \t\r\n"):
+        raise ValueError("other characters than digits")
+    if content.isspace() or not content:
+        return np.zeros((0, columns), np.int64)
+    # 11 ms for 100,000 records; splitting the text into objects takes 52 ms.
+    return np.fromstring(content, np.int64, sep=" ").reshape(-1, columns)
 
 
 def with_crc32c(records: Iterable[bytes], expected: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The features of annotated objects, by the format of the file that they come from. Pure.
+"""The features of objects and captions, by the format of the annotation file. Pure.
 
 The keys are those of the TF Object Detection API.
 """
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from imageshards.transforms.records.schemas import (
     AREA,
     BOX_SIDES,
+    CAPTION_KEY,
     COLUMN,
     KEYPOINT,
     OBJECT,
@@ -26,6 +27,8 @@ TEXT = f"{OBJECT}class/text"
 BOXES = f"{OBJECT}bbox"
 """Key of ymin, xmin, ymax and xmax of every box, in the order of TensorFlow Datasets."""
 CROWD = f"{OBJECT}is_crowd"
+IS_THING = f"{OBJECT}is_thing"
+"""Key of panoptic segments: 1 if their class is of things, which can be counted, 0 if of stuff."""
 KEYPOINT_SIDES = (f"{KEYPOINT}x", f"{KEYPOINT}y")
 VISIBILITY = f"{KEYPOINT}visibility"
 KEYPOINTS = f"{KEYPOINT}num"
@@ -55,6 +58,8 @@ _OF_COCO = (*_SIDES, f"{TEXT}:bytes_list", f"{CROWD}:int_list", f"{AREA}:float_l
 OBJECT_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "coco": _OF_COCO,
     "coco_keypoints": (*_OF_COCO, *_KEYPOINTS),
+    "coco_panoptic": (*_OF_COCO, f"{IS_THING}:int_list"),
+    "coco_captions": (f"{CAPTION_KEY}:bytes_list",),
     "voc": (
         *_SIDES, f"{TEXT}:bytes_list", f"{DIFFICULT}:int_list", f"{TRUNCATED}:int_list",
         f"{VIEW}:bytes_list",
@@ -71,6 +76,9 @@ OBJECT_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "hub_xyxy": _OF_COCO,
 }  # fmt: skip
 """Format of annotations -> the features that its files fill, as `--features_from` has them."""
+
+CAPTION_FORMATS = frozenset({"coco_captions"})
+"""Formats of captions, which have no objects."""
 
 
 def object_columns(name: str, masks: bool) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ class AnnotationCount(NamedTuple):
       objects: objects of all these images.
       unmatched_images: images in the file that are not among the inputs.
       unmatched_objects: their objects.
+      same_folders: images of the inputs whose folder is the last one that the file names.
+      moved: one of those whose folder is another one, with its URI; empty if there is none.
     """
 
     read: int = 0
@@ -41,10 +43,19 @@ class AnnotationCount(NamedTuple):
     objects: int = 0
     unmatched_images: int = 0
     unmatched_objects: int = 0
+    same_folders: int = 0
+    moved: str = ""
 
     def __add__(self, other: object) -> AnnotationCount:
         assert isinstance(other, AnnotationCount)
-        return AnnotationCount(*map(sum, zip(self, other, strict=True)))
+        numbers = map(sum, zip(self[:-1], other[:-1], strict=True))
+        moved = min(filter(None, (self.moved, other.moved)), default="")
+        return AnnotationCount._make((*numbers, moved))
+
+    def to_json(self) -> dict[str, int]:
+        """Returns the counts for build.json."""
+        left_out = ("read", "same_folders", "moved")
+        return {name: value for name, value in self._asdict().items() if name not in left_out}
 
 
 class Unmatched(NamedTuple):
@@ -106,6 +117,8 @@ def match_notes(
       listed: all images.
     """
     for file, count in sorted(counts.items()):
+        if not count.read:
+            yield f"{file} has no annotations, but names {counted(count.images, 'image')}"
         if count.other_folders:
             yield (
                 f"{file} has {count.other_folders:,} of its {counted(count.images, 'image')} in "
@@ -114,16 +127,24 @@ def match_notes(
     if unannotated:
         have = "has" if unannotated == 1 else "have"
         yield (
-            f"{unannotated:,} of {counted(listed, 'image')} {have} no objects, because no "
+            f"{unannotated:,} of {counted(listed, 'image')} {have} no annotations, because no "
             "annotation file names them"
         )
 
 
-def check_annotated(counts: Mapping[str, AnnotationCount], unmatched: Iterable[Unmatched]) -> None:
-    """Checks that no annotation is lost, and that each file has an image of the inputs.
+def check_annotated(
+    counts: Mapping[str, AnnotationCount], unmatched: Iterable[Unmatched], selected: bool
+) -> None:
+    """Checks that no annotation is lost, and that each file annotates images of the inputs.
+
+    Args:
+      counts: annotation file -> its counts.
+      unmatched: images that are not among the inputs.
+      selected: whether `--where` has left out images.
 
     Raises:
-      BuildError: the runner lost some, or a file has none.
+      BuildError: the runner lost some, a file has none, base names may be those of images that are
+        left out, or images are in some of the folders that a file names, and in others.
     """
     for file, count in sorted(counts.items()):
         if count.read != count.objects + count.unmatched_objects:
@@ -139,5 +160,33 @@ def check_annotated(counts: Mapping[str, AnnotationCount], unmatched: Iterable[U
             advice = f": {_ADVICE_ON_UPLOADS}" if is_upload else ""
             raise BuildError(
                 f"--annotations {file}: none of its {counted(count.unmatched_images, 'image')} is "
-                f"among the inputs{f', such as {quoted(example)}' if example else ''}{advice}"
+                f"among the inputs{' that --where selects' * selected}"
+                f"{f', such as {quoted(example)}' if example else ''}{advice}"
             )
+        if selected and count.other_folders:
+            raise BuildError(
+                f"--annotations {file}: {count.other_folders:,} of its images are in other folders "
+                "than the inputs. They may be images that --where leaves out: correct their paths, "
+                "or build without --where"
+            )
+        if count.unmatched_objects and not count.objects and not selected:
+            names = (item.name for item in unmatched if item.file == file and item.objects)
+            example = next(names, "")
+            raise BuildError(
+                f"--annotations {file}: none of its {counted(count.read, 'annotation')} is of one "
+                f"of the {counted(count.images, 'image')} of the inputs that it names, but of "
+                f"others{f', such as {quoted(example)}' if example else ''}: correct the ids of "
+                "the images in the file, or add the images to the inputs"
+            )
+        if count.same_folders and count.moved:
+            raise BuildError(
+                f"--annotations {file}: {counted(count.same_folders, 'image')} of the inputs "
+                f"{'is' if count.same_folders == 1 else 'are'} in the folder that it names, but "
+                f"others only have the base name of one: {count.moved}? Add the missing images to "
+                "the inputs, or remove them from the file"
+            )
+    if counts and not any(count.read for count in counts.values()):
+        raise BuildError(
+            f"--annotations {', '.join(sorted(counts))}: there are no annotations, only names of "
+            "images: take the file with annotations, or omit --annotations"
+        )

@@ -22,9 +22,9 @@ GROUP_BYTES = 25 << 20
 """References and their bytes in a group that one worker sorts, at most, on average over all groups.
 
 Keys of distinct names are uniform, so that no group of them holds more than 250,000 references or
-32 MiB. All references with the same name are in one group, and with `--dedupe pixels` so are all
-images with the same pixels: a group with millions of these is as large as they are. The order of
-the data set does not depend on the number of groups, which are in the order of the top bits of
+32 MiB. All references with the same name are in one group: listing drops most of those that are
+equal, and only references of one name with different labels or features make it larger. The order
+of the data set does not depend on the number of groups, which are in the order of the top bits of
 keys.
 """
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
-from copy import copy
-from typing import NamedTuple, cast
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from imageshards.transforms.elements import DUPLICATE_PIXELS, BuildError, Problem, quoted
+from imageshards.transforms.elements import BuildError, Problem, quoted
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import BUCKET_BITS, KEY_BITS
 
@@ -44,6 +42,32 @@ def divide(batch: RefBatch, values: np.ndarray, bits: int) -> Iterator[tuple[int
     bounds = [*begins.tolist(), len(in_order)]
     for at, number in enumerate(numbers.tolist()):
         yield number, in_order[bounds[at] : bounds[at + 1]]
+
+
+def without_repeated(batch: RefBatch) -> RefBatch:
+    """Drops rows that are equal to another row in all columns.
+
+    `sort_group` would drop them too. They are dropped earlier because a manifest that repeats a
+    line millions of times would make one group of millions of references.
+
+    Args:
+      batch: annotated references.
+
+    Returns:
+      The other rows, in the same order.
+    """
+    ordered = np.sort(batch.keys)  # faster than sorting rows, and most batches have no equal keys
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(repeated):
+        return batch
+    rows = np.flatnonzero(np.isin(batch.keys, repeated))
+    first: dict[str, int] = {}
+    for row, values in zip(rows.tolist(), batch.take(rows).rows.to_pylist(), strict=True):
+        first.setdefault(f"{values}", row)
+    keep = np.ones(len(batch), bool)
+    keep[rows] = False
+    keep[list(first.values())] = True
+    return batch.take(np.flatnonzero(keep)) if len(first) < len(rows) else batch
 
 
 def sort_group(batches: Iterable[RefBatch]) -> tuple[dict[str, RefBatch], int]:
@@ -90,64 +114,6 @@ def unique_rows(
     # Stable: rows with equal keys stay in the order of `kept`.
     rows = rows[np.argsort(values[rows], kind="stable")]
     return batch.with_problems(problems), rows
-
-
-class _Kept(NamedTuple):
-    """What a reject's reason needs to know of the reference that is kept."""
-
-    key: int
-    uri: str
-    name: str
-    label: str | None
-
-
-def mark_same_pixels(batches: Iterable[RefBatch]) -> Iterator[RefBatch]:
-    """Adds the problem `DuplicatePixels` to all images with equal pixels but the first by key.
-
-    `sort_group` handles references with the same URI.
-
-    Args:
-      batches: references with the digests of their pixels. They are read three times and unpacked
-        one at a time: all copies of one image are in one group, which may be large.
-
-    Yields:
-      The references of each batch, without digests.
-    """
-    # A copy leaves the batch of the caller packed.
-    counts = Counter(digest for batch in batches for digest in copy(batch).pop_pixels()[1])
-    repeated = {digest for digest, count in counts.items() if digest and count > 1}
-    kept: dict[bytes, _Kept] = {}
-    for batch in batches:
-        for _, digest, found in _with_digests(repeated, *copy(batch).pop_pixels()):
-            first = kept.get(digest)
-            if first is None or (found.key, found.uri) < (first.key, first.uri):
-                kept[digest] = found
-    for batch in batches:
-        part, digests = copy(batch).pop_pixels()
-        problems = part.problems
-        before = len(problems)
-        for row, digest, found in _with_digests(repeated, part, digests):
-            first = kept[digest]
-            if found.uri != first.uri:
-                reason = f"the same pixels as {first.name}"
-                if found.label != first.label:
-                    labels = f"{quoted(first.label)} and not {quoted(found.label)}"
-                    reason += f", whose label is {labels}"
-                problems[row] = Problem("dedupe", DUPLICATE_PIXELS, reason)
-        yield part.with_problems(problems) if len(problems) > before else part
-
-
-def _with_digests(
-    wanted: Set[bytes], batch: RefBatch, digests: Sequence[bytes | None]
-) -> Iterator[tuple[int, bytes, _Kept]]:
-    """Yields (row, digest, reference) of the rows of a batch that have wanted digests."""
-    chosen = [(row, digest) for row, digest in enumerate(digests) if digest in wanted]
-    if not chosen:
-        return
-    part = batch.take([row for row, _ in chosen])
-    values = zip(part.keys.tolist(), part.uris, part.names, part.labels, strict=True)
-    for (row, digest), found in zip(chosen, values, strict=True):
-        yield row, cast(bytes, digest), _Kept(*found)
 
 
 class _Row(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
@@ -146,6 +146,11 @@ class Tally:
             split_ref_bytes={split: refs.value_bytes for split, refs in splits.items()},
             objects=sum(map(count_objects, splits.values())),
         )
+
+    def without_listed(self) -> Tally:
+        """The tally without the references that went on, which are counted again."""
+        listed = sum(self.left_out.values()) + self.duplicates
+        return replace(self, listed=listed, ref_bytes=0)
 
     @staticmethod
     def merge(tallies: Iterable[Tally]) -> Tally:
@@ -397,7 +402,8 @@ class Planner:
         if blank := tally.blank_lines:
             were = "was" if blank == 1 else "were"
             notes.append(f"{counted(blank, 'empty line')} {were} left out")
-        notes += match_notes(tally.annotated, tally.unannotated, tally.listed)
+        joined = tally.listed - tally.left_out.get("--where", 0)
+        notes += match_notes(tally.annotated, tally.unannotated, joined)
         object_classes = number_objects(tally.object_classes)
         return Plan(
             splits=splits,
@@ -433,7 +439,8 @@ class Planner:
                 f"{tally.duplicates:,} duplicates came out of the shuffle, and {left_out:,} were "
                 "left out: the runner lost some"
             )
-        check_annotated(tally.annotated, tally.unmatched)
+        selected = bool(tally.left_out.get("--where"))
+        check_annotated(tally.annotated, tally.unmatched, selected)
         if self.base and not tally.below_base:
             raise BuildError(f"--base_uri {self.base}: none of the {self.noun}s is below it")
 

@@ -25,7 +25,12 @@ from imageshards.transforms.references.batch import RefBatch
 _MOST_CHARACTERS = 10_000
 _LARGEST = 1 << 53
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`([^`]+)`""")
-_SQL = {"<>": "!=", "&&": "and", "||": "or", " AND ": "and", " OR ": "or", "NOT ": "not"}
+_SQL = {
+    "<>": "!=", "&&": "and", "||": "or", " IS NOT NULL": "is not None", " IS NULL": "is None",
+    " BETWEEN ": "9 <= width <= 99", " AND ": "and", " OR ": "or", " IN ": "in", "NOT ": "not",
+}  # fmt: skip
+_LITERALS = {"null": "None", "none": "None", "true": "True", "false": "False"}
+"""Names, in lower case, that are literals in SQL or in JSON, and what they are here."""
 _ORDER: Mapping[type[ast.cmpop], tuple[Callable[[Any, Any], Any], str]] = {
     ast.Lt: (operator.lt, "less"),
     ast.LtE: (operator.le, "less_equal"),
@@ -70,7 +75,10 @@ class Where:
                 f"invalid --where {quoted(self.text)}: {_syntax(self.text)}"
             ) from error
         if not self.columns:
-            raise ValueError(f"invalid --where {quoted(self.text)}: it names no column")
+            raise ValueError(
+                f"invalid --where {quoted(self.text)}: it names no column: write columns without "
+                "quotes, or in backticks"
+            )
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -105,15 +113,19 @@ class Where:
         if len(self.text) > _MOST_CHARACTERS or "\0" in self.text:
             raise SyntaxError
         names = iter(self._names)
+        if "#" in _QUOTED.sub("", self.text):  # the rest would be a comment
+            raise SyntaxError
         python = _QUOTED.sub(lambda match: next(names) if match[1] else match[0], self.text)
         return ast.parse(python.strip(), mode="eval").body
 
 
 def _syntax(text: str) -> str:
+    if "#" in (outside := _QUOTED.sub("", text)):
+        return "write names of columns with # in backticks"
     for wrong, right in _SQL.items():
-        if wrong in text:
+        if wrong in outside:
             return f"write {right} instead of {wrong.strip()}"
-    if re.search(r"[^=!<>]=[^=]", text):
+    if re.search(r"[^=!<>]=[^=]", outside):
         return "write == instead of ="
     return "write it like \"width >= 256 and split != 'bad'\""
 
@@ -151,11 +163,13 @@ class _Check:
         is_equal = isinstance(op, (ast.Eq, ast.Is, ast.In))
         if isinstance(op, (ast.In, ast.NotIn)):
             if not isinstance(right, (ast.Tuple, ast.List, ast.Set)):
-                raise self._wrong(right, "is not a list: write it like camera in ('a', 'b')")
+                raise self._wrong(right, "is not a list: write it like camera in ['a', 'b']")
             found = [self._equal(left, item) for item in right.elts]
             return self.logic(False, found, negated=not is_equal)
         if not isinstance(op, tuple(_ORDER)):
             if isinstance(op, (ast.Is, ast.IsNot)) and not _is(right, type(None)):
+                if isinstance(right, ast.Name):
+                    self._column(right)
                 raise self._wrong(right, "is compared with `is`, which is for None: write ==")
             return self.logic(True, [self._equal(left, right)], negated=not is_equal)
         number, text = _ORDER[type(op)]
@@ -198,7 +212,11 @@ class _Check:
     def _column(self, node: ast.expr) -> str:
         if not isinstance(node, ast.Name):
             raise self._wrong(node, "is not the name of a column")
-        return self._names.get(node.id, node.id)
+        if node.id in self._names:
+            return self._names[node.id]
+        if right := _LITERALS.get(node.id.lower()):
+            raise self._wrong(node, f"is no column: write {right}, or `{node.id}` if it is one")
+        return node.id
 
     def _wrong(self, node: ast.expr, what: str) -> ValueError:
         text = ast.unparse(node)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from imageshards.transforms.annotations.objects import AnnotationError
+from imageshards.transforms.annotations.objects import AnnotationError, has_objects
 from imageshards.transforms.elements import counted
 from imageshards.transforms.images.geometry import Frame, Geometry
 from imageshards.transforms.images.headers import UPRIGHT
@@ -39,6 +39,11 @@ BOXES, CLIPPED, DROPPED, KEYPOINTS_DROPPED = "boxes", "clipped", "dropped", "key
 not written because too little of them is in the image; keypoints that are outside of it."""
 WITHOUT_BOXES = "without_boxes"
 """Counted with annotation files: images that are written without a box."""
+OUTSIDE = "outside"
+"""Counted with annotation files: boxes that exceed their image by more than a pixel."""
+ORIENTED = "oriented"
+"""Counted with annotation files: images with an EXIF orientation whose size in the file, if it has
+one, does not show whether boxes refer to the stored or to the upright pixels."""
 
 _X, _Y, _VISIBILITY, _NUM = (KEYPOINT + name for name in ("x", "y", "visibility", "num"))
 _MAPPED = frozenset({*BOX_SIDES, AREA, _X, _Y})
@@ -152,8 +157,10 @@ class Annotations:
         counts = self._follow_boxes(row) if self._has_boxes else {}
         if self._has_keypoints:
             counts[KEYPOINTS_DROPPED] = row.map_keypoints()
-        if FACTS in values and not counts.get(BOXES):
+        if has_objects(values) and not counts.get(BOXES):
             counts[WITHOUT_BOXES] = 1
+        if has_objects(values) and counts.get(BOXES) and _may_be_of_other_pixels(values, geometry):
+            counts[ORIENTED] = 1
         return {kind: count for kind, count in counts.items() if count}
 
     def _follow_boxes(self, row: _Row) -> dict[str, int]:
@@ -163,7 +170,8 @@ class Annotations:
             row.map_areas(number)
             return {BOXES: number}
         boxes = np.array(sides, np.float64)
-        _check(boxes, row.geometry.size(self.frame), FACTS in row.values)
+        _check(boxes, row.geometry.size(self.frame), has_objects(row.values))
+        outside = _exceed(boxes, row.geometry.size(self.frame)) if has_objects(row.values) else 0
         inside = boxes.clip(0, 1)
         mapped = row.geometry.boxes(inside, self.frame)
         placed = mapped.clip(0, 1)
@@ -184,7 +192,12 @@ class Annotations:
             row.scale_areas(visible[kept])
         else:
             row.map_areas(len(clipped), bool(clipped.any()))
-        return {BOXES: len(clipped), CLIPPED: int(clipped.sum()), DROPPED: number - len(clipped)}
+        return {
+            BOXES: len(clipped),
+            CLIPPED: int(clipped.sum()),
+            DROPPED: number - len(clipped),
+            OUTSIDE: outside,
+        }
 
     def _drop(self, row: _Row, kept: npt.NDArray[np.bool_]) -> None:
         """Removes the values of dropped boxes: one for each box, or one for each keypoint of it."""
@@ -374,6 +387,21 @@ def _are_fractions(
     return all(0 <= low <= high <= 1 for low, high in zip(xmin, xmax, strict=True)) and all(
         0 <= low <= high <= 1 for low, high in zip(ymin, ymax, strict=True)
     )
+
+
+def _may_be_of_other_pixels(values: Mapping[str, Value], geometry: Geometry) -> bool:
+    """Whether annotations may refer to pixels of another EXIF orientation than was assumed."""
+    if geometry.turn("stored") == geometry.turn("upright"):
+        return False
+    facts: Any = values[FACTS]
+    is_known = len(facts) == 3 and all(facts[1:])
+    return not is_known or geometry.size("stored") == geometry.size("upright")
+
+
+def _exceed(boxes: _Floats, size: tuple[int, int]) -> int:
+    """Returns the number of boxes that exceed their image by more than a pixel."""
+    pixel = np.array([*size, *size])[:, None] ** -1.0
+    return int(((boxes < -pixel) | (boxes > 1 + pixel)).any(axis=0).sum())
 
 
 def _check(boxes: _Floats, size: tuple[int, int], are_of_file: bool) -> None:

@@ -17,6 +17,7 @@ from imageshards.transforms.annotations.objects import (
     REJECTED,
     AnnotationError,
     add_computed,
+    count_captions,
     count_objects,
     to_fractions,
 )
@@ -157,13 +158,14 @@ class ImageEncoder:
         values.update(ref.features or {})
         if record is not None:
             values.update(self._features_of(record))
+        captions = count_captions(values)
         if not self.annotations or not geometry:
-            return {}
+            return captions
         try:
             to_fractions(values, geometry.size(self.annotations.frame))
             counts = self.annotations.follow(values, geometry)
             write_masks(values, geometry, self.annotations.frame)
-            return counts
+            return {**captions, **counts}
         except AnnotationError as error:
             raise Rejected(Problem("features", error.kind, str(error)), read.stamp) from error
 

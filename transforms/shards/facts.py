@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,14 +29,16 @@ from imageshards.transforms.shards.rejects import concatenate
 from imageshards.transforms.shards.state import ShardResult
 from imageshards.transforms.shards.totals import Totals
 
-# Parts of rejects.jsonl are "joined" where there are many.
-_TOTALS, _REJECTS, _JOINED, _DIGESTS = "totals", "rejects", "joined", "digests"
+# Parts of rejects.jsonl are "joined" where there are many. "written" parts are those of no shard.
+_TOTALS, _REJECTS, _JOINED, _WRITTEN, _DIGESTS = (
+    "totals", "rejects", "joined", "written", "digests",
+)  # fmt: skip
 
 Key: TypeAlias = tuple[str, str, int]
 """The kind of the values; for rejects their split; and a number."""
 Fact: TypeAlias = tuple[Key, Any]
-"""A key, and a value of the kind: `Totals`, [(index of shard, part)], or (numbers of the splits'
-first shards, table of digests)."""
+"""A key, and a value of the kind: `Totals`, [(index of shard, part)], `RejectParts`, or (numbers of
+the splits' first shards, bytes of a table of digests)."""
 
 
 @dataclass(frozen=True, order=True)
@@ -44,9 +47,9 @@ class RejectParts:
 
     Attributes:
       split: the split of the rejects.
-      number: increases with the shards of the split.
+      number: their place among the parts of the split.
       names: names of the parts, in order.
-      temporary: whether the part is a copy of others, to delete at the end.
+      temporary: whether to delete them at the end.
     """
 
     split: str
@@ -114,15 +117,17 @@ class Collector:
         table = compact(self._tables, first_shards)
         self._clear_digests()
         for part, rows in cut(table, self._bits):
-            yield (_DIGESTS, "", part), (first_shards, rows)
+            # At five billion images a table has one row: 52 bytes with its key; as an array 182.
+            yield (_DIGESTS, "", part), (first_shards, rows.tobytes())
 
 
-def facts_of_rejects(report: RejectReport) -> Iterator[Fact]:
-    """Yields the facts of a part of rejects.jsonl that holds all rejects of a split."""
+def facts_of_rejects(report: RejectReport, number: int, temporary: bool) -> Iterator[Fact]:
+    """Yields the facts of a part of rejects.jsonl that is no shard's; see `RejectParts`."""
     totals = Totals()
     totals.errors.update(report.errors)
     yield (_TOTALS, "", 0), totals
-    yield (_REJECTS, report.split, 0), [(0, report.part)]
+    part = RejectParts(report.split, number, (report.part,), temporary)
+    yield (_WRITTEN, report.split, number), part
 
 
 Merged: TypeAlias = Totals | RejectParts | Leaks
@@ -140,8 +145,13 @@ def merge(key: Key, values: Iterable[Any], layout: Layout) -> Merged:
     if kind == _TOTALS:
         return Totals.of(values)
     if kind == _DIGESTS:
-        first_shards, tables = zip(*values, strict=True)
-        return find_leaks(tables, first_shards[0])
+        rest = iter(values)
+        first_shards, first = next(rest)
+        return find_leaks(chain([first], (table for _, table in rest)), first_shards)
+    if kind == _WRITTEN:
+        (written,) = values
+        assert isinstance(written, RejectParts)
+        return written
     found = tuple(part for _, part in sorted(pair for value in values for pair in value))
     if kind == _REJECTS or len(found) == 1:
         return RejectParts(split, number, found)

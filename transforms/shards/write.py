@@ -51,6 +51,7 @@ class ShardJob:
       digests: whether to write the digests of the images, to find leaks between splits.
       sha256: whether to compute the SHA-256 of the file.
       object_numbers: name of a class of annotated objects -> its number.
+      retries_rejects: whether a finished shard is written again if images of it were rejected.
     """
 
     shard: ShardId
@@ -62,6 +63,7 @@ class ShardJob:
     digests: bool = False
     sha256: bool = False
     object_numbers: Mapping[bytes, int] = field(default_factory=dict)
+    retries_rejects: bool = False
 
 
 def write_shard(job: ShardJob, ahead: ReadAhead | None) -> ShardResult:
@@ -79,7 +81,7 @@ def write_shard(job: ShardJob, ahead: ReadAhead | None) -> ShardResult:
     fingerprint = shard_fingerprint(shard, loaded(job.pieces), job.settings)
     side = job.encoder.side
     done = finished_shard(shard, layout, fingerprint, job.pieces, job.digests, job.sha256, side)
-    if done:
+    if done and not (done.rejects and job.retries_rejects):
         return done
     layout.begin_rewrite(shard)
     return repeated_if_lost(lambda: _write(job, ahead, fingerprint))
@@ -116,7 +118,7 @@ def _write(job: ShardJob, ahead: ReadAhead | None, fingerprint: str) -> ShardRes
             if encoded.annotations:
                 stats.add_annotations(encoded.annotations)
             if isinstance(encoded, Rejected):
-                rejects.append(Reject(ref.name, ref.uri, shard.split, encoded.problem))
+                rejects.append(Reject(ref.name, ref.uri, shard.split, encoded.problem, ref.range))
                 continue
             writer.write(encoded.parts)
             profiler.add(encoded.content, encoded.info, position, row=stats.records)

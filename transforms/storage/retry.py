@@ -163,7 +163,7 @@ def translate(uri: str, action: Action, failure: Failure, refusal: Refusal) -> E
     """Returns the error that a failed request raises: FileNotFoundError or StoreError."""
     if failure.status == 404:
         return FileNotFoundError(2, "no such object or bucket", uri)
-    if failure.cause == "credentials" or (400 <= failure.status < 500 and not failure.retry):
+    if failure.cause == "credentials" or (300 <= failure.status < 500 and not failure.retry):
         return refusal(uri, action, failure)
     advice = RESUME if action == "write" else AGAIN
     hint = f"; {advice}" if failure.retry else ""

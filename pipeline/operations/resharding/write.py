@@ -75,7 +75,7 @@ def write_shard(
                 size += len(stored)
                 crc32c = google_crc32c.extend(crc32c, stored)
                 if container.can_copy and container.name == file.container.name:
-                    writer.copy(stored, file.index[first:last, 1].tolist())
+                    writer.copy(stored, file.index.sizes[first:last].tolist())
                     continue
                 try:
                     for data in file.records_in(stored, first, last):
@@ -98,7 +98,7 @@ def _chunks(file: RecordFile, begin: int, end: int) -> Iterator[tuple[int, int]]
     first = begin
     size = 0
     for row in range(begin, end):
-        size += int(file.index[row, 1])
+        size += int(file.index.sizes[row])
         if size >= _CHUNK_BYTES:
             yield first, row + 1
             first, size = row + 1, 0

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from helpers import build_json, contents, imageshards, rejects
-from odd_images import DAMAGED, EXOTIC, odd_images, write_odd_images
+from odd import DAMAGED, EXOTIC
+from odd_images import odd_images, write_odd_images
 
 ADDRESS = re.compile(rb"0x[0-9a-f]{6,}")
 TIME = re.compile(rb"20\d\d-\d\d-\d\d|\d\d:\d\d:\d\d")

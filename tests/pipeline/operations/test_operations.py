@@ -11,7 +11,8 @@ import gcs_server
 import google_crc32c
 import pytest
 from conftest import Build, Command
-from gcs_server import Fault, GcsServer, refused
+from gcs_faults import Fault, refused
+from gcs_server import GcsServer
 from helpers import every_file, image_bytes, shards
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,12 +37,6 @@ from imageshards.transforms.storage.retry import RetryPolicy
 
 # Every bundle is processed twice, as services may do.
 BEAM = ["--runner=FnApiRunner", "--direct_runner_bundle_repeat=1"]
-
-
-@pytest.fixture
-def dataset(build: Build, photos: Path, tmp_path: Path) -> Path:
-    build(photos, num_shards="train=5,test=2", splits="train=0.8,test=0.2")
-    return tmp_path / "out"
 
 
 def below(folder: Path) -> dict[Path, bytes]:
@@ -179,7 +174,7 @@ def test_a_fingerprint_is_the_same_on_a_runner(
     empty.mkdir()
     code, out, err = command(*arguments, f"--input={empty}")
     assert (code, out) == (2, "")
-    assert err == f"imageshards: --input {empty}: no image found\n"
+    assert err == f"imageshards: --input {empty}: no image found: there is no file in it\n"
     assert command(*arguments, f"--input={empty}", *BEAM) == (code, out, err)
 
 

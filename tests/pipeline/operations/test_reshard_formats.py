@@ -45,10 +45,10 @@ def test_every_format_becomes_every_other_as_if_it_was_built(
             assert found[name] == expected[name]
         for name, value in FORMATS[after].items():
             assert found["options"].get(name, value) == value
-        assert command("reshard", built[before], new, *options)[1].endswith("complete already\n")
-        other = "--file_format=tfrecord", "--compression=none", "--num_shards=2"
-        assert "holds another data set" in command("reshard", built[before], new, *other)[2]
         assert len(reader.open(new, "train")) == 300
+    assert command("reshard", built[before], new, *options)[1].endswith("complete already\n")
+    other = "--file_format=tfrecord", "--compression=none", "--num_shards=2"
+    assert "holds another data set" in command("reshard", built[before], new, *other)[2]
     # What is not set stays as it is.
     assert command("reshard", built[3], tmp_path / "kept", "--num_shards=2")[0] == 0
     options = build_json(tmp_path / "kept")["options"]

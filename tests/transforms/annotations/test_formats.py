@@ -1,5 +1,6 @@
 """Formats of annotation files: what is recognized, what boxes shapes have, what is malformed."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -187,7 +188,8 @@ def test_captions_of_coco_are_not_taken_for_objects(tmp_path: Path):
         "annotations": [{"id": 1, "image_id": 1, "caption": "An owl."}],
     }
     path.write_text(json.dumps(root))
-    assert "annotation 1 has a caption and no bbox: write captions to a" in problem(path)
+    (found,) = read(path, "coco").values()
+    assert "annotation 1 has a caption and no bbox: set --annotation_format" in found.problem
 
 
 def test_fractions_are_an_error_in_a_format_that_has_pixels():
@@ -220,9 +222,122 @@ def test_a_table_that_cannot_be_read_is_an_error_of_one_line(tmp_path: Path, con
 def test_what_is_no_annotation_is_an_error_of_one_line(tmp_path: Path):
     (tmp_path / "list.csv").write_text("uri,label\n1.jpg,owl\n")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UsageError, match=r"--annotations .*folder is neither a JSON file of"):
+    with pytest.raises(UsageError, match=r"--annotations .*folder: not annotations of coco, "):
         identify(str(tmp_path / "folder"), "auto")
     with pytest.raises(UsageError, match=r"such as image_id, .* in its header 'uri,label'$"):
         identify(str(tmp_path / "list.csv"), "auto")
     with pytest.raises(UsageError, match=r"list.csv is not a JSON file of COCO$"):
         identify(str(tmp_path / "list.csv"), "coco")
+
+
+def instances(boxes: list[list[float]], **more: object) -> dict[str, list[dict[str, object]]]:
+    """A file of COCO with one image of 100 x 80 pixels for each box."""
+    numbers = range(len(boxes))
+    return {
+        "images": [{"id": n, "file_name": f"{n}.jpg", "width": 100, "height": 80} for n in numbers],
+        "annotations": [
+            {"id": n, "image_id": n, "category_id": 1, "bbox": box, **more}
+            for n, box in enumerate(boxes)
+        ],
+        "categories": [{"id": 1, "name": "owl"}],
+    }
+
+
+def test_ids_are_equal_as_texts_and_numbers(tmp_path: Path):
+    path = tmp_path / "instances.json"
+    root = instances([[1, 2, 3, 4], [5, 6, 7, 8]])
+    root["annotations"][0] |= {"image_id": "0", "category_id": "1"}
+    root["annotations"][1] |= {"image_id": 1.0}
+    path.write_text(json.dumps(root))
+    found = read(path)
+    assert [boxes(found[name]) for name in ("0.jpg", "1.jpg")] == [[(1, 2, 4, 6)], [(5, 6, 12, 14)]]
+    assert not any(item.problem for item in found.values())
+    root["images"][1]["id"] = "0"
+    path.write_text(json.dumps(root))
+    with pytest.raises(BuildError, match=r"images 0.jpg and 1.jpg have the same id 0: give each"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("found", "more", "message"),
+    [
+        ([[30, 20, 90, 70], [60, 40, 70, 79], [1, 1, 30, 30]], {}, "2 of 3 boxes leave their"),
+        ([[10, 10, 40, 30]], {"area": 600}, "1 of 1 box have areas of other boxes"),
+    ],
+)
+def test_corners_are_not_taken_for_sizes(
+    tmp_path: Path, found: list[list[float]], more: dict[str, object], message: str
+):
+    path = tmp_path / "instances.json"
+    path.write_text(json.dumps(instances(found, **more)))
+    with pytest.raises(BuildError, match=f"{message}.* fit if they are .x1, y1, x2, y2.") as raised:
+        read(path)
+    assert "\n" not in str(raised.value)
+    table = tmp_path / "boxes.csv"
+    rows = [f'{n}.jpg,100,80,"{box}",owl\n' for n, box in enumerate(found)]
+    table.write_text("image,width,height,bbox,class\n" + "".join(rows))
+    if not more:
+        with pytest.raises(BuildError, match=message):
+            read(table)
+
+
+@pytest.mark.parametrize(
+    ("found", "more"),
+    [
+        ([[30, 20, 40, 50], [60, 40, 39, 39.5]], {}),
+        ([[90, 70, 95, 75], [2, 3, 110, 79]], {}),  # as corners they leave the image, too
+        ([[10, 10, 40, 30]], {"area": 700}),  # a segmentation
+        ([[0, 0, 100, 80]], {"area": 8000}),
+        ([[30, 20, 90, 70], [60, 40, 9, 9]], {}),  # the second one has no such corners
+    ],
+)
+def test_boxes_that_are_cut_off_are_not_taken_for_corners(
+    tmp_path: Path, found: list[list[float]], more: dict[str, object]
+):
+    path = tmp_path / "instances.json"
+    path.write_text(json.dumps(instances(found, **more)))
+    assert len(read(path)) == len(found)
+
+
+def test_suffixes_may_be_in_capitals_and_files_compressed(tmp_path: Path):
+    root = json.dumps(instances([[1, 2, 3, 4]])).encode()
+    text = b"image,x1,y1,x2,y2,class\n0.jpg,1,2,4,6,owl\n"
+    files = {
+        "a.JSON": root, "a.json.gz": gzip.compress(root), "a.JSON.GZ": gzip.compress(root),
+        "a.CSV": text, "a.csv.gz": gzip.compress(text), "a.tsv": text.replace(b",", b"\t"),
+        "a.cvat.xml.gz": gzip.compress(CVAT.encode()),
+    }  # fmt: skip
+    for name, content in files.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        found = read(path)
+        assert "xml" in name or boxes(found["0.jpg"]) == [(1, 2, 4, 6)]
+    path.write_bytes(files["a.cvat.xml.gz"][:-20])
+    with pytest.raises(BuildError, match="is not a complete gzip file: Compressed file ended"):
+        read(path, "cvat")
+    for name, content in (
+        ("yolo/data.yaml", "names: [owl]\n"), ("yolo/1.TXT", "0 0.5 0.5 0.5 0.5\n"),
+        ("voc/1.XML", "<annotation></annotation>"), ("labelme/1.JSON", '{"shapes": []}'),
+    ):  # fmt: skip
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+    assert all(len(read(tmp_path / name)) == 1 for name in ("yolo", "voc", "labelme"))
+
+
+def test_files_are_read_in_parts_by_memory_and_not_by_objects(tmp_path: Path):
+    """A part of an image's objects is emitted when those that are held take 16 MiB."""
+    root = instances([[1, 2, 3, 4]])
+    polygon = [float(number) for number in range(20_000)]
+    root["annotations"] = [
+        {"id": n, "image_id": 0, "category_id": 1, "bbox": [1, 2, 3, 4], "segmentation": [polygon]}
+        for n in range(300)
+    ]
+    path = tmp_path / "instances.json"
+    path.write_text(json.dumps(root))
+    for masks in (False, True):
+        source = identify(str(path), "auto", masks)
+        found = [item for item in source.read(()) if isinstance(item, Annotated)]
+        assert sum(item.objects for item in found) == 300
+        assert max(item.num_bytes for item in found) < 18 << 20
+        assert len(found) == (4 if masks else 1)

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from odd_images import compressed_text, with_chunks
+from odd_png import compressed_text, with_chunks
 from pictures import HEIGHT, WIDTH, chunk, written
 
 from imageshards.transforms.images import headers, validate

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hand_jpeg import jpeg
-from odd_images import tiff
+from odd_tiff import tiff
 from pictures import picture, saved
 from PIL import Image
 

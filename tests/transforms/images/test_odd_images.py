@@ -8,7 +8,9 @@ import io
 import numpy as np
 import pytest
 import tensorflow as tf
-from odd_images import DAMAGED, INTACT, may_reject, odd_images, with_chunks
+from odd import DAMAGED, INTACT
+from odd_images import may_reject, odd_images
+from odd_png import with_chunks
 from pictures import picture, pixels, saved
 from PIL import Image
 
@@ -169,7 +171,7 @@ def test_an_orientation_in_xmp_or_in_a_raw_profile_is_applied(source: str, orien
 
 def test_exif_has_priority_over_xmp():
     from hand_jpeg import jpeg, segment
-    from odd_images import xmp
+    from odd_jpeg import xmp
 
     from imageshards.transforms.images import headers
 

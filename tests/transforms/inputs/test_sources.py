@@ -148,7 +148,7 @@ BROKEN = {
     "quote.csv": (b'uri\n"abc\n', "quote.csv:2: unexpected end"),
     "nouri.csv": (b"uri,label\n,x\n", "nouri.csv:2: no value in the column 'uri'"),
     "later.csv": (b'uri,label\n"a\nb.jpg",x\n\n,y\n', "later.csv:5: no value in the column 'uri'"),
-    "header.csv": (b"uri,label\n", "no image found"),
+    "header.csv": (b"uri,label\n", "no image found: it has no rows"),
     "empty.csv": (b"", "empty"),
     "empty.jsonl": (b"\n", "empty"),
     "bad.jsonl": (b'{"uri": "a"}\n{"uri": \n', "bad.jsonl:2: not JSON"),
@@ -177,24 +177,34 @@ def test_broken_manifests_say_where(tmp_path: Path, name: str):
 def test_an_input_without_an_image_is_an_error(tmp_path: Path):
     with pytest.raises(BuildError, match="no such file or folder"):
         identify(str(tmp_path / "none"))
-    with pytest.raises(BuildError, match=r"no image found$"):
+    with pytest.raises(BuildError, match=r"no image found: there is no file in it$"):
         listed(tmp_path)
     (tmp_path / "a.txt.orig").touch()
-    with pytest.raises(BuildError, match="1 file was skipped by name; --include_all takes"):
+    with pytest.raises(BuildError, match=r"1 file was skipped by name: 1 \.orig; --include"):
         listed(tmp_path)
-    with pytest.raises(BuildError, match="no image found"):
+    with pytest.raises(BuildError, match=r"no image found: no file matches$"):
         listed(tmp_path / "*.jpg")
+    (tmp_path / "below").mkdir()
+    for name in ("1.mp4", "2.MP4", "3.tar.gz", "4.csv", "README", ".hidden", "5.mov", "6.mov"):
+        (tmp_path / "below" / name).touch()
+    with pytest.raises(BuildError) as caught:
+        listed(tmp_path)
+    assert str(caught.value) == (
+        f"--input {tmp_path}: no image found (9 files were skipped by name: 2 .mov, 2 .mp4, "
+        "2 other, 1 .csv, 2 more; --include_all takes all files; a manifest or an archive has to "
+        "be an --input itself)"
+    )
 
 
 def test_a_pattern_that_is_not_of_manifests_does_not_select_them(tmp_path: Path):
     for name in ("a.csv", "b.csv", "b.parquet"):
         (tmp_path / name).touch()
     for pattern, number in {"b.*": 2, "*": 3}.items():
-        advice = f"{number} files were skipped by name; this pattern does not select a manifest: "
-        with pytest.raises(BuildError, match=f"no image found .{advice}write --input for each"):
+        what = rf"no image found .{number} files were skipped by name: .*; a manifest has to be an"
+        with pytest.raises(BuildError, match=what):
             listed(tmp_path / pattern)
     (tmp_path / "c.orig").touch()
-    with pytest.raises(BuildError, match="4 files were skipped by name; --include_all"):
+    with pytest.raises(BuildError, match=r"4 files were skipped by name: .*; --include_all"):
         listed(tmp_path / "*")
 
 

@@ -256,7 +256,7 @@ def test_builds_of_texts_are_reproducible_and_resumed(build: Build, corpus: Path
         ("{tmp}/a.csv", "is a manifest, but"),
         ("{tmp}/a.txt.gz", "is a manifest, but"),
         ("{tmp}/none.txt", "no such file or folder"),
-        ("{tmp}/empty", "no text found (1 file was skipped by name"),
+        ("{tmp}/empty", "no text found (1 file was skipped by name: 1 "),
     ],
 )
 def test_inputs_that_are_not_texts_are_refused(

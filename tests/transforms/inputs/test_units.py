@@ -9,11 +9,13 @@ import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
+import gcs_faults
 import gcs_server
 import pyarrow as pa
 import pytest
 from conftest import Build
-from gcs_server import Fault, GcsServer
+from gcs_faults import Fault
+from gcs_server import GcsServer
 from helpers import contents, image_bytes, shards
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -360,7 +362,16 @@ def test_a_text_table_in_a_bucket_takes_few_requests(
 def test_the_launching_machine_makes_few_requests(server: GcsServer, tmp_path: Path, source: str):
     for number in range(5000):
         server.put(f"p/{number}.jpg", b"1")
-    prepare(BuildOptions.of(input=(f"gs://bucket/{source}",), output=str(tmp_path / "out")))
+    output = str(tmp_path / "out")
+    prepare(BuildOptions.of(input=(f"gs://bucket/{source}",), output=output))
+    assert server.requests.total() <= 4
+
+
+def test_the_launching_machine_looks_into_few_of_many_inputs(server: GcsServer, tmp_path: Path):
+    for number in range(500):
+        server.put(f"p/{number}/1.jpg", b"1")
+    inputs = tuple(f"gs://bucket/p/{number}/*.jpg" for number in range(500))
+    prepare(BuildOptions.of(input=inputs, output=str(tmp_path / "out")))
     assert server.requests.total() <= 4
 
 
@@ -381,7 +392,7 @@ def test_a_unit_that_fails_is_listed_again_and_no_other_one(
 
     before = requests("a")
     # The first request succeeds, with bytes that differ from the object's checksum.
-    fault = Fault(gcs_server.corrupt, r"GET /bucket/in%2F3\.tfrecord$", times=1)
+    fault = Fault(gcs_faults.corrupt, r"GET /bucket/in%2F3\.tfrecord$", times=1)
     after = requests("b", fault)
     assert server.failed == 1
     assert contents(tmp_path / "a") == contents(tmp_path / "b")

@@ -20,6 +20,9 @@ from PIL import Image
 
 from imageshards.pipeline.job.failures import JobError
 from imageshards.transforms.inputs.braces import expand
+from imageshards.transforms.inputs.kind import ListingOptions, WorkUnit, list_references
+from imageshards.transforms.inputs.sources import identify
+from imageshards.transforms.references.annotate import Columns
 
 SAMPLES = 30
 
@@ -211,6 +214,17 @@ def test_a_missing_column_is_one_line(
 ):
     with pytest.raises(JobError, match=message):
         build(tar, **options)
+
+
+def test_long_side_files_make_short_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("imageshards.transforms.inputs.listed.CHUNK_BYTES", 100_000)
+    members: dict[str, bytes] = {}
+    for number in range(20):
+        members |= {f"{number}.jpg": b"1", f"{number}.txt": b"a" * 30_000}
+    tar = write_members(tmp_path / "a.tar", members)
+    options = ListingOptions(columns=Columns(optional=("txt",)))
+    chunks = list(list_references(WorkUnit(identify(str(tar))), options))
+    assert [len(chunk.refs) for chunk in chunks] == [4] * 5
 
 
 def test_labels_that_begin_late_are_not_lost(

@@ -81,5 +81,12 @@ def test_the_index_has_one_line_per_record():
     text = index_line(0, 21) + index_line(21, 40)
     assert text == "0 21\n21 40\n"
     assert parse_index(text.encode()).tolist() == [[0, 21], [21, 40]]
+    assert parse_index(b"64 21 9\r\n85 40 4294967295").tolist() == [
+        [64, 21, 9],
+        [85, 40, 2**32 - 1],
+    ]
+    assert parse_index(b"").shape == parse_index(b"\n").shape == (0, 2)
     with pytest.raises(ValueError, match="reshape"):
         parse_index(b"0 21\n3")
+    with pytest.raises(ValueError, match="digits"):
+        parse_index(b"0 21\n21 4O\n")

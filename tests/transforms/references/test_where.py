@@ -94,12 +94,13 @@ def test_a_condition_selects_the_rows_that_python_selects(condition: Condition, 
         ("flag != True and name == name", [1]),
         ('name == "it\'s `x`"', [0]),
         ("name >= 'a' > 'A'", [0, 1]),
+        ("`null` is None and `#` == '#'", [2]),
     ],
 )
 def test_expressions(text: str, selected: list[int]):
     columns = {
         "my width": ["30", "7", None], "height": [" 9", "7", "1e0"], "flag": ["True", "0", None],
-        "name": ["it's `x`", "b", None],
+        "name": ["it's `x`", "b", None], "null": ["", "3", None], "#": [None, None, "#"],
     }  # fmt: skip
     where = Where(text)
     assert set(where.columns) <= set(columns)
@@ -114,6 +115,15 @@ def test_expressions(text: str, selected: list[int]):
         ("split = 'bad'", "write == instead of ="),
         ("a > 1 AND b > 2", "write and instead of AND"),
         ("a <> 2", "write != instead of <>"),
+        ("a BETWEEN 1 AND 5", "write 9 <= width <= 99 instead of BETWEEN"),
+        ("a IS NULL", "write is None instead of IS NULL"),
+        ("a is NULL", "'NULL' is no column: write None, or `NULL` if it is one"),
+        ("a == true", "'true' is no column: write True, or `true` if it is one"),
+        ("a > 1 # and b > 2", "write names of columns with # in backticks"),
+        ("b == ' AND ' and a = 2", "write == instead of ="),
+        ("\"a\" == 'b'", "it names no column: write columns without quotes, or in backticks"),
+        ("a == 'b'; DROP TABLE c", "write it like"),
+        ("a in ('b')", "is not a list: write it like camera in ['a', 'b']"),
         ("__import__('os')", "is not a condition"),
         ("a.b > 1", "'a.b' is not a number"),
         ("len(a) > 1", "'len(a)' is not a number"),

@@ -11,7 +11,8 @@ from typing import Any
 
 import gcs_server
 import pytest
-from gcs_server import Fault, GcsServer, Send, denied, refused, status
+from gcs_faults import Fault, Send, denied, refused, status
+from gcs_server import GcsServer
 from google.auth.credentials import AnonymousCredentials, Credentials
 from helpers import image_bytes, imageshards
 

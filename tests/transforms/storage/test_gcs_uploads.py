@@ -7,9 +7,8 @@ from typing import Any
 
 import gcs_server
 import pytest
-from gcs_server import (
+from gcs_faults import (
     Fault,
-    GcsServer,
     Send,
     broken_json,
     flipped,
@@ -20,6 +19,7 @@ from gcs_server import (
     status,
     unchanged,
 )
+from gcs_server import GcsServer
 
 from imageshards.transforms import storage
 from imageshards.transforms.storage import objects, retry, sink

@@ -3,13 +3,14 @@
 import random
 import threading
 import time
+from bisect import bisect_left
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imageshards.transforms.storage import parallel_list
 from imageshards.transforms.storage.parallel_list import (
-    FEW_PAGES,
     PAGE_ITEMS,
     Item,
     middle,
@@ -37,10 +38,12 @@ class Bucket:
             self.now += 1
             self.most_at_a_time = max(self.most_at_a_time, self.now)
         time.sleep(self.pause)
-        found = [name for name in self.names if name >= start and (not end or name < end)]
+        begin = bisect_left(self.names, start)
+        stop = bisect_left(self.names, end) if end else len(self.names)
+        found = self.names[begin : max(begin, min(stop, begin + most))]
         with self._lock:
             self.now -= 1
-        return [(name, 1, 1) for name in found[:most]]
+        return [(name, 1, 1) for name in found]
 
     def listed(self, prefix: str = "", threads: int = 8) -> list[str]:
         def page(start: str, end: str, most: int) -> list[Item]:
@@ -76,7 +79,8 @@ def test_each_name_is_listed_once_in_few_requests(kind: str):
 
 
 @pytest.mark.parametrize("kind", ["numbers", "folders", "hashes", "words", "long"])
-def test_parts_hold_each_name_once_in_few_requests(kind: str):
+def test_parts_hold_each_name_once_in_few_requests(kind: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(parallel_list, "FEW_PAGES", 16)
     names = names_of(kind, 30_000)
     bucket = Bucket([*names, "photo", "photos0"])
     found: list[str] = []
@@ -92,12 +96,21 @@ def test_parts_hold_each_name_once_in_few_requests(kind: str):
                     found += [name for name, _, _ in listed]
         parts = further
         if not counts:
-            assert len(found) <= (FEW_PAGES + 4) * PAGE_ITEMS
+            assert len(found) <= (16 + 4) * PAGE_ITEMS
         counts.append(len(parts))
     assert sorted(found) == sorted(names)
     assert counts[0] > 3 or kind == "long"
     # Pages, parts, and five probes at most to divide each.
     assert bucket.requests < 500
+
+
+def test_names_that_a_worker_lists_in_seconds_are_not_divided():
+    names = names_of("folders", 40_000)
+    whole, divided = Bucket(names), Bucket(names)
+    assert len(whole.listed("photos/", threads=1)) == len(names)
+    found = list(part_pages(divided.page, "photos/", Names(), few=True, threads=1))
+    assert not any(isinstance(part, Names) for part in found)
+    assert divided.requests == whole.requests
 
 
 @pytest.mark.parametrize("count", [0, 1, PAGE_ITEMS - 1, PAGE_ITEMS, PAGE_ITEMS + 1])

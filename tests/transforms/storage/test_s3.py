@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import s3_server
 from fault_proxy import refusing
-from gcs_server import Fault, corrupt, reset, short_body, silent
+from gcs_faults import Fault, corrupt, reset, short_body, silent
 from s3_server import S3Server
 
 from imageshards.transforms import storage
@@ -271,13 +271,17 @@ NOT_AUTHORIZED = (
         (Fault(SLOW_DOWN), "be read: status 503 SlowDown: Please reduce your request rate"),
         (Fault(refusing(403, "AccessDenied")), "has no permission s3:GetObject, or it does not"),
         (Fault(refusing(403, "AccessDenied", NOT_AUTHORIZED)), "user/me has no permission s3:Put"),
-        (Fault(refusing(403, "InvalidAccessKeyId", "No.")), "status 403 InvalidAccessKeyId: No"),
+        (Fault(refusing(403, "InvalidAccessKeyId", "No.")), "status 403 InvalidAccessKeyId: No; "),
+        (Fault(refusing(403, "SignatureDoesNotMatch")), "'aws configure' sets the secret key"),
+        (Fault(refusing(400, "AuthorizationHeaderMalformed", "Expecting eu-west-1.")),
+         "Expecting eu-west-1; set AWS_DEFAULT_REGION to the region of the bucket"),
+        (Fault(refusing(301, "PermanentRedirect"), GET), "set AWS_DEFAULT_REGION to the region of"),
         (Fault(refusing(400, "ExpiredToken", "It expired.")), "the AWS credentials cannot be used"),
         (Fault(refusing(501, "NotImplemented")), "status 501 NotImplemented"),
         (Fault(short_body), "the response breaks off"),
         (Fault(silent), "no data for 0.4 s"),
     ],
-)
+)  # fmt: skip
 def test_a_permanent_fault_is_one_line(
     server: S3Server, fault: Fault, says: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -325,6 +329,18 @@ def test_a_profile_of_the_credentials_file_is_used(
     monkeypatch.setenv("AWS_PROFILE", "labb")
     with pytest.raises(storage.StoreError, match=r"the AWS credentials cannot.*profile \(labb\)"):
         storage.exists("s3://bucket/photos/a b.jpg")
+
+
+def test_other_credentials_make_another_client(server: S3Server, monkeypatch: pytest.MonkeyPatch):
+    def credentials() -> tuple[str, str | None]:
+        found = s3.client("s3://bucket")._request_signer._credentials
+        return found.secret_key, found.token
+
+    assert credentials() == ("secret", None)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "renewed")
+    assert credentials() == ("renewed", None)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
+    assert credentials() == ("renewed", "token")
 
 
 @pytest.mark.slow

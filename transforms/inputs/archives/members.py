@@ -34,6 +34,7 @@ class Member(NamedTuple):
       size: bytes of its content, or -1.
       problem: why it cannot be an image of the data set, or None.
       is_rest: it represents all members that cannot be read, because the archive is damaged.
+      is_tar: it is a tar whose members are to be listed by themselves.
     """
 
     path: str
@@ -42,6 +43,7 @@ class Member(NamedTuple):
     size: int = -1
     problem: Problem | None = None
     is_rest: bool = False
+    is_tar: bool = False
 
     @property
     def is_image(self) -> bool:

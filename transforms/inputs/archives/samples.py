@@ -196,6 +196,8 @@ class SampleRows(ListedRows):
         if sample.images and not self._first:
             suffixes = ", ".join(f".{suffix}" for suffix in sample.suffixes)
             self._first = f"its first sample, {quoted(sample.key)}, has {suffixes}"
+        # Several images of a sample share its values.
+        self.held_bytes += sum(map(_size, sample.values.values()))
         for found in sample.images:
             self.add(
                 f"{self._archive}/{found.path}", root_length, found.size, stamp,
@@ -254,6 +256,11 @@ class SampleRows(ListedRows):
                 f"{uris[row]}: it has a {name}, which the images before it do not have: set "
                 f"--{name}s to a rule"
             )
+
+
+def _size(value: Any) -> int:
+    """About the bytes of a value: those of a file, or of a field of an object in JSON."""
+    return len(value if isinstance(value, (bytes, str)) else repr(value))
 
 
 def _texts(rows: Sequence[Mapping[str, Any]], name: str, uris: Sequence[str]) -> list[Any]:

@@ -23,6 +23,8 @@ from imageshards.transforms.inputs.archives.members import (
     unreadable_from,
 )
 
+LARGE_INNER_BYTES = 16 << 20
+"""Bytes of a tar inside a tar that is listed by itself, if the outer one is divided."""
 _MAX_DEPTH = 8
 _MAX_LINKS = 40  # in a chain, as in Linux
 _BLOCK = tarfile.BLOCKSIZE
@@ -137,12 +139,13 @@ class Headers:
             self.error = "no header where one must be"
 
 
-def tar_members(view: View, depth: int = 0) -> Iterator[Member]:
+def tar_members(view: View, depth: int = 0, divide: bool = False) -> Iterator[Member]:
     """Yields the files of a tar, and of the tars in it.
 
     Args:
       view: the tar.
       depth: number of tars that contain this one.
+      divide: whether to yield large inner tars themselves (`is_tar`), and not their files.
 
     Raises:
       NotAnArchive: its first header is not that of a tar.
@@ -150,7 +153,7 @@ def tar_members(view: View, depth: int = 0) -> Iterator[Member]:
     begin = 0
     links: dict[str, str] = {}
     while begin >= 0:
-        end = yield from _members_from(view, begin, depth, links)
+        end = yield from _members_from(view, begin, depth, links, divide)
         # Tars that were joined by `cat` have zeros between them.
         begin = _next_header(view, end)
     if links:
@@ -170,7 +173,7 @@ def _next_header(view: View, position: int) -> int:
 
 
 def _members_from(
-    view: View, begin: int, depth: int, links: dict[str, str]
+    view: View, begin: int, depth: int, links: dict[str, str], divide: bool
 ) -> Generator[Member, None, int]:
     """Yields the files up to an end mark, adds links to `links`, returns the offset of the end."""
     headers = Headers(view, begin)
@@ -192,7 +195,10 @@ def _members_from(
             yield rejected(found.path, "Unreadable", "stored as a sparse file")
         elif found.path.lower().endswith(".tar") and not found.is_hidden:
             inner = view.part(info.offset_data, min(info.size, view.size - info.offset_data))
-            yield from _inner_members(inner, found.path, depth + 1)
+            if divide and inner.size >= LARGE_INNER_BYTES:
+                yield Member(found.path, inner.start, inner.size, inner.size, is_tar=True)
+            else:
+                yield from inner_members(inner, found.path, depth + 1)
         elif whole:
             yield found
         else:
@@ -207,7 +213,7 @@ def _members_from(
     return view.size
 
 
-def _inner_members(view: View, path: str, depth: int) -> Iterator[Member]:
+def inner_members(view: View, path: str, depth: int = 1) -> Iterator[Member]:
     """Yields the files of a tar inside a tar. If it is damaged, the outer one is still read."""
     try:
         if depth > _MAX_DEPTH:

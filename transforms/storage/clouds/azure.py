@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from imageshards.transforms.storage import retry
+from imageshards.transforms.storage.clouds import prefix_list
 from imageshards.transforms.storage.clouds.azure_client import (
     AzureFailure,
     client,
@@ -39,6 +40,8 @@ from imageshards.transforms.storage.retry import Action, Failure, Pace, cannot, 
 
 PACE = Pace()
 """The pace of this process's reads."""
+_PAGE_ITEMS = 5000
+"""The most items that a page of a list can have."""
 _FIRST_ITEMS, _FIRST_PAGES = 1000, 4
 
 
@@ -160,21 +163,47 @@ def _no_container(uri: str) -> StoreError:
     return StoreError(f"az://{split(uri)[0]}: there is no such container")
 
 
+def _is_blob(found: Any) -> bool:
+    """Whether an item of a list by levels is a blob, and not a folder."""
+    return hasattr(found, "etag")
+
+
 def _item(found: Any) -> tuple[str, int, int]:
     return found.name, found.size, stamp_of(found.etag)
 
 
 def list_prefix(bucket: str, prefix: str) -> Iterator[tuple[str, int, int]]:
-    """Yields (name, bytes, stamp) of the blobs with a prefix, in the order of their names."""
-    for items in _pages(bucket, name_starts_with=prefix):
-        yield from map(_item, items)
+    """Yields (name, bytes, stamp) of the blobs with a prefix, in any order."""
+    for items in prefix_list.pages(_requests(bucket), prefix):
+        yield from items
 
 
 def list_part(
     bucket: str, prefix: str, names: Names, few: bool
 ) -> Iterator[tuple[str, int, int] | Names]:
-    """Yields all blobs with a prefix: a list cannot begin at a name."""
-    return list_prefix(bucket, prefix)
+    """Yields the blobs with a prefix and names in a range; see `prefix_list.part_pages`."""
+    list_pages = prefix_list.part_pages if few else prefix_list.pages
+    for found in list_pages(_requests(bucket), prefix, names):
+        if isinstance(found, Names):
+            yield found
+        else:
+            yield from found
+
+
+def _requests(container: str) -> prefix_list.Requests:
+    def blobs(prefix: str) -> Iterator[list[prefix_list.Item]]:
+        for items in _pages(container, name_starts_with=prefix, results_per_page=_PAGE_ITEMS):
+            yield [_item(found) for found in items]
+
+    def level(prefix: str) -> Iterator[tuple[list[prefix_list.Item], list[str]]]:
+        for items in _pages(
+            container, "walk_blobs",
+            name_starts_with=prefix, results_per_page=_PAGE_ITEMS, delimiter="/",
+        ):  # fmt: skip
+            found = [_item(item) for item in items if _is_blob(item)]
+            yield found, [item.name for item in items if not _is_blob(item)]
+
+    return prefix_list.Requests(blobs, level)
 
 
 def list_first(
@@ -196,7 +225,7 @@ def list_folder(bucket: str, prefix: str) -> list[Entry]:
         )
         for items in _pages(bucket, "walk_blobs", name_starts_with=prefix, delimiter="/")
         for found in items
-        if hasattr(found, "etag") and found.name != prefix
+        if _is_blob(found) and found.name != prefix
     ]
 
 

@@ -19,7 +19,11 @@ from imageshards.transforms.storage.retry import Action, Failure, cannot, connec
 CONNECTION_STRING, ACCOUNT = "AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_ACCOUNT"
 KEY, SAS = "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN"
 ENDPOINT = "AZURE_STORAGE_SERVICE_ENDPOINT"
-_VARIABLES = (CONNECTION_STRING, ACCOUNT, KEY, SAS, ENDPOINT)
+_VARIABLES = (
+    CONNECTION_STRING, ACCOUNT, KEY, SAS, ENDPOINT,
+    "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID", "AZURE_FEDERATED_TOKEN_FILE",
+    "AZURE_CLIENT_CERTIFICATE_PATH",
+)  # fmt: skip
 """Variables of which a change makes another client."""
 _SCOPE = "https://storage.azure.com/.default"
 _CONNECTIONS = 128
@@ -172,7 +176,9 @@ def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
     anonymous = is_anonymous(uri)
     denied = isinstance(failure, AzureFailure) and failure.code in _DENIED
     if not denied and not (anonymous and failure.status in (401, 403)):
-        return Refused(f"{cannot(uri, action)}: {failure}")
+        is_wrong = isinstance(failure, AzureFailure) and failure.code == "AuthenticationFailed"
+        advice = f"; check {ACCOUNT}, and {KEY} or {SAS}" if is_wrong else ""
+        return Refused(f"{cannot(uri, action)}: {failure}{advice}")
     if anonymous:
         return Refused(
             f"{uri}: not public, and no Azure credentials were found: run 'az login', or set "

@@ -20,8 +20,10 @@ from imageshards.transforms.storage.protocol import NoFilesystem, Refused, Store
 from imageshards.transforms.storage.retry import Action, Failure, cannot, connection_error
 
 _VARIABLES = (
-    "AWS_ACCESS_KEY_ID", "AWS_CONFIG_FILE", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_REGION", "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_ACCESS_KEY_ID", "AWS_CA_BUNDLE", "AWS_CONFIG_FILE", "AWS_DEFAULT_PROFILE",
+    "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_REGION",
+    "AWS_ROLE_ARN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
 )  # fmt: skip
 """Variables of which a change makes another client."""
 _CONNECTIONS = 128
@@ -33,6 +35,15 @@ _NO_TOKEN = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"}
 )
 _DENIED = frozenset({"AccessDenied", "403", "Forbidden"})
+_WRONG = {
+    "InvalidAccessKeyId": "'aws configure' sets the access key",
+    "SignatureDoesNotMatch": "'aws configure' sets the secret key",
+    "AuthorizationHeaderMalformed": "set AWS_DEFAULT_REGION to the region of the bucket",
+    "IllegalLocationConstraintException": "set AWS_DEFAULT_REGION to the region of the bucket",
+    "PermanentRedirect": "set AWS_DEFAULT_REGION to the region of the bucket",
+    "301": "set AWS_DEFAULT_REGION to the region of the bucket",
+}
+"""What the service calls an error of the settings -> what to do."""
 _NEEDED: dict[Action, str] = {
     "read": "s3:GetObject", "list": "s3:ListBucket", "write": "s3:PutObject",
     "delete": "s3:DeleteObject",
@@ -159,7 +170,8 @@ def refusal(uri: str, action: Action, failure: Failure) -> StoreError:
             "'aws configure' renews them"
         )
     if not isinstance(failure, S3Failure) or failure.code not in _DENIED:
-        return Refused(f"{cannot(uri, action)}: {failure}")
+        advice = _WRONG.get(failure.code, "") if isinstance(failure, S3Failure) else ""
+        return Refused(f"{cannot(uri, action)}: {failure}{advice and '; '}{advice}")
     if is_anonymous(client(uri)):
         return Refused(
             f"{uri}: not public, and no AWS credentials were found: run 'aws configure', or set "
