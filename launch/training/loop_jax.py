@@ -9,10 +9,12 @@ weights are the whole model.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 from collections.abc import Callable
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +25,7 @@ import optax
 import orbax.checkpoint as ocp
 import tensorflow as tf
 from flax import nnx
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from imageshards.launch.training.tpu import has_tpu
@@ -70,8 +73,9 @@ def train(options: Options, root: Path = Path("/")) -> Result | None:
     host_batch = divide(options.batch_size, hosts, "hosts")
     data = Data(options, "bfloat16" if devices[0].platform == "tpu" else "float32")
     batches, epoch_steps = _batches(options, data, host_batch)
+    _check_options(options, data)
     if host == 0:
-        data.save_or_check_options("jax")
+        data.save_options("jax")
     with _Trainer(options, data, batches, epoch_steps) as trainer:
         if host == 0:
             if trainer.step:
@@ -82,6 +86,38 @@ def train(options: Options, root: Path = Path("/")) -> Result | None:
             log(f"{name}, {count:,} weights, {epoch_steps:,} steps per epoch")
         result = run_loop(trainer, options, data, epoch_steps, trainer.step, first_host=host == 0)
     return result if host == 0 else None
+
+
+def _check_options(options: Options, data: Data) -> None:
+    """Checks in all processes that they run the same training.
+
+    All of them raise an error, so that none waits for one that has ended.
+
+    Raises:
+      UsageError: model_dir holds another training, or the processes have other options.
+    """
+    error = None
+    try:
+        data.check_options("jax")
+    except UsageError as found:
+        error = found
+    if jax.process_count() > 1:
+        # Paths may differ between hosts.
+        mine = {**dataclasses.asdict(options), "dataset": "", "model_dir": ""}
+        digest = blake2b(repr(mine).encode(), digest_size=16).digest()
+        row = np.frombuffer(digest + bytes([error is not None]), np.uint8)
+        rows = np.asarray(multihost_utils.process_allgather(row))
+        if error is None and rows[:, -1].any():
+            error = UsageError(
+                "another process found another training in its --model_dir: use a folder that all "
+                "processes share"
+            )
+        elif error is None and (rows != rows[0]).any():
+            error = UsageError(
+                "the processes have other options: run the same command on all hosts"
+            )
+    if error is not None:
+        raise error
 
 
 def _check_platform(platform: str, root: Path) -> None:

@@ -214,27 +214,46 @@ class Data:
         Raises:
           UsageError: model_dir holds another training.
         """
+        self.check_options(loop)
+        self.save_options(loop)
+
+    def check_options(self, loop: str) -> None:
+        """Checks that the training in model_dir, if there is one, has the same options.
+
+        Raises:
+          UsageError: model_dir holds another training.
+        """
         import tensorflow as tf
 
-        options = self._options
-        mine = {k: v for k, v in dataclasses.asdict(options).items() if k not in _MAY_CHANGE}
-        if loop != "jax":
-            del mine["input"]
-        mine |= {"image_size": self.image_size, "blocks": list(options.blocks), "loop": loop}
-        path = options.path("training.json")
+        mine, path = self._saved(loop), self._options.path("training.json")
         if not tf.io.gfile.exists(path):
-            tf.io.gfile.makedirs(options.model_dir)
-            with tf.io.gfile.GFile(path, "w") as file:
-                file.write(json.dumps(mine, indent=2) + "\n")
             return
         with tf.io.gfile.GFile(path) as file:
             theirs = json.loads(file.read())
         other = [f"{key} {theirs.get(key)!r}" for key in mine if theirs.get(key) != mine[key]]
         if other:
             raise UsageError(
-                f"{options.model_dir}: holds a training with {', '.join(other)}: use the same "
-                "options or another --model_dir"
+                f"{self._options.model_dir}: holds a training with {', '.join(other)}: use the "
+                "same options or another --model_dir"
             )
+
+    def save_options(self, loop: str) -> None:
+        """Writes the options to model_dir, if it holds no training."""
+        import tensorflow as tf
+
+        path = self._options.path("training.json")
+        if not tf.io.gfile.exists(path):
+            tf.io.gfile.makedirs(self._options.model_dir)
+            with tf.io.gfile.GFile(path, "w") as file:
+                file.write(json.dumps(self._saved(loop), indent=2) + "\n")
+
+    def _saved(self, loop: str) -> dict[str, Any]:
+        """Returns the options that stay the same during a training."""
+        options = self._options
+        mine = {k: v for k, v in dataclasses.asdict(options).items() if k not in _MAY_CHANGE}
+        if loop != "jax":
+            del mine["input"]
+        return {**mine, "image_size": self.image_size, "blocks": list(options.blocks), "loop": loop}
 
     def _load(self, split: str, **options: Any) -> ImageDataset:
         return reader.load(

@@ -95,17 +95,32 @@ class ArrayRecord(Container):
         """Yields every record; see `Container.read`."""
         held: list[tuple[riegeli.Chunk, memoryview]] = []
         records = 0
-        for chunk, stored in riegeli.read_chunks(file):
+        chunks = riegeli.read_chunks(file)
+        broken: CorruptRecord | None = None
+        while True:
+            try:
+                chunk, stored = next(chunks)
+            except StopIteration:
+                break
+            except CorruptRecord as error:
+                broken = error
+                break
             if chunk.kind == riegeli.PADDING:
                 continue
             held.append((chunk, stored))
             if len(held) > 2:  # the last two are the footer and the postscript
-                first, content = held.pop(0)
-                for data in riegeli.records_of(first, content):
+                for record in _stored_records(*held.pop(0)):
                     records += 1
-                    yield StoredRecord(first.begin, first.end - first.begin, data)
-        if len(held) < 2 or _footer_offset(*held[1]) != held[0][0].begin:
-            raise CorruptRecord("breaks off before its postscript")
+                    yield record
+        if broken or len(held) < 2 or not _is_postscript(*held[1], held[0][0].begin):
+            # A file that breaks off in its footer has all its records.
+            for first, content in held:
+                if _is_footer(first, content, records):
+                    break
+                for record in _stored_records(first, content):
+                    records += 1
+                    yield record
+            raise broken or CorruptRecord("breaks off before its postscript")
         if _Footer.parse(*held[0]).records != records:
             raise CorruptRecord(f"{records:,} records, but its footer has another number")
 
@@ -236,6 +251,28 @@ class _Footer(NamedTuple):
         return cls(about.get(3, 0), [(row.get(1, 0), row.get(3, 0)) for row in rows])
 
 
+def _stored_records(chunk: riegeli.Chunk, stored: memoryview) -> Iterator[StoredRecord]:
+    for data in riegeli.records_of(chunk, stored):
+        yield StoredRecord(chunk.begin, chunk.end - chunk.begin, data)
+
+
+def _is_postscript(chunk: riegeli.Chunk, stored: memoryview, footer_offset: int) -> bool:
+    try:
+        return _footer_offset(chunk, stored) == footer_offset
+    except CorruptRecord:
+        return False
+
+
+def _is_footer(chunk: riegeli.Chunk, stored: memoryview, records: int) -> bool:
+    """Returns whether a chunk is the footer of a file with a number of records."""
+    try:
+        footer = _Footer.parse(chunk, stored)
+    except (CorruptRecord, AttributeError, TypeError):  # a record with other fields
+        return False
+    numbers = [number for _, number in footer.chunks]
+    return bool(numbers) and footer.records == records == sum(numbers)
+
+
 def _footer_offset(chunk: riegeli.Chunk, stored: memoryview) -> int:
     """Returns the offset that the postscript contains."""
     with suppress(CorruptRecord):
@@ -243,7 +280,9 @@ def _footer_offset(chunk: riegeli.Chunk, stored: memoryview) -> int:
             fields = _fields(record)
             if fields.get(2) == _MAGIC:
                 return int(fields.get(1, 0))
-    raise CorruptRecord("not an ArrayRecord file, or truncated")
+    raise CorruptRecord(
+        "not an ArrayRecord file, or truncated in its footer: copy or write it again"
+    )
 
 
 def _fields(message: bytes) -> dict[int, Any]:

@@ -25,6 +25,7 @@ def configurations(count: int) -> list[GlobalOrder]:
             shuffle=bool(rng.random() < 0.8),
             block=int(rng.choice([1, 1, 2, 7, 64])),
             run=int(rng.integers(1, 12)),
+            lanes=int(rng.choice([0, 0, 1])),  # 1 for compressed files
             remainder=str(rng.choice(["drop", "keep", "pad"])),  # type: ignore[arg-type]
         )
         found.append(replace(order, block=min(order.block, order.records)))
@@ -42,6 +43,7 @@ def test_hosts_share_the_same_batches_and_read_each_record_once(order: GlobalOrd
         step = int(rng.integers(2 * order.steps))
         expected = epochs[step // order.steps, step % order.steps]
         size = order.global_batch // hosts
+        assert replace(order).step_of(order.state(step)) == step
         for host in {0, int(rng.integers(hosts)), hosts - 1}:
             part = order.part(step, host, hosts)
             assert np.array_equal(part, expected[host * size : (host + 1) * size])

@@ -57,12 +57,30 @@ def test_the_records_of_a_part_are_read_equally_often():
             assert of_part.max() - of_part.min() <= 1
 
 
-@pytest.mark.parametrize("hosts", [1, 2, 3, 8, 32, 48, 96])
-def test_hosts_share_the_same_batches(hosts: int):
-    for step in (0, 7, 10**9):
-        parts = [ORDER.part(step, host, hosts) for host in range(hosts)]
-        assert np.array_equal(np.concatenate(parts), ORDER.batch(step))
-    assert ORDER.step_of(ORDER.state(10**9)) == 10**9
+@pytest.mark.parametrize("kind", ["constant", "steps", "function", "classes"])
+def test_any_number_of_hosts_shares_the_same_batches(kind: str):
+    weights = {
+        "constant": [0.7, 0.25, 0.05],
+        "steps": [1, [(0, 0), (50, 1)], [(0, 0.5), (77, 0)]],
+        "function": [1, lambda step: step / (step + 100), lambda step: 0.1 * (step % 40 < 20)],
+        "classes": [1, 1, 1],
+    }[kind]
+    numbers = np.random.default_rng(0).permutation(sum(SIZES)) if kind == "classes" else None
+
+    def fresh() -> Mixture:
+        return replace(
+            ORDER, weights=weights_of(weights, "abc", SIZES), global_batch=720, numbers=numbers
+        )
+
+    order, rng = fresh(), np.random.default_rng(1)
+    whole = order.samples(np.arange(300 * 720)).reshape(300, 720)
+    for hosts in (number for number in range(1, 257) if not 720 % number):
+        step = int(rng.integers(300))
+        restored = fresh()
+        assert restored.step_of(order.state(step)) == step
+        host = int(rng.integers(hosts))
+        expected = np.split(whole[step], hosts)[host]
+        assert np.array_equal(restored.part(step, host, hosts), expected)
 
 
 def test_a_curriculum_changes_the_weights_at_its_steps():

@@ -63,6 +63,21 @@ def collecting_sink() -> Iterator[tuple[BatchSink, bytearray]]:
         sink.close()
 
 
+@pytest.mark.parametrize("count", [1, 2, 30])
+def test_a_file_that_breaks_off_in_its_footer_has_all_its_records(tmp_path: Path, count: int):
+    records = [data_of_size(50 + number) for number in range(count)]
+    content = theirs(tmp_path / "a.array_record", records, "group_size:1,uncompressed")
+    *_, last = ArrayRecord().locate(io.BytesIO(content), len(content))
+    for size in (len(content) - 1, sum(last) + 90, sum(last) + 10, sum(last)):
+        found: list[bytes] = []
+        read = ArrayRecord().read(io.BytesIO(content[:size]))
+        with pytest.raises(CorruptRecord, match=r"breaks off"):
+            found += (record.data for record in read)
+        assert found == records
+        with pytest.raises(CorruptRecord, match=r"truncated in its footer: copy or write it again"):
+            next(ArrayRecord().locate(io.BytesIO(content[:size]), size))
+
+
 def write_records(sink: Sink, records: Sequence[bytes]) -> bytes:
     """Writes records, and returns the index."""
     sink.compute_sha256()
