@@ -9,7 +9,7 @@ SOURCES := pyproject.toml setup.py \
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: env demo test test-python lowest test-torch test-airflow test-airflow-standalone check \
-    integration bench docs engines flink flink-stop template dist clean
+    integration bench rates docs engines flink flink-stop template dist clean
 
 # What imageshards itself requires.
 $(VENV)/core: $(SOURCES)
@@ -128,6 +128,11 @@ ROUNDS ?= 3
 bench: env
 	@test -n "$(IMAGES)" || { echo "make bench IMAGES=DIR [COPIES=10] [ROUNDS=3]" >&2; exit 2; }
 	$(BIN)/python -m benchmarks.run "$(IMAGES)" --copies $(COPIES) --rounds $(ROUNDS) $(BENCH)
+
+# The constants of estimates (`advise`, --dry_run) become those that make bench measured.
+rates: env
+	$(BIN)/python -m benchmarks.rates
+	$(BIN)/python -m imageshards.launch.fleet.scale launch/dataflow
 
 # make template PROJECT=P REGION=R REPOSITORY=A BUCKET=B [TAG=T] [DRY_RUN=1]
 template: env

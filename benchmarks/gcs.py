@@ -146,6 +146,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=108_000)
     parser.add_argument("--listed", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true", help="print the reads as one line of JSON")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     args = parser.parse_args()
     jobs = {f"read {number}": lambda n, k=number: _read(k, n) for number in _IN_FLIGHT}
@@ -171,11 +172,24 @@ def main() -> None:
         url = server.stdout.readline().strip()
     reads = [name for name in jobs if name.startswith("read")]
     rounds = [{name: _run(name, url, args.objects) for name in reads} for _ in range(args.rounds)]
+    found = {
+        name: {
+            "images_per_second": statistics.median(
+                r[name]["count"] / r[name]["seconds"] for r in rounds
+            ),
+            "cpu": statistics.median(r[name]["cpu"] / r[name]["count"] for r in rounds),
+        }
+        for name in reads
+    }
+    if args.json:
+        print(json.dumps(found))
+        if not args.server:
+            server.communicate()
+        return
     print(f"{args.objects:,} objects of {args.bytes:,} bytes, medians of {args.rounds} rounds")
     print("| reads in flight | images/s | CPU of the client, ms an image |\n|---|---|---|")
     for name in reads:
-        rate = statistics.median(r[name]["count"] / r[name]["seconds"] for r in rounds)
-        cpu = statistics.median(r[name]["cpu"] / r[name]["count"] for r in rounds)
+        rate, cpu = found[name]["images_per_second"], found[name]["cpu"]
         label = name.removeprefix("read ")
         label = "1, google-cloud-storage" if label == "baseline" else label
         print(f"| {label} | {rate:,.0f} | {1000 * cpu:.2f} |")

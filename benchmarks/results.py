@@ -125,6 +125,8 @@ class Figure:
       loop_seconds: median time of its loop, or None.
       peak_bytes: the highest peak memory of all its processes together.
       problem: why it was not measured, or "".
+      cpu_seconds: median CPU time of the whole process; of `reads-...` only that of the reads.
+      count: the number of images, references or shards; 0: unknown.
     """
 
     title: str
@@ -132,6 +134,8 @@ class Figure:
     loop_seconds: float | None = None
     peak_bytes: int | None = None
     problem: str = ""
+    cpu_seconds: float | None = None
+    count: int = 0
 
 
 @dataclass
@@ -141,7 +145,7 @@ class Results:
     Attributes:
       main: contender -> result.
       growth: contender -> results on growing numbers of images.
-      figures: `help`, `ten`, `references-1000000`, ... -> figure.
+      figures: `help`, `ten`, `small`, `references-1000000`, ... -> figure.
       about: machine, versions, date, command.
     """
 

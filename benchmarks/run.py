@@ -42,6 +42,10 @@ from benchmarks.scratch import (
     take_images,
 )
 
+_SMALL_IMAGES, _SMALL_SIDE = 20_000, 48
+_OBJECT_BYTES = (2_000, 108_000)
+_SHARDS = 100_000
+_DIGESTS = 10_000_000
 _HERE = Path(__file__).resolve().parent
 _REPOSITORY = _HERE.parent
 _VARIABLES = {
@@ -112,6 +116,11 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--skip-start-up", action="store_true",
         help="do not measure --help and a build of 10 images",
+    )  # fmt: skip
+    add(
+        "--skip-rates", action="store_true",
+        help="do not measure what only `make rates` uses: small images, reads of objects, digests, "
+        "and the end of a build",
     )  # fmt: skip
     add(
         "--imageshards", type=Path, default=_REPOSITORY / ".venv/bin/imageshards", metavar="PATH",
@@ -185,6 +194,14 @@ class _Suite:
             self._start_up(ten)
         for count in _numbers(args.references):
             self._references(count)
+        if not args.skip_rates:
+            self._small_images()
+            for size in _OBJECT_BYTES:
+                self._reads(size)
+            self._script("finish", f"the end of a build of {_SHARDS:,} shards", "finish.py",
+                         str(_SHARDS), "1000", count=_SHARDS)  # fmt: skip
+            self._script("digests", f"{_DIGESTS:,} digests, compared", "copies.py", "digests",
+                         str(_DIGESTS), count=_DIGESTS)  # fmt: skip
         self._growth(images)
         return self._results
 
@@ -324,7 +341,7 @@ class _Suite:
             ("help", "imageshards --help", helps),
             ("ten", "imageshards build of 10 images", builds),
         ):
-            self._results.figures[name] = _figure(title, runs)
+            self._results.figures[name] = _figure(title, runs, 10 if name == "ten" else 0)
             _say(f"{title}: {runs[-1].problem or f'{runs[-1].seconds:.2f} s'}")
 
     def _references(self, count: int) -> None:
@@ -346,7 +363,47 @@ class _Suite:
                     if found != count:
                         raise ValueError(f"{title}: only {found:,} in the output")
                 _say(f"{title}: {measured.problem or f'{measured.seconds:.2f} s'}")
-        self._results.figures[f"references-{count}"] = _figure(title, runs)
+        self._results.figures[f"references-{count}"] = _figure(title, runs, count)
+
+    def _small_images(self) -> None:
+        """Builds images of 2 kB, of which the cost does not depend on their size."""
+        python = self._args.imageshards.parent / "python"
+        folder = self._scratch / "small"
+        subprocess.run(
+            [python, "-P", _HERE / "small_images.py", folder, str(_SMALL_IMAGES), str(_SMALL_SIDE)],
+            check=True,
+        )
+        header = next(c for c in CONTENDERS if c.name == HEADER)
+        runs = []
+        for _ in range(self._args.rounds):
+            with self._output_folder(4096 * _SMALL_IMAGES) as output:
+                runs.append(self._run(header, Images(folder, _SMALL_IMAGES, 0, 0, {}), output))
+        shutil.rmtree(folder)
+        self._keep("small", f"{_SMALL_IMAGES:,} images of 2 kB, header check", runs, _SMALL_IMAGES)
+
+    def _reads(self, size: int) -> None:
+        """Reads objects from the Cloud Storage server of the tests."""
+        name, title = f"reads-{size}", f"a read of an object of {size / 1000:.0f} kB"
+        python = self._args.imageshards.parent / "python"
+        argv = [str(python), "-m", "benchmarks.gcs", "--json", f"--bytes={size}", "--listed=0"]
+        measured = measure(argv, environment=_VARIABLES, timeout=self._args.timeout)
+        figure = Figure(title, problem=measured.problem)
+        if not measured.problem:
+            found = json.loads(measured.stdout.splitlines()[-1])["read 32"]
+            figure = Figure(title, cpu_seconds=found["cpu"], count=1)
+        self._results.figures[name] = figure
+        _say(f"{title}: {figure.problem or f'{1000 * (figure.cpu_seconds or 0):.2f} ms of CPU'}")
+
+    def _script(self, name: str, title: str, script: str, *arguments: str, count: int) -> None:
+        """Measures a script of this folder in the environment of imageshards."""
+        python = self._args.imageshards.parent / "python"
+        argv = [str(python), "-P", str(_HERE / script), *arguments]
+        runs = [measure(argv, environment=_VARIABLES, timeout=self._args.timeout)]
+        self._keep(name, title, runs, count)
+
+    def _keep(self, name: str, title: str, runs: Sequence[Measurement], count: int) -> None:
+        self._results.figures[name] = _figure(title, runs, count)
+        _say(f"{title}: {runs[-1].problem or f'{runs[-1].seconds:.2f} s'}")
 
     def _about(self, images: Images) -> dict[str, Any]:
         python = self._args.imageshards.parent / "python"
@@ -405,7 +462,7 @@ def _run_of(measured: Measurement, read: dict[str, Any], images: Images) -> Run:
     )
 
 
-def _figure(title: str, runs: Sequence[Measurement]) -> Figure:
+def _figure(title: str, runs: Sequence[Measurement], count: int = 0) -> Figure:
     good = [run for run in runs if not run.problem]
     if not good:
         return Figure(title, problem=runs[0].problem)
@@ -418,6 +475,8 @@ def _figure(title: str, runs: Sequence[Measurement]) -> Figure:
         seconds=median(run.seconds for run in good),
         loop_seconds=median(loops) if loops else None,
         peak_bytes=max(run.peak_bytes for run in good),
+        cpu_seconds=median(run.cpu_seconds for run in good),
+        count=count,
     )
 
 

@@ -266,25 +266,24 @@ def _declare_advise(parser: Parser) -> None:
     )
     fleet.add_argument("--workers", type=count, metavar="N", help="Workers (machines)")
     fleet.add_argument(
-        "--vcpus",
-        type=count,
-        default=4,
-        metavar="N",
-        help="Cores (vCPUs) of each worker (default: 4)",
+        "--vcpus", type=count, metavar="N", help="Cores (vCPUs) of each worker (default: 4)"
     )
     fleet.add_argument(
-        "--engine", choices=("dataflow", "flink"), default="dataflow",
+        "--engine", choices=("dataflow", "flink"),
         help="Runner: dataflow or flink; prices are those of Dataflow (default: dataflow)",
     )  # fmt: skip
     fleet.add_argument(
-        "--check", choices=("full", "header"), default="full",
+        "--check", choices=("full", "header"),
         help="As the option of build: full or header (default: full)",
     )  # fmt: skip
     fleet.add_argument(
-        "--archives", action="store_true", help="The images are in tars, not single objects"
+        "--archives",
+        action="store_const",
+        const=True,
+        help="The images are in tars, not single objects",
     )
     fleet.add_argument(
-        "--num_shards", type=count, default=0, metavar="N",
+        "--num_shards", type=count, metavar="N",
         help="Shards of the data set (default: the recommended number)",
     )  # fmt: skip
     add_common(parser)
@@ -301,20 +300,25 @@ def _size(text: str) -> int:
 
 def _advise(args: Namespace) -> int:
     fleet = (args.images, args.bytes, args.workers)
-    if args.source and args.hosts is not None and fleet == (None, None, None):
+    names = {"vcpus": "vcpus", "check": "check", "archives": "archives", "engine": "engine",
+             "num_shards": "shards"}  # fmt: skip
+    given = {ours: value for name, ours in names.items()
+             if (value := getattr(args, name)) is not None}  # fmt: skip
+    if args.source and args.hosts is not None and fleet == (None, None, None) and not given:
         from imageshards.reader.advise import advise
 
         return show(advise(args.source, args.hosts), json=args.json, quiet=args.quiet)
     if args.source or args.hosts is not None or None in fleet:
         refuse(
             "advise requires either DIR and --hosts, for readers of a data set, or --images, "
-            "--bytes and --workers, for a build"
+            "--bytes and --workers, and their options, for a build"
         )
     from imageshards.launch.fleet.advise import advise_fleet
     from imageshards.launch.fleet.stages import Fleet
 
-    options = (args.vcpus, args.check, args.archives, args.engine, args.num_shards)
-    return show(advise_fleet(Fleet(*fleet, *options)), json=args.json, quiet=args.quiet)
+    if args.num_shards == 0:
+        refuse("invalid --num_shards 0: must be at least 1")
+    return show(advise_fleet(Fleet(*fleet, **given)), json=args.json, quiet=args.quiet)
 
 
 def _declare_features(parser: Parser) -> None:

@@ -28,6 +28,7 @@ from imageshards.transforms.shards.layout import DatasetFacts, Layout, json_piec
 from imageshards.transforms.shards.leaked import Leaks
 from imageshards.transforms.shards.rejects import concatenate
 from imageshards.transforms.shards.totals import Totals
+from imageshards.transforms.storage import StoreError
 
 _LOG = logging.getLogger(__name__)
 
@@ -74,9 +75,22 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
         return
     try:
         check_rejects(plan, totals, spec)
+        _write_metadata(plan, totals, leaks, spec)
+        check_files(layout, plan, totals)
+    except (StoreError, OutputTaken):
+        raise
     except BuildError as error:
         _report_failure(plan, totals, spec, error)
         raise
+    sweep_temporary(layout, keep=temporary)
+    info = metadata.dataset_info_json(plan, totals, spec)
+    layout.write_pieces(layout.dataset_info, json_pieces(info))
+    storage.delete(temporary)  # not earlier: another attempt at this step would read them
+
+
+def _write_metadata(plan: Plan, totals: Totals, leaks: Leaks, spec: BuildSpec) -> None:
+    """Writes all files but dataset_info.json."""
+    layout = spec.layout
     if spec.options.execution.writer == "shard":
         _write_empty_shards(layout, plan, totals)
     if len(plan.splits) > 1:
@@ -84,21 +98,16 @@ def _finish(plan: Plan, facts: Iterable[Merged], spec: BuildSpec) -> None:
     if plan.annotated:
         lines = (json.dumps(item._asdict()) + "\n" for item in plan.unmatched)
         layout.write(layout.uri("unmatched"), "".join(lines).encode())
-    facts_of_all = DatasetFacts(metadata.build_json(plan, totals, leaks.count, spec), spec.schema)
-    layout.write_pieces(layout.build, json_pieces(facts_of_all.build))
+    facts = DatasetFacts(metadata.build_json(plan, totals, leaks.count, spec), spec.schema)
+    layout.write_pieces(layout.build, json_pieces(facts.build))
     options = _build_yaml(spec)
     layout.write(layout.uri("build_yaml"), options)
     statistics = metadata.statistics_json(plan, totals)
     layout.write(layout.uri("statistics"), to_json(statistics))
-    layout.write_derived(facts_of_all)
-    write_report(layout, facts_of_all, statistics, command_of(options, type(spec.options)))
+    layout.write_derived(facts)
+    write_report(layout, facts, statistics, command_of(options, type(spec.options)))
     storage.sweep(layout.state)
     check_ownership(plan, spec)
-    check_files(layout, plan, totals)
-    sweep_temporary(layout, keep=temporary)
-    info = metadata.dataset_info_json(plan, totals, spec)
-    layout.write_pieces(layout.dataset_info, json_pieces(info))
-    storage.delete(temporary)  # not earlier: another attempt at this step would read them
 
 
 def _build_yaml(spec: BuildSpec) -> bytes:
@@ -108,6 +117,8 @@ def _build_yaml(spec: BuildSpec) -> bytes:
 def _report_failure(plan: Plan, totals: Totals, spec: BuildSpec, error: BuildError) -> None:
     """Writes the report of a build that failed, or logs why it cannot be written."""
     try:
+        if storage.exists(spec.layout.dataset_info):
+            return  # another run of this build has completed the data set, which has its report
         facts = DatasetFacts(metadata.build_json(plan, totals, 0, spec), spec.schema)
         statistics = metadata.statistics_json(plan, totals)
         command = command_of(_build_yaml(spec), type(spec.options))

@@ -201,23 +201,6 @@ class Problem:
     reason: str
 
 
-@dataclass(frozen=True)
-class Reject:
-    """An image that is not in the data set: one line of rejects.jsonl.
-
-    Attributes:
-      name: name of the image.
-      uri: URI of the image.
-      split: the split that it would be in.
-      problem: why it is not in the data set.
-    """
-
-    name: str
-    uri: str
-    split: str
-    problem: Problem
-
-
 Codec = Literal["stored", "zip", "example"]
 """Content of a byte range. "stored": the image. "zip": the local header of a member of a zip; its
 data follow the header, and are as long as the range. "example": a serialized tf.train.Example."""
@@ -238,6 +221,25 @@ class ByteRange:
     offset: int
     size: int
     codec: Codec
+
+
+@dataclass(frozen=True)
+class Reject:
+    """An image that is not in the data set: one line of rejects.jsonl.
+
+    Attributes:
+      name: name of the image.
+      uri: URI of the image.
+      split: the split that it would be in.
+      problem: why it is not in the data set.
+      range: the bytes of another file that hold it, or None if it is a file.
+    """
+
+    name: str
+    uri: str
+    split: str
+    problem: Problem
+    range: ByteRange | None = None
 
 
 @dataclass(frozen=True)

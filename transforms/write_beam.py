@@ -89,7 +89,7 @@ class _Encode(beam.DoFn):  # type: ignore[misc]
         try:
             encoded = self._encoder.encode(ref, plan.class_of, plan.object_numbers)
         except Rejected as rejected:
-            reject = Reject(ref.name, ref.uri, split, rejected.problem)
+            reject = Reject(ref.name, ref.uri, split, rejected.problem, ref.range)
             yield beam.pvalue.TaggedOutput("rejects", (split, reject))
             yield from _counted(split, rejected.annotations)
             return

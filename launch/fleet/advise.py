@@ -13,6 +13,7 @@ _SMALL_BYTES = 10_000_000
 _LARGE_BYTES = 1_000_000_000
 _MOST = 10**18
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "PB": 1e15}
+_BINARY_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
 
 
 @dataclass(frozen=True)
@@ -131,13 +132,13 @@ def advise_fleet(fleet: Fleet) -> FleetAdvice:
 def parse_bytes(text: str) -> int:
     """Returns a number of bytes.
 
-    >>> parse_bytes("10.8TB"), parse_bytes("512")
-    (10800000000000, 512)
+    >>> parse_bytes("10.8TB"), parse_bytes("1.5 GiB"), parse_bytes("512")
+    (10800000000000, 1610612736, 512)
 
     Raises:
       ValueError: the text is not one.
     """
-    for unit, factor in _UNITS.items():
+    for unit, factor in (_UNITS | _BINARY_UNITS).items():
         if text.lower().endswith(unit.lower()):
             return round(float(text[: -len(unit)]) * factor)
     return int(text)

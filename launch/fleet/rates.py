@@ -2,13 +2,14 @@
 
 Kinds of values: "measured" on a machine, by the named benchmark; "documented" by a service; a
 "bound" that the code enforces; a "list price"; an "assumption" that nothing here has measured.
-To renew the measured ones, run `make bench` and compare benchmarks/RESULTS.md: a test fails if a
-constant is more optimistic than the measurement.
+The measured ones are in `measured`, which `make bench IMAGES=DIR && make rates` writes.
 """
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
+
+from imageshards.launch.fleet.measured import MEASURED
 
 Kind = Literal["measured", "documented", "bound", "list price", "assumption"]
 
@@ -31,42 +32,30 @@ class Rate(NamedTuple):
     date: str
 
 
-_BENCH = "benchmarks/RESULTS.md"
+def _measured(name: str, unit: str) -> Rate:
+    value, date, source = MEASURED[name]
+    return Rate(value, unit, "measured", source, date)
+
+
 _REQUESTS = "cloud.google.com/storage/docs/request-rate"
 _DATAFLOW = "cloud.google.com/dataflow/pricing, us-central1"
 _STORAGE = "cloud.google.com/storage/pricing, us-central1"
 
 RATES = {
     "image_bytes": Rate(
-        108_000, "bytes of the images that were measured, on average", "measured", _BENCH,
-        "2026-11-21",
+        108_000, "bytes of an image, to which the times below refer", "assumption",
+        "the average of ImageNet", "2026-11-21",
     ),
-    "read_fixed": Rate(
-        0.3e-3, "vCPU seconds to read an object of any size", "assumption",
-        "of 0.5 ms for an object of 108 kB, measured", "2026-11-21",
+    "read_fixed": _measured("read_fixed", "vCPU seconds to read an object of any size"),
+    "read_sized": _measured("read_sized", "vCPU seconds more to read 108 kB"),
+    "check_fixed": _measured(
+        "check_fixed", "vCPU seconds to check, encode and write an image of any size"
     ),
-    "read_sized": Rate(
-        0.2e-3, "vCPU seconds more to read 108 kB", "assumption", "the rest of these 0.5 ms",
-        "2026-11-21",
-    ),
-    "check_fixed": Rate(
-        0.15e-3, "vCPU seconds to check, encode and write an image of any size", "measured",
-        "50,000 JPEGs of 2 kB, header check", "2026-11-21",
-    ),
-    "check_header": Rate(
-        0.10e-3, "vCPU seconds more for 108 kB with --check header", "measured", _BENCH,
-        "2026-11-21",
-    ),
-    "check_full": Rate(
-        1.85e-3, "vCPU seconds more for 108 kB with --check full", "measured", _BENCH, "2026-11-21"
-    ),
-    "reference": Rate(
-        5.1e-6, "vCPU seconds to list, sort and assign a reference", "measured",
-        f"{_BENCH}, 1,000,000 references", "2026-11-21",
-    ),
-    "digest": Rate(
-        2e-6, "vCPU seconds to compare the digest of an image with those of other splits",
-        "assumption", "like a reference without its name", "2026-11-22",
+    "check_header": _measured("check_header", "vCPU seconds more for 108 kB with --check header"),
+    "check_full": _measured("check_full", "vCPU seconds more for 108 kB with --check full"),
+    "reference": _measured("reference", "vCPU seconds to list, sort and assign a reference"),
+    "digest": _measured(
+        "digest", "vCPU seconds to compare the digest of an image with those of other splits"
     ),
     "reference_bytes": Rate(
         131, "bytes of a reference in a group", "bound", "32 MiB for 250,000 references",
@@ -89,21 +78,15 @@ RATES = {
         150e6, "bytes to sort a group", "assumption",
         "extrapolated from 373 MB for 780,000 references, measured", "2026-11-22",
     ),
-    "process_memory": Rate(
-        250e6, "bytes of a worker process", "measured", f"{_BENCH}, 10,000 images", "2026-11-21"
-    ),
+    "process_memory": _measured("process_memory", "bytes of a worker process"),
     "thread_memory": Rate(
         64e6, "bytes of images that wait in a thread, at most", "bound", "transforms/shards",
         "2026-11-21",
     ),
-    "finish_memory": Rate(
-        1e9, "bytes to finish 1,000,000 shards with 1,000 classes", "bound",
-        "the goal of benchmarks/finish.py", "2026-11-22",
+    "finish_memory": _measured(
+        "finish_memory", "bytes to finish 1,000,000 shards with 1,000 classes"
     ),
-    "finish": Rate(
-        300e-6, "seconds to finish a shard, on one worker", "bound",
-        "the goal of benchmarks/finish.py: 1,000,000 shards in 5 minutes", "2026-11-22",
-    ),
+    "finish": _measured("finish", "seconds to finish a shard, on one worker"),
     "finish_shards": Rate(
         1_000_000, "shards of a build, at most, for which the end was measured", "bound",
         "benchmarks/finish.py", "2026-11-22",

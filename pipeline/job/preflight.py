@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.claim import check_output
@@ -23,6 +24,8 @@ from imageshards.transforms.records.columns import columns_of
 from imageshards.transforms.records.objects import BOXES
 from imageshards.transforms.records.schemas import SCHEMAS
 from imageshards.transforms.storage import StoreError
+
+_SAMPLED_AT_A_TIME = 16
 
 
 def prepare(
@@ -109,7 +112,7 @@ def _with_other_features(spec: BuildSpec, sources: Sequence[InputKind]) -> Build
     options, given = spec.options, spec.options.records.features_from
     if not given or spec.text_unit:
         return spec
-    samples = [sample for source in sources if (sample := source.sample())]
+    samples = _samples(sources)
     only_records = len(samples) == len(sources)
     if given != (AUTO,):
         if only_records:
@@ -133,6 +136,23 @@ def _with_other_features(spec: BuildSpec, sources: Sequence[InputKind]) -> Build
         return BuildSpec(options.replace(features_from=tuple(columns)))
     except UsageError as error:
         raise UsageError(f"{error}; --features_from none copies none of them") from error
+
+
+def _samples(sources: Sequence[InputKind]) -> list[RecordSample]:
+    """Returns samples of the inputs, up to the first input that has none: it is not of TFRecords.
+
+    On an object store each one is a request, of which several are sent at a time.
+    """
+    samples: list[RecordSample] = []
+    with ThreadPoolExecutor(_SAMPLED_AT_A_TIME) as threads:
+        at, number = 0, 1
+        while at < len(sources):
+            found = list(threads.map(lambda source: source.sample(), sources[at : at + number]))
+            if None in found:
+                break
+            samples += filter(None, found)
+            at, number = at + number, _SAMPLED_AT_A_TIME
+    return samples
 
 
 def _check_columns(spec: BuildSpec, samples: Sequence[RecordSample]) -> None:

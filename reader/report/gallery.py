@@ -12,8 +12,10 @@ from typing import Any
 from imageshards.reader.files import RecordFile
 from imageshards.reader.report import pictures
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError
+from imageshards.transforms.elements import BuildError, ByteRange, ImageRef
 from imageshards.transforms.images.measure import LEVEL
+from imageshards.transforms.inputs.fetch import ImageReader
+from imageshards.transforms.inputs.kind import IMAGE_KEY
 from imageshards.transforms.records import example
 from imageshards.transforms.records.container import CorruptRecord
 from imageshards.transforms.records.containers import parse_shard_name
@@ -50,7 +52,9 @@ def make_gallery(
             zip(records, executor.map(partial(_entry, facts=facts), records.values()), strict=True)
         )
         entries = [{**known, **drawn[known["split"], known["index"]]} for known, _ in chosen]
-        return entries + list(executor.map(_reject_entry, rejected))
+        key = facts.build["options"].get("image_key", IMAGE_KEY)
+        draw = partial(_reject_entry, reader=ImageReader(key))
+        return entries + list(executor.map(draw, rejected))
 
 
 _Chosen = tuple[dict[str, Any], read_back.Record]
@@ -116,15 +120,17 @@ def _entry(record: read_back.Record, facts: DatasetFacts) -> dict[str, Any]:
     return pictures.with_picture(entry, record, facts.schema)
 
 
-def _reject_entry(line: Mapping[str, Any]) -> dict[str, Any]:
+def _reject_entry(line: Mapping[str, Any], reader: ImageReader) -> dict[str, Any]:
     keys = ("split", "name", "uri", "stage", "error", "reason")
     entry = {"kind": "reject", **{key: line[key] for key in keys}}
-    uri = line["uri"]
+    place = ByteRange(**line["range"]) if line.get("range") else None
+    ref = ImageRef(line["uri"], range=place)
+    file = place.uri if place else ref.uri
     # Images that were not read are not read now, nor are requests sent to web servers.
-    if line["stage"] == "read" or not (storage.is_local(uri) or storage.can_list(uri)):
+    if line["stage"] == "read" or not (storage.is_local(file) or storage.can_list(file)):
         return entry
     try:
-        data = storage.read(uri, _REJECT_BYTES)[0]
+        data = reader.read(ref, _REJECT_BYTES)
         return {**entry, **pictures.picture(pictures.open_file(data))}
     except Exception:  # Most rejects do not decode; errors are of many types.
         return entry

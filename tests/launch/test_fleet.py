@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from imageshards.launch.dataflow import arguments
 from imageshards.launch.fleet import scale
+from imageshards.launch.fleet.measured import MEASURED
 from imageshards.launch.fleet.rates import RATES, rate
 from imageshards.launch.fleet.stages import Fleet, bounds, ramp_seconds
 from imageshards.pipeline.operations.resharding import write
@@ -21,6 +23,7 @@ from imageshards.transforms.shards import workers
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "launch/dataflow"
+MAKE_RATES = runpy.run_path(str(ROOT / "benchmarks/rates.py"))
 
 
 def test_the_pages_are_the_computed_ones():
@@ -33,6 +36,50 @@ def test_every_constant_has_its_source_and_date():
         assert constant.value > 0, name
         assert re.fullmatch(r"20\d\d(-\d\d-\d\d)?", constant.date), name
         assert constant.source or constant.kind == "assumption", name
+
+
+def test_measured_constants_are_those_of_the_benchmark():
+    """`make rates` writes what it computes, and keeps what was not measured."""
+    about = {
+        "images": 1000,
+        "bytes": 216_000_000,
+        "machine": {"Date": "2030-01-02 03:04 UTC", "Machine": "3 cores of A, 1 GiB of memory"},
+    }
+    runs = {"header": [1.0 + 0.99, 9.0, 0.0], "full": [1.0 + 4.95]}
+    contenders = {
+        f"imageshards-{check}": {
+            "images": 1000, "peak_bytes": 1000 * len(check),
+            "runs": [{"cpu_seconds": each} for each in found],
+        }
+        for check, found in runs.items()
+    }  # fmt: skip
+    figures = {
+        "ten": {"cpu_seconds": 1.0, "count": 10},
+        "small": {"cpu_seconds": 1.4, "count": 2010, "title": "small ones"},
+        "references-100": {"cpu_seconds": 2.0, "count": 100},
+        "references-1100": {"cpu_seconds": 3.0, "count": 1100},
+        "reads-2000": {"cpu_seconds": 0.001},
+        "reads-108000": {"cpu_seconds": 0.003},
+        "finish": {"loop_seconds": 3.0, "count": 1000, "peak_bytes": 5e6, "title": "the end"},
+        "digests": {"problem": "killed", "loop_seconds": None, "count": 7},
+    }
+    results = {"about": about, "contenders": contenders, "figures": figures}
+    found = MAKE_RATES["renewed"](MEASURED, results)
+    assert {name: found[name].value for name in found if name != "digest"} == {
+        "check_fixed": 0.0002, "check_header": 0.0004, "check_full": 0.0024,
+        "read_fixed": 0.001, "read_sized": 0.002, "reference": 0.001, "finish": 0.003,
+        "finish_memory": 5e9, "process_memory": 6000,
+    }  # fmt: skip
+    assert found["digest"] == MEASURED["digest"]
+    assert found["check_full"].date == "2030-01-02"
+    assert found["check_full"].source.endswith("3 cores of A")
+
+
+def test_measured_constants_are_as_they_were_written():
+    path = ROOT / "launch/fleet/measured.py"
+    assert MAKE_RATES["module"](MEASURED) == path.read_text()
+    kinds = {name for name, constant in RATES.items() if constant.kind == "measured"}
+    assert kinds == set(MEASURED)
 
 
 def test_constants_of_the_code_are_those_that_it_uses():
@@ -56,9 +103,10 @@ def test_no_constant_is_more_optimistic_than_the_measurement():
         rate_of_one = measured(f"imageshards --check={check}, one process", 2)
         of_image = (1 if check == "header" else 2) / rate_of_one
         constant = rate("check_fixed") + rate(f"check_{check}")
-        assert of_image <= constant < 2.5 * of_image
+        # The constant is CPU time, and threads wait for each other.
+        assert 0.7 * of_image <= constant < 2.5 * of_image
     of_reference = (measured("1,000,000 references", 2) - start) / 1e6
-    assert of_reference <= rate("reference") < 2 * of_reference
+    assert 0.7 * of_reference <= rate("reference") < 2 * of_reference
 
 
 def test_a_build_adds_up():
@@ -146,6 +194,15 @@ def test_advice_for_a_fleet(command: Command, arguments: list[str], expected: st
     [
         ([], "advise requires either DIR and --hosts"),
         (["--images=5", "--workers=2"], "--images, --bytes and --workers"),
+        (["somewhere", "--hosts=2", "--vcpus=8"], "advise requires either DIR and --hosts"),
+        (
+            ["--images=5", "--bytes=5MB", "--workers=2", "--num_shards=0"],
+            "invalid --num_shards 0: must be at least 1",
+        ),
+        (["--images=1e8", "--bytes=5TB", "--workers=2"], "expected a number from 0, not '1e8'"),
+        (["--images=5", "--bytes=nanTB", "--workers=2"], "expected a size such as 10.8TB"),
+        (["--images=5", "--bytes=-5MB", "--workers=2"], "invalid --bytes -5000000"),
+        (["--images=5", "--bytes=5MB", "--workers=2", "--vcpus=0"], "invalid --vcpus 0"),
         (["somewhere", "--images=5", "--bytes=5MB", "--workers=2"], "advise requires either"),
         (["--images=5", "--bytes=5 apples", "--workers=2"], "expected a size such as 10.8TB"),
         (["--images=5", "--bytes=5MB", "--workers=0"], "invalid --workers 0: must be at least 1"),

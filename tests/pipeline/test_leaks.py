@@ -3,6 +3,9 @@
 import bisect
 import io
 import json
+import pickle
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -13,9 +16,12 @@ from helpers import build_json, image_bytes, names, rejects, write_images
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from references import batch_of
 
 from imageshards.pipeline.job.failures import JobError
+from imageshards.transforms import dedupe
 from imageshards.transforms.images.digests import image_digest
+from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.shards import leaked
 
 SPLITS = "train=0.5,test=0.5"
@@ -232,7 +238,7 @@ def test_leaks_are_found_in_any_number_of_parts_and_tables(
     for digest, places in list(want.items()):
         if len({split_of[shard] for shard, _ in places}) < 2:
             del want[digest]
-    parts: dict[int, list[np.ndarray]] = {}
+    parts: dict[int, list[bytes]] = {}
     shards = list(range(len(values)))
     random.shuffle(shards)
     for at in range(0, len(shards), shards_per_table):
@@ -241,7 +247,7 @@ def test_leaks_are_found_in_any_number_of_parts_and_tables(
             for shard in shards[at : at + shards_per_table]
         ]
         for part, table in leaked.cut(leaked.compact(tables, first_shards), bits):
-            parts.setdefault(part, []).append(table)
+            parts.setdefault(part, []).append(table.tobytes())
     found = leaked.Leaks()
     for tables in parts.values():
         found = found.merged(leaked.find_leaks(tables, first_shards))
@@ -258,3 +264,65 @@ def test_leaks_are_found_in_any_number_of_parts_and_tables(
 def test_an_image_that_is_repeated_without_end_takes_no_memory():
     tables = [leaked.positions(bytes(8) * 50_000, shard) for shard in range(4)]
     assert len(leaked.compact(tables, [0, 2])) == 2 * leaked.RECORDS_LISTED
+
+
+def test_tables_of_one_image_are_compared_without_holding_them(monkeypatch: pytest.MonkeyPatch):
+    """A group of the shuffle holds 20 records of each bundle: millions, of one image."""
+    monkeypatch.setattr(leaked, "RECORDS_PER_PART", 1000)
+    real, sizes = leaked.compact, []
+
+    def measured(tables: Iterable[np.ndarray], first_shards: Sequence[int]) -> np.ndarray:
+        tables = list(tables)
+        sizes.append(sum(map(len, tables)))
+        return real(tables, first_shards)
+
+    monkeypatch.setattr(leaked, "compact", measured)
+    tables = (leaked.positions(bytes(8) * 20, shard).tobytes() for shard in range(10_000))
+    found = leaked.find_leaks(tables, [0, 5000])
+    assert max(sizes) <= 1000 + 20 + 2 * leaked.RECORDS_LISTED
+    assert sum(sizes) > 200_000
+    assert found.count == 1
+    [(_, places)] = found.listed
+    each = range(leaked.RECORDS_LISTED)
+    want = [(shard, row) for shard in (0, 5000) for row in each]
+    assert [leaked.position_of(place) for place in places] == want
+
+
+class Group:
+    """A group of the shuffle, whose batches a runner reads from its disk each time."""
+
+    def __init__(self, batches: int, rows: int) -> None:
+        self.packed = []
+        for number in range(batches):
+            uris = [f"/d/cat/{number * rows + row}.jpg" for row in range(rows)]
+            batch = batch_of(uris).with_pixels([b"the same pixels!"] * rows)
+            self.packed.append(pickle.dumps(batch))
+        self.alive: weakref.WeakSet[Batch] = weakref.WeakSet()
+        self.most = 0
+
+    def __iter__(self) -> Iterator[RefBatch]:
+        for data in self.packed:
+            batch = Batch.unpack(*pickle.loads(data).packed())
+            self.alive.add(batch)
+            self.most = max(self.most, len(self.alive))
+            yield batch
+
+
+class Batch(RefBatch):
+    """A batch that weak references can count."""
+
+    __slots__ = ("__weakref__",)
+
+
+def test_copies_of_one_image_are_marked_without_holding_them(monkeypatch: pytest.MonkeyPatch):
+    """All references with the same pixels are in one group: millions, of one image."""
+    monkeypatch.setattr(dedupe, "_HELD_BYTES", 10_000)
+    group = Group(batches=100, rows=50)
+    marked = kept = most = 0
+    for _, batch in dedupe._mark((0, group)):
+        marked += len(batch.problems)
+        kept += len(batch) - len(batch.problems)
+        most = max(most, len(batch))
+    assert (kept, marked) == (1, 4999)
+    assert group.most <= 3
+    assert most < 1000

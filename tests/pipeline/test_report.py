@@ -2,6 +2,8 @@
 
 import json
 import re
+import tarfile
+import zipfile
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 from conftest import Build, Command
 from helpers import build_json, contents, image_bytes, write_images
+from helpers import rejects as rejects_of
 from PIL import Image
 
 from imageshards.pipeline.operations.reshard import reshard
@@ -117,22 +120,36 @@ def test_boxes_and_masks_are_in_the_report(build: Build, tmp_path: Path):
 
 
 def test_a_failed_build_has_a_report(build: Build, photos: Path, tmp_path: Path, command: Command):
-    small = tmp_path / "small"
-    small.mkdir()
-    for number in range(3):
-        (small / f"{number}.jpg").write_bytes(image_bytes(number, size=(8, 8)))
+    small = [tmp_path / f"small{number}.jpg" for number in range(4)]
+    for number, path in enumerate(small):
+        path.write_bytes(image_bytes(number, size=(8, 8)))
+    inputs = [small[0], *(tmp_path / f"small.{suffix}" for suffix in ("tar", "zip", "tar.gz"))]
+    with tarfile.open(inputs[1], "w") as tar, tarfile.open(inputs[3], "w:gz") as gzipped:
+        tar.add(small[1], small[1].name)
+        gzipped.add(small[3], small[3].name)
+    with zipfile.ZipFile(inputs[2], "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(small[2], small[2].name)
     code, _, errors = command(
-        "build", "--input", photos, "--input", small, "--labels=none", "--min_size=10",
-        f"--output={tmp_path / 'out'}", "--num_shards=2",
+        "build", *(f"--input={path}" for path in (photos, *inputs)), "--labels=none",
+        "--min_size=10", f"--output={tmp_path / 'out'}", "--num_shards=2",
     )  # fmt: skip
     assert code == 1
     found = report_of(tmp_path / "out")
-    assert "3 of 123 images (2.4%) were rejected" in found["failure"]
+    assert "4 of 124 images (3.2%) were rejected" in found["failure"]
     assert found["failure"] in errors
-    rejects = [entry for entry in found["gallery"] if entry["kind"] == "reject"]
-    # They decode, so that they can be looked at.
-    assert [entry["error"] for entry in rejects] == ["TooSmall"] * 3
-    assert all(entry["image"].startswith("data:image/png") for entry in rejects)
+    rejects = {entry["uri"]: entry for entry in found["gallery"] if entry["kind"] == "reject"}
+    assert {entry["error"] for entry in rejects.values()} == {"TooSmall"}
+    # They decode, so that they can be looked at. What was unpacked is deleted.
+    pictures = {uri for uri, entry in rejects.items() if "image" in entry}
+    assert len(rejects) == 4
+    assert rejects.keys() - pictures == {f"{inputs[3]}/{small[3].name}"}
+    ranges = {
+        line["uri"]: line["range"] for line in rejects_of(tmp_path / "out") if "range" in line
+    }
+    assert {uri: place["uri"] for uri, place in ranges.items()} == {
+        f"{path}/{member.name}": str(path)
+        for path, member in zip(inputs[1:3], small[1:3], strict=True)
+    }
     assert not (tmp_path / "out/dataset_info.json").exists()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,7 +36,7 @@ Key: TypeAlias = tuple[str, str, int]
 """The kind of the values; for rejects their split; and a number."""
 Fact: TypeAlias = tuple[Key, Any]
 """A key, and a value of the kind: `Totals`, [(index of shard, part)], or (numbers of the splits'
-first shards, table of digests)."""
+first shards, bytes of a table of digests)."""
 
 
 @dataclass(frozen=True, order=True)
@@ -114,7 +115,8 @@ class Collector:
         table = compact(self._tables, first_shards)
         self._clear_digests()
         for part, rows in cut(table, self._bits):
-            yield (_DIGESTS, "", part), (first_shards, rows)
+            # Bytes: at five billion images a table has one row, and a pickled array ten times that.
+            yield (_DIGESTS, "", part), (first_shards, rows.tobytes())
 
 
 def facts_of_rejects(report: RejectReport) -> Iterator[Fact]:
@@ -140,8 +142,9 @@ def merge(key: Key, values: Iterable[Any], layout: Layout) -> Merged:
     if kind == _TOTALS:
         return Totals.of(values)
     if kind == _DIGESTS:
-        first_shards, tables = zip(*values, strict=True)
-        return find_leaks(tables, first_shards[0])
+        rest = iter(values)
+        first_shards, first = next(rest)
+        return find_leaks(chain([first], (table for _, table in rest)), first_shards)
     found = tuple(part for _, part in sorted(pair for value in values for pair in value))
     if kind == _REJECTS or len(found) == 1:
         return RejectParts(split, number, found)

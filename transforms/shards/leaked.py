@@ -17,6 +17,7 @@ RECORDS_LISTED = 20
 """The maximum number of records of one leak that are listed."""
 RECORDS_PER_PART = 1 << 20
 """Records that are compared at a time, on average: 16 MiB."""
+_ROW = np.dtype((np.uint64, 2)).itemsize
 _SHARD_BITS = np.uint64(32)
 
 
@@ -98,9 +99,24 @@ class Leaks:
         return Leaks(self.count + other.count, tuple(listed))
 
 
-def find_leaks(tables: Iterable[np.ndarray], first_shards: Sequence[int]) -> Leaks:
-    """The leaks of one part, of which these are all tables; see `cut`."""
-    table = compact(tables, first_shards)
+def find_leaks(tables: Iterable[bytes], first_shards: Sequence[int]) -> Leaks:
+    """Finds the leaks of one part.
+
+    Tables are read one at a time, and joined and compacted whenever they have doubled: a part of
+    many millions of copies of one image takes no more memory than another one.
+
+    Args:
+      tables: the bytes of all tables of the part (see `cut`), in any order.
+      first_shards: the number of the first shard of each split.
+    """
+    table = compact([], first_shards)
+    held = bytearray()
+    for data in tables:
+        held += data
+        if len(held) >= _ROW * max(RECORDS_PER_PART, len(table)):
+            table = compact([table, _table(held)], first_shards)
+            held = bytearray()
+    table = compact([table, _table(held)], first_shards)
     splits = _splits(table, first_shards)
     begins = np.flatnonzero(_changes(table))
     ends = np.append(begins, len(table))[1:]
@@ -112,6 +128,10 @@ def find_leaks(tables: Iterable[np.ndarray], first_shards: Sequence[int]) -> Lea
         for row in leaked[:LEAKS_LISTED].tolist()
     ]
     return Leaks(len(leaked), tuple(listed))
+
+
+def _table(data: bytes | bytearray) -> np.ndarray:
+    return np.frombuffer(data, np.uint64).reshape(-1, 2)
 
 
 def _splits(table: np.ndarray, first_shards: Sequence[int]) -> np.ndarray:

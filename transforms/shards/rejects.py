@@ -11,6 +11,7 @@ from typing import IO
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import OutputTaken, Reject, RejectReport
+from imageshards.transforms.inputs.unpack import is_unpacked
 from imageshards.transforms.shards.layout import Layout
 
 _CHUNK_BYTES = 1 << 20
@@ -27,6 +28,9 @@ def write_rejects(
         errors[reject.problem.error] += 1
         named = {"name": reject.name, "uri": reject.uri, "split": reject.split}
         line = {**named, **asdict(reject.problem)}
+        # What a compressed archive was unpacked to is deleted at the end of the build.
+        if reject.range and not is_unpacked(reject.range.uri):
+            line["range"] = asdict(reject.range)
         lines.append(json.dumps(line) + "\n")
     if not lines:
         storage.delete([layout.rejects_part(part)])

@@ -118,7 +118,7 @@ def _write(job: ShardJob, ahead: ReadAhead | None, fingerprint: str) -> ShardRes
             if encoded.annotations:
                 stats.add_annotations(encoded.annotations)
             if isinstance(encoded, Rejected):
-                rejects.append(Reject(ref.name, ref.uri, shard.split, encoded.problem))
+                rejects.append(Reject(ref.name, ref.uri, shard.split, encoded.problem, ref.range))
                 continue
             writer.write(encoded.parts)
             profiler.add(encoded.content, encoded.info, position, row=stats.records)

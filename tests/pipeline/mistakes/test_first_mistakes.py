@@ -46,6 +46,13 @@ def test_a_shard_of_another_build_at_the_same_time_is_an_error(
     (tmp_path / "out/train-00000-of-00007.tfrecord").touch()
     with pytest.raises(JobError, match=r"00007\.tfrecord: another build wrote here"):
         build(photos, num_shards="2")
+    # The report is still that of the data set, unless the failed build is the only one.
+    report = tmp_path / "out/metadata/report.html"
+    assert "another build wrote here" not in report.read_text()
+    (tmp_path / "out/dataset_info.json").unlink()
+    with pytest.raises(JobError):
+        build(photos, num_shards="2")
+    assert "another build wrote here" in report.read_text()
 
 
 MISTAKES = {

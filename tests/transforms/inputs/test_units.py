@@ -360,7 +360,16 @@ def test_a_text_table_in_a_bucket_takes_few_requests(
 def test_the_launching_machine_makes_few_requests(server: GcsServer, tmp_path: Path, source: str):
     for number in range(5000):
         server.put(f"p/{number}.jpg", b"1")
-    prepare(BuildOptions.of(input=(f"gs://bucket/{source}",), output=str(tmp_path / "out")))
+    output = str(tmp_path / "out")
+    prepare(BuildOptions.of(input=(f"gs://bucket/{source}",), output=output))
+    assert server.requests.total() <= 4
+
+
+def test_the_launching_machine_looks_into_few_of_many_inputs(server: GcsServer, tmp_path: Path):
+    for number in range(500):
+        server.put(f"p/{number}/1.jpg", b"1")
+    inputs = tuple(f"gs://bucket/p/{number}/*.jpg" for number in range(500))
+    prepare(BuildOptions.of(input=inputs, output=str(tmp_path / "out")))
     assert server.requests.total() <= 4
 
 

@@ -1,14 +1,17 @@
 """The writers count what they do as Beam metrics, under names that dashboards can rely on."""
 
+import re
 from pathlib import Path
 
 import apache_beam as beam
 import pytest
+from apache_beam.metrics.metric import Metrics
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from imageshards.pipeline import graph
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.options.build_options import BuildOptions
+from imageshards.transforms import metrics as declared
 
 
 def metrics(built: BuildSpec) -> dict[str, object]:
@@ -69,3 +72,23 @@ def test_the_beam_writer_measures_each_record(inputs: tuple[str, ...], tmp_path:
     records = found["image_bytes"]
     frames = sum(path.stat().st_size for path in (tmp_path / "out").glob("train-*")) - 120 * 16
     assert (records.count, records.sum) == (120, frames)  # type: ignore[attr-defined]
+
+
+def test_the_documented_metrics_are_those_of_the_code():
+    """docs/production/metrics.md is made from this docstring."""
+    documented = dict(re.findall(r"(?m)^\| `([\w/]+)` \| (\w+) \|", declared.__doc__ or ""))
+    kinds = {Metrics.DelegatingCounter: "counter", Metrics.DelegatingDistribution: "distribution"}
+    found = {
+        value.metric_name.name: kinds[type(value)]
+        for value in vars(declared).values()
+        if type(value) in kinds
+    }
+    assert documented == {**found, "rejects/ERROR": "counter"}
+    source = Path(declared.__file__).read_text()
+    assert source.count("Metrics.counter(") + source.count("Metrics.distribution(") == len(
+        documented
+    )
+    # All are declared here, so that none is undocumented.
+    for path in Path(declared.__file__).parents[1].rglob("*.py"):
+        if path.name != "metrics.py":
+            assert not re.search(r"Metrics\.(counter|distribution|gauge)\(", path.read_text()), path

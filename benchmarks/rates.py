@@ -1,0 +1,186 @@
+"""Writes the measured constants of estimates: python -m benchmarks.rates [RESULTS.json].
+
+Reads the results of `make bench` (build/bench/results.json), writes launch/fleet/measured.py, and
+renews the tables of launch/dataflow, which are computed from it. A constant that was not measured
+keeps its value and its date. Runs in the environment of imageshards.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from imageshards.launch.fleet.measured import MEASURED, Measured
+from imageshards.launch.fleet.rates import rate
+
+_ROOT = Path(__file__).resolve().parents[1]
+_RESULTS = _ROOT / "build/bench/results.json"
+_MODULE = _ROOT / "launch/fleet/measured.py"
+_HEADER, _FULL = "imageshards-header", "imageshards-full"
+
+_HEAD = '''\
+"""The measured constants of all estimates. Written by `make rates`: do not edit.
+
+`make bench IMAGES=DIR` measures them on this machine, and `make rates` writes them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Measured(NamedTuple):
+    """A measured constant.
+
+    Attributes:
+      value: the value; `rates` has its unit.
+      date: when it was measured.
+      source: what was measured, and on which machine.
+    """
+
+    value: float
+    date: str
+    source: str
+
+
+MEASURED = {
+'''
+
+
+class Value(NamedTuple):
+    """A constant that is computed from results.
+
+    Attributes:
+      name: key of `rates.RATES`.
+      value: the value, in the unit that `rates` names.
+      source: what was measured.
+    """
+
+    name: str
+    value: float
+    source: str
+
+
+def values(results: Mapping[str, Any]) -> Iterator[Value]:
+    """Yields the constants that can be computed from results.
+
+    Times are those of CPUs, not of clocks: other processes of the machine change them little.
+
+    Args:
+      results: the content of results.json.
+    """
+    about, figures = results["about"], results["figures"]
+    share = rate("image_bytes") * about["images"] / about["bytes"]
+    peaks = [
+        result["peak_bytes"] for name in (_HEADER, _FULL)
+        if (result := results["contenders"].get(name)) and result["peak_bytes"]
+    ]  # fmt: skip
+    if peaks:
+        yield Value("process_memory", max(peaks), "peak memory of a build")
+    start = _cpu(figures, "ten")
+    small = _slope(figures, "ten", "small")
+    header, full = (_image_cpu(results, name, start) for name in (_HEADER, _FULL))
+    if small:
+        yield Value("check_fixed", small, figures["small"]["title"])
+        for name, found in (("check_header", header), ("check_full", full)):
+            if found and found > small:
+                yield Value(
+                    name,
+                    (found - small) * share,
+                    f"{about['images']:,} photographs, without check_fixed",
+                )
+    reads = sorted(
+        (int(name.removeprefix("reads-")), figure["cpu_seconds"])
+        for name, figure in figures.items()
+        if name.startswith("reads-") and figure.get("cpu_seconds")
+    )
+    if len(reads) == 2 and reads[1][1] > reads[0][1]:
+        (_, fixed), (size, whole) = reads
+        sizes = " and ".join(f"{each / 1000:.0f} kB" for each, _ in reads)
+        source = f"python -m benchmarks.gcs, 32 reads in flight, objects of {sizes}"
+        yield Value("read_fixed", fixed, source)
+        yield Value("read_sized", (whole - fixed) * rate("image_bytes") / size, source)
+    counts = sorted(
+        int(name.removeprefix("references-")) for name in figures if name.startswith("references-")
+    )
+    if len(counts) > 1:
+        least, most = counts[0], counts[-1]
+        if found := _slope(figures, f"references-{least}", f"references-{most}"):
+            yield Value("reference", found, f"{least:,} to {most:,} references")
+    if (found := _loop(figures, "digests")) is not None:
+        yield Value("digest", found, figures["digests"]["title"])
+    if (found := _loop(figures, "finish")) is not None:
+        figure = figures["finish"]
+        yield Value("finish", found, figure["title"])
+        yield Value("finish_memory", figure["peak_bytes"] / figure["count"] * 1e6, figure["title"])
+
+
+def _image_cpu(results: Mapping[str, Any], name: str, start: float | None) -> float | None:
+    """The CPU seconds for a further image; None if it was not measured."""
+    result = results["contenders"].get(name)
+    if not result or not result["runs"] or start is None:
+        return None
+    used = median(run["cpu_seconds"] for run in result["runs"])
+    return float((used - start) / (result["images"] - 10))
+
+
+def _cpu(figures: Mapping[str, Any], name: str) -> float | None:
+    return figures.get(name, {}).get("cpu_seconds")
+
+
+def _slope(figures: Mapping[str, Any], first: str, last: str) -> float | None:
+    """The CPU seconds for a further element, from two figures; None if one was not measured."""
+    begin, end = _cpu(figures, first), _cpu(figures, last)
+    if begin is None or end is None or end <= begin:
+        return None
+    return float((end - begin) / (figures[last]["count"] - figures[first]["count"]))
+
+
+def _loop(figures: Mapping[str, Any], name: str) -> float | None:
+    """The seconds for an element of a loop; None if it was not measured."""
+    figure = figures.get(name, {})
+    seconds = figure.get("loop_seconds")
+    return float(seconds / figure["count"]) if seconds else None
+
+
+def module(measured: Mapping[str, Measured]) -> str:
+    """Returns the text of measured.py."""
+    lines = [_HEAD]
+    for name, (value, date, source) in sorted(measured.items()):
+        lines.append(
+            f'    "{name}": Measured(\n        value={value!r},\n'
+            f"        date={json.dumps(date)},\n        source={json.dumps(source)},\n    ),\n"
+        )
+    return "".join([*lines, '}\n"""Name of a constant -> its measurement."""\n'])
+
+
+def renewed(measured: Mapping[str, Measured], results: Mapping[str, Any]) -> dict[str, Measured]:
+    """Returns the constants with those replaced that can be computed from results."""
+    machine = results["about"]["machine"]
+    date = machine["Date"].partition(" ")[0]
+    where = machine["Machine"].partition(",")[0]
+    found = {
+        name: Measured(float(f"{value:.3g}"), date, f"make bench: {source}; {where}")
+        for name, value, source in values(results)
+    }
+    return {**measured, **found}
+
+
+def main() -> None:
+    """Writes measured.py, and what is computed from it."""
+    path = Path(sys.argv[1]) if sys.argv[1:] else _RESULTS
+    if not path.is_file():
+        sys.exit(f"benchmarks.rates: {path}: no such file; run make bench IMAGES=DIR")
+    found = renewed(MEASURED, json.loads(path.read_text()))
+    _MODULE.write_text(module(found))
+    for name, (value, _, source) in sorted(found.items()):
+        before = MEASURED[name].value if name in MEASURED else None
+        print(f"{name:16}{value:>14,.10g}  before {before}  {source}")
+
+
+if __name__ == "__main__":
+    main()
