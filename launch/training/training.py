@@ -103,6 +103,19 @@ class Data:
                 f"{options.dataset}: its records are texts: train on a data set of images"
             )
         self.classes = len(dataset.classes)
+        schema, what = dataset.schema, ""
+        if schema.value_key:
+            what = "its labels are numbers"
+        elif (label := schema.feature_with(schema.class_key)) and label.tfds == "ClassLabels":
+            what = "its images have several classes"
+        elif not schema.class_key:
+            what = "it has no labels"
+        if what:
+            raise UsageError(
+                f"{options.dataset}: {what}, and this training requires one class for each image: "
+                "build it with such --labels, or train a model of your own on reader.load or "
+                "reader.grain"
+            )
         if self.classes < 2:
             raise UsageError(
                 f"{options.dataset}: the number of classes is {self.classes}: train on a data set "

@@ -236,10 +236,12 @@ def forecast(options: BuildOptions, *, reads_local_files: bool = True) -> Foreca
     found = _found(spec, plan)
     sample = _Sample.of([(uri, name) for kind, uri, name in counts if kind == "unsized"])
     errors: Counter[str] = Counter()
+    rejects: Counter[str] = Counter()
     classes: dict[str, Counter[str]] = {name: Counter() for name in plan.splits}
     for (kind, split, text), count in sorted(counts.items()):
         if kind == "reject":
             errors[text] += count
+            rejects[split] += count
         elif text in plan.labels:
             classes[split][plan.classes[plan.labels[text]]] += count
     return Forecast(
@@ -267,7 +269,7 @@ def forecast(options: BuildOptions, *, reads_local_files: bool = True) -> Foreca
         left_out=dict(plan.left_out),
         sample=read_images,
         would_fail=(
-            *_failures(spec, plan, errors),
+            *_failures(spec, plan, errors, rejects),
             *(list(sample.failures(spec)) or _of_sample(spec, read_images)),
         ),
         noun=spec.schema.noun,
@@ -365,11 +367,14 @@ def _notes(spec: BuildSpec) -> Iterator[str]:
 def _of_sample(spec: BuildSpec, sample: ReadSample | None) -> Iterator[str]:
     # It is a sample: a few rejects do not show that there are too many.
     share = max(spec.options.output.max_reject_fraction, 0.5)
-    if sample and sample.rejected > share * sample.images:
+    # Without any image, the build fails whatever the limit is.
+    if sample and (sample.rejected > share * sample.images or sample.rejected == sample.images):
         yield sample.note(spec.schema.noun)
 
 
-def _failures(spec: BuildSpec, plan: Plan, errors: Counter[str]) -> Iterator[str]:
+def _failures(
+    spec: BuildSpec, plan: Plan, errors: Counter[str], rejects: Counter[str]
+) -> Iterator[str]:
     if reason := truncated(errors, spec):
         yield reason
     most = spec.options.output.max_reject_fraction
@@ -379,3 +384,7 @@ def _failures(spec: BuildSpec, plan: Plan, errors: Counter[str]) -> Iterator[str
             f"{errors.total():,} of {images} ({errors.total() / plan.images:.1%}) would be "
             f"rejected, more than --max_reject_fraction {most:g}"
         )
+        return
+    for name, split in plan.splits.items():
+        if rejects[name] == split.images:
+            yield f"every {spec.schema.noun} of the split {name!r} would be rejected"

@@ -92,6 +92,21 @@ def test_a_data_set_of_texts_is_refused(build: Build, tmp_path: Path):
         Data(Options(str(tmp_path / "out"), ""), "float32")
 
 
+def test_labels_that_are_not_one_class_are_refused(build: Build, photos: Path, tmp_path: Path):
+    images = sorted(photos.rglob("*.jpg"))[:8]
+    rows = [f"{image},{n}.5,{n % 2},{n % 3 == 0:d}" for n, image in enumerate(images)]
+    (tmp_path / "list.csv").write_text("\n".join(["uri,age,wet,dark", *rows]))
+    for labels, says in (
+        ("column:age:float", "its labels are numbers, and this training requires one class for ea"),
+        ("columns:wet,dark", "its images have several classes, and this"),
+        ("none", "it has no labels, and this"),
+    ):
+        out = tmp_path / labels.replace(":", "_")
+        build(tmp_path / "list.csv", output=out, name="x", labels=labels, num_shards="1")
+        with pytest.raises(UsageError, match=says):
+            Data(Options(str(out), ""), "float32")
+
+
 def test_pixels_from_0_to_255_are_refused(build: Build, photos: Path, tmp_path: Path):
     splits = {"splits": "train=0.7,test=0.3", "base_uri": str(photos)}
     for pixel_range in ("0..1", "0..255"):

@@ -89,6 +89,22 @@ def test_rejects_that_the_listing_shows_are_counted(tmp_path: Path, command: Com
     ]
 
 
+def test_a_build_without_an_image_left_would_fail_whatever_the_limit_is(
+    tmp_path: Path, command: Command
+):
+    (tmp_path / "in").mkdir()
+    for number in range(5):
+        (tmp_path / "in" / f"{number}.jpg").write_bytes(b"no image")
+    arguments = ["--input", tmp_path / "in", "--output", tmp_path / "out"]
+    arguments.append("--max_reject_fraction=1")
+    (reason,) = forecast(command, *arguments)["would_fail"]
+    assert reason.startswith("5 images read as a sample: 5 rejects, such as ")
+    found = forecast(command, *arguments, "--max_bytes=3")["would_fail"]
+    assert found == ["every image of the split 'train' would be rejected"]
+    code, _, error = command("build", *arguments, "--workers=1")
+    assert (code, error.count("every image of the split 'train' was rejected")) == (1, 1)
+
+
 @pytest.mark.slow
 def test_a_truncated_archive_would_fail_for_the_reason_of_the_build(
     photos: Path, tmp_path: Path, command: Command
