@@ -56,6 +56,17 @@ def open_table(span: Span, columns: list[str]) -> Table:
     Raises:
       BuildError: it cannot be read, or is malformed. Reading the rows raises it too.
     """
+    header, rows = _open(span, columns)
+    for name in dict.fromkeys(columns):
+        if header.count(name) > 1:
+            raise BuildError(
+                f"{span.uri}: {header.count(name)} columns have the name {name!r}: rename all but "
+                "one of them"
+            )
+    return header, rows
+
+
+def _open(span: Span, columns: list[str]) -> Table:
     suffix = SUFFIX.search(span.uri)
     assert suffix is not None
     kind = (suffix[1] or suffix[3]).lower()
@@ -251,7 +262,7 @@ def _read_jsonl(span: Span) -> Iterator[tuple[int, dict[str, Any], int]]:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise BuildError(f"{span.uri}:{span.line(number)}: not JSON: {error}") from error
             if not isinstance(row, dict):
                 raise BuildError(f"{span.uri}:{span.line(number)}: not a JSON object")

@@ -286,6 +286,29 @@ def test_a_row_of_any_length_is_an_error_in_bounded_memory(tmp_path: Path, name:
     assert peak < 40 << 20
 
 
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
+def test_two_columns_with_one_name_are_an_error(tmp_path: Path, suffix: str):
+    path = tmp_path / f"list.{suffix}"
+    if suffix == "parquet":
+        columns = [["/a.jpg"], ["x"], ["y"], ["z"]]
+        parquet.write_table(pa.table(columns, names=["uri", "label", "label", "uri2"]), path)
+    else:
+        comma = "\t" if suffix == "tsv" else ","
+        path.write_text("uri,label,label\n/a.jpg,x,y\n".replace(",", comma))
+    with pytest.raises(BuildError, match=rf"{path}: 2 columns have the name 'label': rename"):
+        whole(identify(str(path)), ListingOptions(columns=LABEL))
+    assert len(whole(identify(str(path)), ListingOptions())) == 1  # which does not need it
+
+
+def test_json_that_is_nested_too_deeply_is_an_error(tmp_path: Path):
+    path = tmp_path / "list.jsonl"
+    path.write_text(
+        '{"uri": "/a.jpg"}\n{"uri": "/b.jpg", "x": ' + "[" * 10**5 + "]" * 10**5 + "}\n"
+    )
+    with pytest.raises(BuildError, match=rf"{path}:2: not JSON: maximum recursion depth"):
+        whole(identify(str(path)), ListingOptions())
+
+
 # ------------------------------------------------------------------------------- builds
 
 

@@ -159,7 +159,7 @@ class Grouping:
     def _fields(self, sample: Sample, text: bytes) -> Mapping[str, Any]:
         try:
             found = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             sample.problem = Problem("read", "NotJson", f"its side file .{_JSON}: {error}")
             return {}
         return found if isinstance(found, dict) else {}
