@@ -23,6 +23,7 @@ _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.DOTALL)
 _ERRORS = (BuildError, CorruptRecord, LostUpload, NoFilesystem, OutputTaken, Refused, StoreError)
 _NAMES = "|".join(error.__name__ for error in _ERRORS)
 _OURS = re.compile(rf"\bimageshards\.[\w.]*\.(?:{_NAMES}): (.+)")
+_IS_CAUSE = "The above exception was the direct cause of the following exception"
 # As the local runner and as Flink report it.
 _WORKER_DIED = re.compile(r"Channel closed prematurely|Process died with exit code")
 _CAUSE = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt)\b")
@@ -90,7 +91,13 @@ def reason_in(text: str) -> str:
     Returns:
       One line; empty if nothing is recognized.
     """
-    if found := _OURS.search(text):
+    found: re.Match[str] | None = None
+    for match in _OURS.finditer(text):
+        # An error that is the cause of another one says less, such as not the name of the file.
+        if found and _IS_CAUSE not in text[found.end() : match.start()]:
+            break
+        found = match
+    if found:
         return _WHILE_RUNNING.sub("", found[1])
     if "remote job server jar" in text:
         return (

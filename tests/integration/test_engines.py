@@ -183,9 +183,14 @@ def test_broken_inputs_are_the_same_lines_on_an_engine(engine: list[str], tmp_pa
         done = imageshards(*arguments)
         return done.returncode, done.stdout, done.stderr
 
-    for name, case in broken_data_sets.CASES.items():
-        here = broken_data_sets.outcome(command, case, tmp_path)
-        assert broken_data_sets.outcome(command, case, tmp_path, *engine) == here, name
+    found = {
+        name: [
+            broken_data_sets.outcome(command, case, tmp_path, *runner) for runner in ([], engine)
+        ]
+        for name, case in broken_data_sets.CASES.items()
+        if case.code == 1  # the others are refused before there is a job
+    }
+    assert {name: outcomes for name, outcomes in found.items() if outcomes[0] != outcomes[1]} == {}
 
 
 def test_relative_paths_work_on_an_engine(engine: list[str], photos: Path, tmp_path: Path):

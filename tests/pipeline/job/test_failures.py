@@ -30,6 +30,14 @@ def test_an_error_of_ours_is_recognised_in_a_traceback(kind: type[BuildError]):
 
 
 def test_an_error_of_somebody_else_is_the_last_cause():
+    cause = (
+        "imageshards.transforms.records.container.CorruptRecord: byte 9: breaks off\n\nThe above "
+        "exception was the direct cause of the following exception:\n\nTraceback\n"
+        "imageshards.transforms.elements.BuildError: a.tfrecord: byte 9: breaks off\n"
+    )
+    other = "imageshards.transforms.elements.BuildError: b.tfrecord: no such file\n"
+    assert reason_in(cause + other) == "a.tfrecord: byte 9: breaks off"
+    assert reason_in(other + cause) == "b.tfrecord: no such file"
     assert reason_in("docker.errors.BuildError: no image") == ""
     error = job_error(RuntimeError("a\nValueError: no such thing [while running 'Read']"), "LINK")
     assert str(error).startswith("the job failed: ValueError: no such thing; LINK (")
