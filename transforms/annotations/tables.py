@@ -19,8 +19,7 @@ from imageshards.transforms.annotations.source import (
     has_suffix,
     opened,
 )
-from imageshards.transforms.elements import BuildError, UsageError, quoted
-from imageshards.transforms.inputs.columns import check_unique
+from imageshards.transforms.elements import BuildError, UsageError, check_unique, quoted
 from imageshards.transforms.records.objects import DEPICTION, GROUP, OCCLUDED, TEXT, TRUNCATED
 
 _IMAGES = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from imageshards.transforms.elements import (
@@ -21,25 +21,6 @@ from imageshards.transforms.references.batch import RefBatch
 LABEL = "label"
 """The column of the labels if no rule names another one."""
 _NOTHING = type(None)
-
-
-def check_unique(uri: str, header: Sequence[str], names: Iterable[str]) -> None:
-    """Checks that no two columns of a file have the name of one that is read.
-
-    Args:
-      uri: the file.
-      header: the names of its columns.
-      names: the columns that are read.
-
-    Raises:
-      BuildError: two have it.
-    """
-    for name in dict.fromkeys(names):
-        if header.count(name) > 1:
-            raise BuildError(
-                f"{uri}: {header.count(name)} columns have the name {name!r}: rename all but one "
-                "of them"
-            )
 
 
 def check_columns(uri: str, header: Sequence[str], options: ListingOptions) -> None:

@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import IO, Any, NamedTuple
 
-from imageshards.transforms.elements import BuildError, counted, quoted
+from imageshards.transforms.elements import BuildError, check_unique, counted, quoted
 from imageshards.transforms.inputs import listed
-from imageshards.transforms.inputs.columns import check_unique
 from imageshards.transforms.inputs.spans import Span
 
 SUFFIX = re.compile(r"\.(csv|tsv|jsonl|ndjson|txt)(\.gz)?$|\.(parquet)$", re.IGNORECASE)

@@ -21,12 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, Problem, enumerated
+from imageshards.transforms.elements import BuildError, Problem, check_unique, enumerated
 from imageshards.transforms.inputs import unpack
 from imageshards.transforms.inputs.archives.members import ReadAt, reads_at
 from imageshards.transforms.inputs.columns import (
     check_columns,
-    check_unique,
     texts_of,
     with_features,
 )
