@@ -337,7 +337,8 @@ class _Images:
         return self._target, offsets
 
     def _set_stamp(self, error: type[BaseException] | None, *_: object) -> None:
-        if error is None:  # else there is no such file
+        # After an error, or if the listing ends early, the sink has removed the file.
+        if error is None:
             unpack.set_stamp(self._target, self._stamp)
 
 
