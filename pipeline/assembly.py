@@ -248,6 +248,9 @@ class BuildSpec:
                 f"--annotations {found[0].uri} is {found[0].noun}, but {found[-1].uri} is "
                 f"{found[-1].noun}: build from annotations of one format"
             )
+        uris = [source.uri.rstrip("/") for source in found]
+        if again := next((uri for at, uri in enumerate(uris) if uri in uris[:at]), ""):
+            raise UsageError(f"--annotations {again} is set twice: omit one of them")
         return tuple(found)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -331,3 +331,22 @@ class RejectReport:
     split: str
     part: str
     errors: Mapping[str, int]
+
+
+def check_unique(uri: str, header: Sequence[str], names: Iterable[str]) -> None:
+    """Checks that no two columns of a file have the name of one that is read.
+
+    Args:
+      uri: the file.
+      header: the names of its columns.
+      names: the columns that are read.
+
+    Raises:
+      BuildError: two have it.
+    """
+    for name in dict.fromkeys(names):
+        if header.count(name) > 1:
+            raise BuildError(
+                f"{uri}: {header.count(name)} columns have the name {name!r}: rename all but one "
+                "of them"
+            )

@@ -431,6 +431,8 @@ def test_options_that_do_not_fit_are_errors(images: Path, tmp_path: Path, build:
     file.write_text(coco([{"id": 0, "file_name": "other.jpg"}], []))
     with pytest.raises(JobError, match="none of its 1 image is among the inputs, such as 'oth"):
         build(images, annotations=(str(file),))
+    with pytest.raises(UsageError, match=r"instances\.json is set twice: omit one of them"):
+        build(images, annotations=(str(file), f"{tmp_path}/./instances.json"))
 
 
 def test_masks_are_those_of_the_written_pixels(tmp_path: Path, build: Build):
@@ -516,3 +518,8 @@ def test_keypoints_follow_the_pixels(tmp_path: Path, build: Build):
     (bad,) = (item for item in identify(str(file), "coco_keypoints").read(())
               if isinstance(item, Annotated))  # fmt: skip
     assert bad.problem.endswith("has 2 numbers of keypoints, but its category has 3 keypoints")
+    category["keypoints"] = []
+    file.write_text(json.dumps(content))
+    (bad,) = (item for item in identify(str(file), "coco_keypoints").read(())
+              if isinstance(item, Annotated))  # fmt: skip
+    assert bad.problem.endswith("has the category person, which has no keypoints")

@@ -62,14 +62,23 @@ class CocoFile(AnnotationSource):
         categories = dict(self._categories())
         yield from (Category(_order(key), found.name) for key, found in categories.items())
         images: dict[Any, _Image] = {}
+        names: dict[str, Any] = {}
         for item in self._items("images"):
             key, name = self._fields(item, "images", "id", "file_name")
             image = _Image(str(name), _size(item))
-            if images.setdefault(key, image) != image:
+            if images.setdefault(key, image)[:2] != image[:2]:
                 raise BuildError(
                     f"--annotations {self.uri}: the images {images[key].name} and {image.name} "
                     f"have the same id {quoted(key)}: give each image an id of its own"
                 )
+            if (other := names.setdefault(image.name, key)) != key:
+                # Boxes of one of them would be drawn on the other.
+                problem = (
+                    f"{self.uri}: {quoted(other)} and {quoted(key)} are images with the same "
+                    "file_name: name each by its path"
+                )
+                images[key] = image._replace(problem=problem)
+        del names
         seen: set[Any] = set()
         parts: dict[Any, _Part] = {}
         corners = Corners()
@@ -89,7 +98,7 @@ class CocoFile(AnnotationSource):
         corners.check(self.uri)
         for key, image in images.items():
             if key not in seen:
-                yield Annotated(image.name, number, 0, {}, self._size_of(image))
+                yield Annotated(image.name, number, 0, {}, self._size_of(image), image.problem)
 
     def _add(
         self,
@@ -119,7 +128,8 @@ class CocoFile(AnnotationSource):
         for key, part in parts.items():
             image = images.get(key, _Image(f"image_id {key}", (0, 0)))
             size = self._size_of(image)
-            yield Annotated(image.name, place, part.objects, part.columns, size, part.problem)
+            problem = part.problem or image.problem
+            yield Annotated(image.name, place, part.objects, part.columns, size, problem)
 
     def _categories(self) -> Iterator[tuple[Any, _Class]]:
         """Yields the id of each class, and the class."""
@@ -239,7 +249,9 @@ class CocoKeypoints(Coco):
         category = class_of(item, categories)
         count = len(category.keypoints)
         numbers = [float(number) for number in item.get("keypoints") or [0] * 3 * count]
-        if not count or len(numbers) != 3 * count:
+        if not count:
+            raise ValueError(f"the category {category.name}, which has no keypoints")
+        if len(numbers) != 3 * count:
             raise ValueError(
                 f"{len(numbers)} numbers of keypoints, but its category has {count} keypoints"
             )
@@ -262,10 +274,17 @@ class _Class(NamedTuple):
 
 
 class _Image(NamedTuple):
-    """An image: its name, and its (width, height), which are 0 if the file does not have them."""
+    """An image of a file.
+
+    Attributes:
+      name: its name.
+      size: its (width, height), which are 0 if the file does not have them.
+      problem: see `Annotated`.
+    """
 
     name: str
     size: tuple[int, int]
+    problem: str = ""
 
 
 @dataclass(slots=True)
@@ -281,7 +300,8 @@ def box_values(item: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     """Returns key -> value of the box, the area and the crowd of an object; may raise anything."""
     x, y, width, height = map(float, item["bbox"])
     sides = dict(zip(BOX_SIDES, ([x], [y], [x + width], [y + height]), strict=True))
-    area = float(item.get("area", width * height))
+    area = item.get("area")
+    area = width * height if area is None else float(area)
     return {**sides, CROWD: [int(item.get("iscrowd") or 0)], AREA: [area]}
 
 

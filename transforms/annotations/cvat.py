@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from xml.etree import ElementTree
 
 from imageshards.transforms.annotations.files import (
@@ -45,6 +46,7 @@ class Cvat(AnnotationSource):
     def read(self, files: Sequence[str]) -> Iterator[Annotated | Category]:
         """Yields the images one by one, and the classes that they use."""
         names: dict[bytes, None] = {}
+        images: set[str] = set()
         place = 0
         with opened(self.uri) as file:
             try:
@@ -57,6 +59,11 @@ class Cvat(AnnotationSource):
                     if item.tag == "image":
                         place += 1
                         found = self._image(item, place)
+                        if found.name in images and not found.problem:
+                            # A project has the images of several tasks.
+                            reason = f"{self.uri}: several images have this name"
+                            found = replace(found, problem=reason)
+                        images.add(found.name)
                         names |= dict.fromkeys(found.values.get(TEXT, ()))
                         yield found
                         item.clear()

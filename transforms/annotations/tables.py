@@ -19,7 +19,7 @@ from imageshards.transforms.annotations.source import (
     has_suffix,
     opened,
 )
-from imageshards.transforms.elements import BuildError, UsageError, quoted
+from imageshards.transforms.elements import BuildError, UsageError, check_unique, quoted
 from imageshards.transforms.records.objects import DEPICTION, GROUP, OCCLUDED, TEXT, TRUNCATED
 
 _IMAGES = (
@@ -38,6 +38,8 @@ _CORNER_AND_SIZE = (
 _FLAGS = {
     "isoccluded": OCCLUDED, "istruncated": TRUNCATED, "isgroupof": GROUP, "isdepiction": DEPICTION,
 }  # fmt: skip
+_MORE = "\0"
+"""The key of the values of a row that are more than the header has."""
 _TABS = ".tsv"
 _NO_CLASS = "object"
 _SAMPLE = 1000
@@ -67,17 +69,26 @@ class BoxTable(AnnotationSource):
             return False
         with _opened(uri) as file:
             header = next(csv.reader(file, delimiter=_delimiter(uri)), [])
-        if _Columns.of(header) is None:
+        if (columns := _Columns.of(header)) is None:
+            if "annotation_id" in header and "label" in header:
+                raise UsageError(
+                    f"--annotations {uri} is a CSV file of Label Studio, with boxes in JSON: "
+                    "export its project as COCO, YOLO or Pascal VOC"
+                )
             raise UsageError(
                 f"--annotations {uri}: no columns of an image and of a box, such as image_id, "
                 f"xmin, ymin, xmax and ymax, in its header {quoted(','.join(header))}"
             )
+        try:
+            check_unique(f"--annotations {uri}", header, columns.names)
+        except BuildError as error:
+            raise UsageError(str(error)) from error
         return True
 
     def read(self, files: Sequence[str]) -> Iterator[Annotated | Category]:
         """Yields the boxes of consecutive rows of an image, and the classes that they use."""
         with _opened(self.uri) as file:
-            rows = csv.DictReader(file, delimiter=_delimiter(self.uri))
+            rows = csv.DictReader(file, restkey=_MORE, delimiter=_delimiter(self.uri))
             columns = _Columns.of(rows.fieldnames or ())
             if columns is None:
                 raise BuildError(f"--annotations {self.uri}: no columns of an image and of a box")
@@ -117,6 +128,8 @@ class BoxTable(AnnotationSource):
             if not fractions:
                 size = size_of(*(rows[0][key] for key in columns.size)) if columns.size else (0, 0)
             for row in rows:
+                if any(row.get(_MORE, ())) or None in row.values():
+                    raise Malformed("it has not as many values as the header")
                 box = columns.box(row)
                 if box is None:  # Kaggle's rows of images without objects
                     continue
@@ -146,6 +159,7 @@ class _Columns:
             else ()
         )
         self.flags = {header[name]: key for name, key in _FLAGS.items() if name in header}
+        self.names = (image, *filter(None, [label]), *sides, *self.size, *self.flags)
 
     @classmethod
     def of(cls, names: Sequence[str]) -> _Columns | None:

@@ -203,6 +203,8 @@ class _Settings:
           AttributeError, KeyError, TypeError, ValueError: they have no names.
         """
         names = values["names"]
+        if not isinstance(names, dict | list):
+            raise ValueError  # the letters of a text are no names
         pairs = names.items() if isinstance(names, dict) else enumerate(names)
         points, values_of_point = map(int, values.get("kpt_shape") or (0, _WITH_VISIBILITY))
         if points < 0 or values_of_point not in (2, _WITH_VISIBILITY):

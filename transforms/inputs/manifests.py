@@ -139,10 +139,10 @@ class Manifest(FileKind):
             for name in dict.fromkeys((*uris.columns, *names))
         }
         folder = self.uri.rpartition("/")[0]
-        absolute = partial(_absolute, folder=folder)
-        found = absolute(uris.texts(texts, rows.where))
+        found = _absolute(uris.texts(texts, rows.where), folder, rows.where)
         roots = array("I", [len(root) if uri.startswith(root) else 0 for uri in found])
         refs = RefBatch.listed(found, roots).with_texts({name: texts[name] for name in names})
+        absolute = partial(_absolute, folder=folder, where=lambda _: self.uri)
         return with_features(refs, rows.columns, features, absolute)
 
     def _check_header(self, header: list[str], uris: Uris, options: ListingOptions) -> None:
@@ -246,17 +246,21 @@ def _have_unusual(texts: list[str]) -> bool:
     return joined.count("//") != joined.count("://") or any(part in joined for part in _UNUSUAL)
 
 
-def _absolute(texts: list[str], folder: str) -> list[str]:
-    """The absolute URIs of a manifest in `folder`."""
+def _absolute(texts: list[str], folder: str, where: Callable[[int], str]) -> list[str]:
+    """The absolute URIs of a manifest in `folder`.
+
+    Raises:
+      BuildError: one has a NUL; `where` returns where its index is.
+    """
     prefix = folder + "/"
     if _have_unusual(texts):
+        if row := next((row for row, text in enumerate(texts, 1) if "\0" in text), 0):
+            raise BuildError(f"{where(row - 1)}: the URI {quoted(texts[row - 1])} has a NUL")
         return [_normal(text, prefix) for text in texts]
     return [t if t[0] == "/" or "://" in t else prefix + t for t in texts]
 
 
 def _normal(text: str, prefix: str) -> str:
-    if "\0" in text:
-        raise BuildError(f"{prefix}: the URI {quoted(text)} holds a NUL")
     if text[0] in "/~" or not storage.is_local(text):
         return storage.normalize(text)
     if storage.is_local(prefix):

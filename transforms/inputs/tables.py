@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import IO, Any, NamedTuple
 
-from imageshards.transforms.elements import BuildError, counted
+from imageshards.transforms.elements import BuildError, check_unique, counted, quoted
 from imageshards.transforms.inputs import listed
 from imageshards.transforms.inputs.spans import Span
 
@@ -57,12 +57,7 @@ def open_table(span: Span, columns: list[str]) -> Table:
       BuildError: it cannot be read, or is malformed. Reading the rows raises it too.
     """
     header, rows = _open(span, columns)
-    for name in dict.fromkeys(columns):
-        if header.count(name) > 1:
-            raise BuildError(
-                f"{span.uri}: {header.count(name)} columns have the name {name!r}: rename all but "
-                "one of them"
-            )
+    check_unique(span.uri, header, columns)
     return header, rows
 
 
@@ -261,12 +256,29 @@ def _read_jsonl(span: Span) -> Iterator[tuple[int, dict[str, Any], int]]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line, object_pairs_hook=_unique)
+            except _RepeatedKey as error:
+                raise BuildError(
+                    f"{span.uri}:{span.line(number)}: an object has the key {error} twice: rename "
+                    "one of them"
+                ) from error
             except (ValueError, RecursionError) as error:
                 raise BuildError(f"{span.uri}:{span.line(number)}: not JSON: {error}") from error
             if not isinstance(row, dict):
                 raise BuildError(f"{span.uri}:{span.line(number)}: not a JSON object")
             yield number, row, len(line)
+
+
+class _RepeatedKey(Exception):
+    """An object of JSON has a key twice; the message is the key in quotes."""
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _RepeatedKey(quoted(next(name for name in names if names.count(name) > 1)))
+    return found
 
 
 def _open_jsonl(span: Span, columns: list[str]) -> Table:

@@ -49,6 +49,8 @@ def test_shapes_of_cvat_have_the_boxes_around_them(tmp_path: Path):
     ]  # fmt: skip
     assert found["a/1.jpg"].values["image/object/occluded"] == [1, 0, 0, 0]
     assert found["2.jpg"].problem == f"{path}: a shape is a polyline, around which there is no box"
+    path.write_text(CVAT.replace("2.jpg", "a/1.jpg").replace("polyline", "polygon"))
+    assert problem(path) == ": several images have this name"
     path.write_text(CVAT.replace("1,2;5,2;3,9", ""))
     assert read(path)["a/1.jpg"].problem == f"{path}: its point is '', which is no number"
 
@@ -122,6 +124,9 @@ def test_keypoints_of_yolo_are_no_polygon(tmp_path: Path):
     (tmp_path / "data.yaml").write_text("names: [owl]\nkpt_shape: [2, 3]\n")
     (tmp_path / "1.txt").write_text("0 0.5 0.5 0.5 0.5 0.9 0.9 2 0.8 0.8 1\n")
     assert boxes(read(tmp_path)["1"]) == [(0.25, 0.25, 0.75, 0.75)]
+    (tmp_path / "data.yaml").write_text("names: obj.names\n")
+    with pytest.raises(BuildError, match=r"data\.yaml: it has no list `names`"):
+        read(tmp_path)
 
 
 def test_an_object_of_voc_without_a_box_is_a_problem(tmp_path: Path):
@@ -165,6 +170,11 @@ def test_a_row_without_a_box_needs_no_class_and_a_row_with_one_does(tmp_path: Pa
     assert [item.objects for item in images] == [0, 1, 1]
     assert [bool(item.problem) for item in images] == [False, False, True]
     assert images[2].problem == f"{path}: a row from line 4: a box has no class"
+    for row in ("1.jpg,owl", "1.jpg,owl,1,2,30,40,5"):  # such as a comma without quotes
+        path.write_text(f"image,class,x1,y1,x2,y2\n{row}\n")
+        assert problem(path).endswith("it has not as many values as the header")
+    path.write_text(",image,x1,y1,x2,y2\n0,1.jpg,1,2,30,40,\n")
+    assert boxes(read(path)["1.jpg"]) == [(1, 2, 30, 40)]
 
 
 @pytest.mark.parametrize(
@@ -226,6 +236,13 @@ def test_what_is_no_annotation_is_an_error_of_one_line(tmp_path: Path):
         identify(str(tmp_path / "folder"), "auto")
     with pytest.raises(UsageError, match=r"such as image_id, .* in its header 'uri,label'$"):
         identify(str(tmp_path / "list.csv"), "auto")
+    for header, message in (
+        ("image_id,x1,y1,x2,y2,x1", "2 columns have the name 'x1': rename all but one of them$"),
+        ("annotation_id,id,image,label", "is a CSV file of Label Studio, .* export its project as"),
+    ):
+        (tmp_path / "boxes.csv").write_text(header)
+        with pytest.raises(UsageError, match=message):
+            identify(str(tmp_path / "boxes.csv"), "auto")
     with pytest.raises(UsageError, match=r"list.csv is not a JSON file of COCO$"):
         identify(str(tmp_path / "list.csv"), "coco")
 
@@ -247,12 +264,15 @@ def test_ids_are_equal_as_texts_and_numbers(tmp_path: Path):
     path = tmp_path / "instances.json"
     root = instances([[1, 2, 3, 4], [5, 6, 7, 8]])
     root["annotations"][0] |= {"image_id": "0", "category_id": "1"}
-    root["annotations"][1] |= {"image_id": 1.0}
+    root["annotations"][1] |= {"image_id": 1.0, "area": None}
     path.write_text(json.dumps(root))
     found = read(path)
     assert [boxes(found[name]) for name in ("0.jpg", "1.jpg")] == [[(1, 2, 4, 6)], [(5, 6, 12, 14)]]
     assert not any(item.problem for item in found.values())
-    root["images"][1]["id"] = "0"
+    root["images"][1]["file_name"] = "0.jpg"
+    path.write_text(json.dumps(root))
+    assert problem(path) == ": 0 and 1 are images with the same file_name: name each by its path"
+    root["images"][1] |= {"id": "0", "file_name": "1.jpg"}
     path.write_text(json.dumps(root))
     with pytest.raises(BuildError, match=r"images 0.jpg and 1.jpg have the same id 0: give each"):
         read(path)

@@ -176,6 +176,17 @@ def test_mistakes_are_one_line(build: Build, tmp_path: Path):
             tmp_path / "two.parquet", labels="none", uri_column="b", features_from=("size:int",),
             output=tmp_path / "d",
         )  # fmt: skip
+    for repeated in ("uri", "image", "label"):
+        columns = [pa.array(images), *[pa.array(images if repeated != "label" else [1])] * 2]
+        header = ["image", repeated, repeated]
+        parquet.write_table(pa.Table.from_arrays(columns, header), tmp_path / "same.parquet")
+        labels = "auto" if repeated == "label" else "none"
+        with pytest.raises(BuildError, match=f"columns have the name '{repeated}': rename all"):
+            build(tmp_path / "same.parquet", labels=labels, output=tmp_path / "e")
+    wrong = pa.array([b"1"], pa.binary())
+    parquet.write_table(pa.table({"image": images, "label": wrong}), tmp_path / "label.parquet")
+    with pytest.raises(JobError, match="row 1: label must be a text or a number"):
+        build(tmp_path / "label.parquet", uri_column="image", output=tmp_path / "f")
 
 
 def test_the_fingerprint_opens_no_image(tmp_path: Path):

@@ -21,10 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, Problem, enumerated
+from imageshards.transforms.elements import BuildError, Problem, check_unique, enumerated
 from imageshards.transforms.inputs import unpack
 from imageshards.transforms.inputs.archives.members import ReadAt, reads_at
-from imageshards.transforms.inputs.columns import check_columns, texts_of, with_features
+from imageshards.transforms.inputs.columns import (
+    check_columns,
+    texts_of,
+    with_features,
+)
 from imageshards.transforms.inputs.kind import ListingOptions
 from imageshards.transforms.inputs.listed import CHUNK_ROWS, Listed
 from imageshards.transforms.inputs.ranges import stamp_of
@@ -105,10 +109,25 @@ class ImageTable:
         """Checks the columns.
 
         Raises:
-          BuildError: a column is missing.
+          BuildError: a column is missing, or two have the name of one that is read.
         """
+        header = self.table.schema_arrow.names
         also = ("split",) if self._hub_split else ()
-        check_columns(self.span.uri, (*self.table.schema_arrow.names, *also), self.options)
+        check_columns(self.span.uri, (*header, *also), self.options)
+        check_unique(self.span.uri, header, self._needed)
+
+    @property
+    def _texts_read(self) -> tuple[str, ...]:
+        """The columns that labels, splits and groups come from."""
+        wanted = self.options.columns
+        return (*dict.fromkeys((*wanted.required, *wanted.optional)),)
+
+    @property
+    def _needed(self) -> set[str]:
+        """The names of all columns that are read, if the file has them."""
+        name_column = self.options.record_keys.name.partition(".")[0]
+        features = self.options.columns.feature_names
+        return {*self._texts_read, *features, self.column, name_column}
 
     def references(self, root_length: int) -> Iterator[Listed]:
         """Yields the references of all rows.
@@ -121,9 +140,7 @@ class ImageTable:
         """
         self.check()
         wanted, header = self.options.columns, self.table.schema_arrow.names
-        texts = dict.fromkeys((*wanted.required, *wanted.optional))
-        name_column = self.options.record_keys.name.partition(".")[0]
-        needed = {*texts, *wanted.feature_names, self.column, name_column}
+        texts, needed = self._texts_read, self._needed
         size, stamp = self.span.size, self.span.stamp
         if size < 0:
             size, stamp = storage.stat(self.span.uri)
@@ -355,6 +372,7 @@ def _image_column(uri: str, schema: pa.Schema, options: ListingOptions) -> str:
     named = options.uri_column
     if options.uri_template:
         return ""
+    check_unique(uri, schema.names, [named])
     if named in schema.names:
         return named if _holds_bytes(schema.field(named).type) else ""
     hub = _hub_features(schema)
@@ -362,7 +380,7 @@ def _image_column(uri: str, schema: pa.Schema, options: ListingOptions) -> str:
     found = found or [field.name for field in schema if _holds_bytes(field.type)]
     masks = {feature.column for feature in options.columns.features if feature.role == "uri"}
     found = [name for name in found if name not in masks]
-    if named != "uri" or len(found) < 2:  # an error names the column of --uri_column
+    if named != "uri" or len({*found}) < 2:  # an error names the column of --uri_column
         return found[0] if found and named == "uri" else ""
     raise BuildError(
         f"{uri}: the columns {enumerated(found)} may be the images: select one by --uri_column"
