@@ -31,7 +31,7 @@ BAD = [
     (["--input", "{tmp}/near.csv"], "its column 'Label' is not named 'label'", 2),
     (["--input", "{photos}", "--class_names", ""], "--class_names is empty", 2),
     (["--input", "{photos}", "--base_uri", "/none"], "none of the images is below it", 1),
-    (["--input", "foo://x/y"], "no filesystem", 1),
+    (["--input", "foo://x/y"], "foo://x/y: no filesystem", 2),
     (
         ["--input", "{photos}", "--runner", "Nonsense"],
         "--runner=Nonsense: Beam has Dat",
@@ -44,7 +44,7 @@ BAD = [
     (["--input", "{tmp}/none"], "no such file or folder", 2),
     (["--input", "{tmp}/*.jpg"], "no image found: no file matches", 1),
     (["--input", "{tmp}/empty"], "no image found: there is no file in it", 1),
-    (["--input", "{tmp}/texts"], "1 file was skipped by name: 1 .txt; --include_all", 1),
+    (["--input", "{tmp}/texts"], "1 file was skipped by name: 1 .txt; a manifest has", 1),
     ([], "--input is missing", 2),
     (["--input", "{photos}", "--output", ""], "--output is missing", 2),
     (["--input", "{photos}", "--output", "{tmp}/file"], "is a file, not a folder", 2),
