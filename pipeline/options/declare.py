@@ -110,6 +110,8 @@ class Option:
     def description(self) -> str:
         """The help, the limits and the default, in one line."""
         facts = []
+        if self.choices and self.metavar:
+            facts.append(", ".join(map(str, self.allowed)))
         if self.limits:
             facts.append(self._range())
         if self.shown_default:

@@ -489,6 +489,7 @@ class Annotations(Group):
         AUTO,
         "Format of --annotations; auto finds it by their content",
         choices=_annotation_formats,
+        metavar="FORMAT",
         images_only=True,
     )
     masks: str = option(

@@ -186,7 +186,7 @@ class Timeline:
 def _whole(due: npt.NDArray[np.float64], used: npt.NDArray[np.bool_], total: int) -> Numbers:
     """Returns whole numbers that differ little from others, of the same sum: int64 [parts].
 
-    >>> _whole(np.array([1.6, 2.6, -0.2]), np.array([True, True, False]), 4).tolist()
+    >>> _whole(np.array([1.5, 2.7, -0.2]), np.array([True, True, False]), 4).tolist()
     [1, 3, 0]
 
     Args:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -163,10 +163,8 @@ sys.exit(main(sys.argv[4:]))
 """
 
 
-def start_hosts(
-    hosts: int, devices: int, *arguments: object, each: Sequence[Sequence[object]] = ()
-) -> list[subprocess.Popen[str]]:
-    """Starts a training on several processes, each with some devices and maybe other arguments."""
+def start_hosts(hosts: int, devices: int, *arguments: object) -> list[subprocess.Popen[str]]:
+    """Starts a training on several processes, each with some devices."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -174,7 +172,7 @@ def start_hosts(
     return [
         start(
             "-c", AS_ONE_OF_SEVERAL, address, hosts, host, *arguments, "--distributed",
-            *(each[host] if each else ()), XLA_FLAGS=flags,
+            XLA_FLAGS=flags,
         )
         for host in range(hosts)
     ]  # fmt: skip
@@ -210,13 +208,3 @@ def test_a_training_killed_on_4_processes_resumes_on_2(digits: Path, tmp_path: P
     for at, loss in seen:
         assert loss == pytest.approx(expected[at], rel=1e-3), at
     assert accuracy(again) == pytest.approx(accuracy(out), abs=0.01)
-
-
-def test_processes_with_other_options_all_end(digits: Path, tmp_path: Path):
-    options = [digits, "--model_dir", tmp_path / "model", *SMALL]
-    hosts = start_hosts(2, 1, *options, each=(["--seed", 1], ["--seed", 2]))
-    for host in hosts:
-        _, errors = host.communicate(timeout=600)
-        assert host.returncode == 2, errors
-        assert "train_jax: the processes have other options" in errors
-    assert not (tmp_path / "model").exists()

@@ -44,7 +44,7 @@ BAD = [
     (["--input", "{tmp}/none"], "no such file or folder", 2),
     (["--input", "{tmp}/*.jpg"], "no image found: no file matches", 1),
     (["--input", "{tmp}/empty"], "no image found: there is no file in it", 1),
-    (["--input", "{tmp}/texts"], "1 file was skipped by name: 1 .txt; a manifest has", 1),
+    (["--input", "{tmp}/texts"], "1 file was skipped by name: 1 .txt; a manifest", 1),
     ([], "--input is missing", 2),
     (["--input", "{photos}", "--output", ""], "--output is missing", 2),
     (["--input", "{photos}", "--output", "{tmp}/file"], "is a file, not a folder", 2),

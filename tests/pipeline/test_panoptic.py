@@ -143,7 +143,7 @@ def test_segments_are_objects_without_the_pngs(tmp_path: Path, build: Build):
     assert record.values["image/object/area"] == [2400, 600, 2400]
     (line,) = rejects(tmp_path / "out")
     assert line["reason"].endswith("annotation 3 has the category_id 5, which no category has")
-    with pytest.raises(UsageError, match=r"panoptic_val/ has no PNG of .*: move the folder of the"):
+    with pytest.raises(UsageError, match=r"panoptic_val has no PNG of .*: move the folder of the"):
         build(tmp_path / "in", annotations=(str(file),), object_masks=True)
 
 

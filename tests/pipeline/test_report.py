@@ -14,6 +14,7 @@ from helpers import build_json, contents, image_bytes, write_images
 from helpers import rejects as rejects_of
 from PIL import Image
 
+from imageshards.pipeline import finish
 from imageshards.pipeline.operations.reshard import reshard
 from imageshards.reader.report.page import page_data, render
 from imageshards.transforms.records.schemas import SLIM
@@ -153,11 +154,17 @@ def test_a_failed_build_has_a_report(build: Build, photos: Path, tmp_path: Path,
     assert not (tmp_path / "out/dataset_info.json").exists()
 
 
-def test_a_report_that_cannot_be_written_hides_no_error(tmp_path: Path, command: Command):
+def test_a_report_that_cannot_be_written_hides_no_error(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "in").mkdir()
     for number in range(9):
         (tmp_path / f"in/{number}.jpg").write_bytes(b"no image" if number else image_bytes(0))
-    (tmp_path / "out" / "metadata" / "report.html").mkdir(parents=True)
+
+    def fail(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(finish, "write_report", fail)
     code, _, errors = command("build", "--input", tmp_path / "in", "--output", tmp_path / "out")
     assert code == 1
     assert "were rejected" in errors.splitlines()[-1]

@@ -10,7 +10,8 @@ from pathlib import Path
 import gcs_server
 import numpy as np
 import pytest
-from gcs_server import Fault, GcsServer, denied
+from gcs_faults import denied
+from gcs_server import Fault, GcsServer
 from helpers import shards
 
 from imageshards import reader

@@ -37,9 +37,8 @@ class CocoPanoptic(CocoFile):
 
     @property
     def _pngs(self) -> str:
-        """The folder of the PNGs, with a slash at its end."""
-        folder, slash, name = self.uri.rpartition("/")
-        return f"{folder}{slash}{name[: name.lower().rindex('.json')]}/"
+        """The folder of the PNGs."""
+        return self.uri[: self.uri.lower().rindex(".json")]
 
     def check(self) -> None:
         """Checks that there are PNGs, if they are needed.
@@ -55,7 +54,7 @@ class CocoPanoptic(CocoFile):
 
     @property
     def _pattern(self) -> str:
-        return f"{glob.escape(self._pngs)}**/*.[pP][nN][gG]"
+        return storage.join(glob.escape(self._pngs), "**/*.[pP][nN][gG]")
 
     def files_in(self) -> Iterator[Match]:
         """Yields the file, and the PNGs if they are read."""

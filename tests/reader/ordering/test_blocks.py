@@ -10,6 +10,7 @@ import pytest
 from imageshards.reader.files import RecordFile, find
 from imageshards.reader.ordering.blocks import make_blocks
 from imageshards.reader.splits import Span
+from imageshards.transforms.records.index import Index
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ from imageshards.reader.splits import Span
 def test_windows_are_bounded_by_bytes(monkeypatch, record_bytes: int, records: int):
     index = np.arange(100_000)[:, None] * [record_bytes, 0] + [0, record_bytes]
     file = RecordFile("/nowhere/a.tfrecord")
-    monkeypatch.setitem(file.__dict__, "_index", index)
+    monkeypatch.setitem(file.__dict__, "index", Index(index))
     blocks = make_blocks([file], [Span(0, 0, 100_000)])
     assert 0.9 * records <= blocks.per_window * blocks.largest <= records
     assert sum(span.records for span in blocks.spans) == 100_000

@@ -309,7 +309,7 @@ def test_reshard_converts_it_both_ways(built: Path, tmp_path: Path, command: Com
         assert again["seconds"] == 0
         assert f"file_format: {new}" in (folder / "metadata/build.yaml").read_text()
     code, _, err = command("reshard", built / "tfrecord", tmp_path / "none")
-    assert (code, "--num_shards, --file_format or both" in err) == (2, True)
+    assert (code, "requires --num_shards, --file_format" in err) == (2, True)
     (tmp_path / "a.jpg").write_bytes(bytes(100))
     code, _, err = command("reshard", tmp_path / "*.jpg", tmp_path / "x", "--file_format=tfrecord")
     assert (code, "is it a record file?" in err) == (1, True), err

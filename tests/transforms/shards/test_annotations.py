@@ -244,6 +244,7 @@ def test_other_columns_need_no_annotations():
     ],
 )
 def test_wrong_boxes_of_annotation_files_name_no_columns(box: Any, reason: str):
-    values = values_of([BOXES[0], box]) | {FACTS.removeprefix(COLUMN): [2, 0, 0]}
+    values = values_of([BOXES[0], box], class__text=[b"a", b"b"])
+    values[FACTS.removeprefix(COLUMN)] = [2, 0, 0]
     with pytest.raises(AnnotationError, match=reason):
         follow(values, TURNED)
