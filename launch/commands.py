@@ -156,6 +156,11 @@ def _serve(args: Namespace) -> int:
 
 
 def _inspect(args: Namespace) -> int:
+    chosen = [f"--{name}" for name in ("serve", "coco", "contact_sheet") if getattr(args, name)]
+    if len(chosen) > 1:
+        from imageshards.transforms.elements import UsageError
+
+        raise UsageError(f"{' and '.join(chosen)} cannot be combined: run one command for each")
     if args.serve:
         return _serve(args)
     if args.coco:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -18,6 +18,7 @@ from imageshards.transforms.shards import read_back
 
 _CLASSES_SHOWN = 12
 _TEXT_SHOWN = 60
+_KEY_WIDTH = 23
 
 
 def inspect(place: str, records: int = 3) -> str:
@@ -70,8 +71,9 @@ def _dataset_lines(dataset: Dataset, records: int) -> Iterator[str]:
         )
     yield ""
     yield "  features"
+    width = _width(feature.key for feature in dataset.schema.features)
     for feature in dataset.schema.features:
-        yield f"    {feature.key:<23} {feature.kind:<8}{feature.tfds}{_array_text(feature)}"
+        yield f"    {feature.key:<{width}} {feature.kind:<8}{feature.tfds}{_array_text(feature)}"
     if dataset.classes:
         yield ""
         yield from _class_lines(dataset)
@@ -93,7 +95,7 @@ def _class_lines(dataset: Dataset) -> Iterator[str]:
     shown = counted(len(classes), "class")
     if len(classes) > _CLASSES_SHOWN:
         shown += f", the first {_CLASSES_SHOWN}"
-    yield f"  {shown}" + " " * 4 + "".join(f"{n:>12}" for n in splits)
+    yield f"  {shown:<26}" + "".join(f"{n:>12}" for n in splits)
     for number, name in islice(enumerate(classes), _CLASSES_SHOWN):
         counts = "".join(f"{s['labels'].get(str(number), 0):>12,}" for s in splits.values())
         yield f"    {number:>5} {_short(name, 18):<18}{counts}"
@@ -123,8 +125,14 @@ def _record_lines(uri: str, records: int) -> Iterator[str]:
         raise CorruptRecord(f"{uri}: {error}") from error
     for number, record in enumerate(shown):
         yield f"  record {number} at byte {record.offset:,} of {uri.rpartition('/')[2]}"
+        width = _width(map(_short, record.values))
         for key in sorted(record.values):
-            yield f"    {_short(key):<23} {_value_text(record.values[key])}"
+            yield f"    {_short(key):<{width}} {_value_text(record.values[key])}"
+
+
+def _width(keys: Iterable[str]) -> int:
+    """The width of a column of keys."""
+    return max(_KEY_WIDTH, *map(len, keys), 0)
 
 
 def _value_text(values: list[Any]) -> str:

@@ -196,10 +196,19 @@ def _picture(element: Any, classes: list[str]) -> Picture:
     pixels = to_uint8(pixels)
     if pixels.shape[2] == 1:
         pixels = pixels[..., 0]
-    caption = ""
-    if label is not None:
-        caption = classes[label] if 0 <= label < len(classes) else str(label)
-    return Picture(Image.fromarray(np.ascontiguousarray(pixels)).convert("RGB"), caption)
+    image = Image.fromarray(np.ascontiguousarray(pixels)).convert("RGB")
+    return Picture(image, _caption(label, classes))
+
+
+def _caption(label: Any, classes: list[str]) -> str:
+    """The text below an image: its class, its classes, its number, or nothing for a mask."""
+    if label is None or isinstance(label, np.ndarray):
+        return ""
+    if isinstance(label, list):
+        return ", ".join(_caption(each, classes) for each in label)
+    if isinstance(label, float):
+        return f"{label:g}"
+    return classes[label] if 0 <= label < len(classes) else str(label)
 
 
 def _square(image: Image.Image, side: int) -> Image.Image:

@@ -93,6 +93,34 @@ def test_images_of_every_schema_of_pixels_are_shown(build: Build, dataset: Path,
             assert np.abs(np.subtract(found, COLOURS[picture.caption])).max() <= 1
 
 
+def test_captions_are_labels_of_every_kind(
+    build: Build, dataset: Path, tmp_path: Path, command: Command
+):
+    table = tmp_path / "list.csv"
+    table.write_text("uri,tags,age\nin/red/0.png,wet|cold,0.25\nin/blue/1.png,[],12\n")
+    found = {}
+    for name, labels in {"tags": "list:tags", "ages": "column:age:float"}.items():
+        build(table, num_shards="1", labels=labels, output=tmp_path / name)
+        sheet = make_sheet(str(tmp_path / name), 2)
+        assert sheet is not None
+        found[name] = {picture.caption for picture in sheet.splits["train"]}
+    assert found == {"tags": {"cold, wet", ""}, "ages": {"0.25", "12"}}
+
+    table.write_text("uri,mask\nin/red/0.png,mask.png\n")
+    Image.new("L", (40, 30), 3).save(tmp_path / "mask.png")
+    build(table, num_shards="1", features="segmentation", output=tmp_path / "masks")
+    code, out, err = command(
+        "inspect", tmp_path / "masks", "--contact_sheet", tmp_path / "masks.png"
+    )
+    assert (code, err) == (0, "")
+    rows = [line for line in out.splitlines() if line.startswith("    image/")]
+    kinds = ("int64", "bytes")
+    assert len({row.index(kind) for row in rows for kind in kinds if f" {kind} " in row}) == 1
+    code, _, err = command("inspect", tmp_path / "masks", "--coco=a.json", "--contact_sheet=a.png")
+    assert code == 2
+    assert "--coco and --contact_sheet cannot be combined" in err
+
+
 def test_a_data_set_of_texts_has_no_sheet(build: Build, tmp_path: Path, command: Command):
     (tmp_path / "a.txt").write_text("one\ntwo\nthree\n")
     build(tmp_path / "a.txt", num_shards="1", features="text", labels="none")

@@ -113,6 +113,17 @@ def test_images_that_are_stored_as_they_are_are_not_copied(tmp_path: Path):
     assert Path(copy).stat().st_ino == before, "a resumed build uses the copy"
 
 
+def test_a_damaged_file_is_reported_and_leaves_nothing(tmp_path: Path):
+    path = write(tmp_path / "a.parquet", row_group_size=10)
+    begin = parquet.read_metadata(path).row_group(2).column(0).data_page_offset
+    with path.open("r+b") as file:
+        file.seek(begin)
+        file.write(b"\xff" * 2000)
+    with pytest.raises(BuildError, match=r"a\.parquet"):
+        listed(path, tmp_path / "scratch")
+    assert not list((tmp_path / "scratch").glob("unpacked-*"))
+
+
 def test_missing_images_and_labels_are_rejects(build: Build, tmp_path: Path):
     images = [image_bytes(number) if number != 3 else None for number in range(20)]
     labels = [number % 3 if number != 5 else -1 for number in range(20)]

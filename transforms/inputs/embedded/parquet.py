@@ -309,7 +309,7 @@ class _Images:
         """Appends values to the unpacked file; returns it and their offsets in it."""
         if not self.unpacked and not storage.exists(self._target):
             storage.make_folder(self._scratch)
-            self._files.callback(self._set_stamp)
+            self._files.push(self._set_stamp)
             self._sink = self._files.enter_context(storage.open_sink(self._target, self._scratch))
         self.unpacked = self._target
         offsets = ends[:-1] - ends[0] + self._written
@@ -319,8 +319,10 @@ class _Images:
         self._written += size
         return self._target, offsets
 
-    def _set_stamp(self) -> None:
-        unpack.set_stamp(self._target, self._stamp)
+    def _set_stamp(self, error: type[BaseException] | None, *_: object) -> None:
+        # After an error, or if the listing ends early, the sink has removed the file.
+        if error is None:
+            unpack.set_stamp(self._target, self._stamp)
 
 
 def _find(read_at: ReadAt, value: bytes, begin: int) -> int:
