@@ -23,7 +23,7 @@ Epoch = Callable[[int], np.ndarray]
 
 
 def windows(records: int, window: int) -> Epoch:
-    """Returns the order of version 0.1: 16 blocks at random in each window, which is shuffled."""
+    """Returns an order of windows: 16 blocks at random in each, which is shuffled."""
 
     def epoch(number: int) -> np.ndarray:
         rng = np.random.default_rng(number)
@@ -102,7 +102,7 @@ def main() -> None:
         ),
         "reader.load, ArrayRecord": ordered(GlobalOrder(args.records, args.batch)),
         "tf.data interleave and buffer": interleaved(args.records, window),
-        "windows, as in version 0.1": windows(args.records, window),
+        "windows": windows(args.records, window),
     }
     print(f"{'':50}{'one batch':>12}{'two epochs':>12}{'or the next':>12}")
     for name, epoch in orders.items():

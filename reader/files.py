@@ -11,12 +11,13 @@ import glob
 import io
 import os
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, BinaryIO, cast
+from threading import Lock, RLock
+from typing import Any, BinaryIO, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -40,6 +41,30 @@ _REQUESTS = 16
 _TAIL_BYTES = 8
 _HEAD_BYTES = 64
 _INDEX_SUFFIXES = (".idx", ".index")
+_LOCKS = [RLock() for _ in range(1024)]
+"""Each is of few files: a lock of each file could not be pickled for other processes."""
+_READING = Lock()
+
+T = TypeVar("T")
+
+
+class _read_once(Generic[T]):  # noqa: N801, as functools.cached_property
+    """A `cached_property` of a `RecordFile`, with which threads read several files at a time.
+
+    In Python 3.11, `functools.cached_property` has one lock for all objects.
+    """
+
+    def __init__(self, read: Callable[[Any], T]) -> None:
+        self._read = read
+        self.__doc__ = read.__doc__
+
+    def __get__(self, file: Any, _: type) -> T:
+        values, name = vars(file), self._read.__name__
+        with _LOCKS[hash(file.uri) % len(_LOCKS)]:
+            if name not in values:
+                values[name] = self._read(file)
+        value: T = values[name]
+        return value
 
 
 @dataclass(frozen=True)
@@ -73,7 +98,7 @@ class RecordFile:
         """Whether it is a file of this machine's filesystems."""
         return storage.is_local(self.uri)
 
-    @cached_property
+    @_read_once
     def index(self) -> Index:
         """Offset and stored size of every record, both after decompression.
 
@@ -187,7 +212,7 @@ class RecordFile:
             first -= 1
         return row - first
 
-    @cached_property
+    @_read_once
     def fingerprint(self) -> str:
         """Differs between files of the same name, and is equal for copies of a file.
 
@@ -212,12 +237,12 @@ class RecordFile:
         except storage.ReadError as error:
             raise BuildError(f"{self.uri}: {error}") from error
 
-    @cached_property
+    @_read_once
     def _local_stamp(self) -> int:
         # Local files stay open; the stamp shows whether another file has replaced the open one.
         return self._stamp[1] if storage.is_local(self.uri) else 0
 
-    @cached_property
+    @_read_once
     def _stamp(self) -> tuple[int, int]:
         return storage.stat(self.uri)
 
@@ -335,12 +360,12 @@ class Source:
 
 
 def read_indexes(files: Iterable[RecordFile]) -> None:
-    """Reads the indexes of remote files in parallel."""
-    files = list(files)
-    if all(storage.is_local(file.uri) for file in files):
-        return  # local indexes are read when they are used
-    with ThreadPoolExecutor(_REQUESTS) as executor:
-        list(executor.map(lambda file: file.index, files))
+    """Reads the indexes of remote files in parallel, those that have not been read."""
+    # Local indexes are read when they are used.
+    unread = [file for file in files if "index" not in vars(file) and not file.is_local]
+    if unread:
+        with _READING, ThreadPoolExecutor(_REQUESTS) as executor:
+            list(executor.map(lambda file: file.index, unread))
 
 
 def fingerprints(files: Iterable[RecordFile]) -> list[str]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from imageshards.reader.elements.pixels import decode_mask, decode_window
 from imageshards.reader.elements.windows import Window, centered
-from imageshards.reader.files import Source, find
+from imageshards.reader.files import Source, find, read_indexes
 from imageshards.reader.options import OpenOptions, OpenSettings, check_integer, check_names
 from imageshards.reader.ordering.blocks import make_blocks
 from imageshards.reader.parse import array_with_channels, decode_image, decode_numpy
@@ -172,6 +172,11 @@ class Records(Sequence[Any]):
             return make(values)
         except Exception as error:  # Pillow raises many types of errors for damaged images
             raise CorruptRecord(self._message(where, error)) from error
+
+    def read_indexes(self, numbers: npt.NDArray[np.int64]) -> None:
+        """Reads the indexes of the remote files of some records, several at a time."""
+        spans = np.unique(np.searchsorted(self._ends, numbers, side="right"))
+        read_indexes(self._source.files[self._spans[span].file] for span in spans.tolist())
 
     def share(self, num_hosts: int, host: int) -> Records:
         """Returns the records for one of `num_hosts` hosts; together they read each record once."""

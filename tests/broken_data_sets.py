@@ -54,6 +54,9 @@ CASES: dict[str, Case] = {
         ("reshard", "{0}/truncated/train-*", "{0}/files", "--file_format=array_record"), 1,
         "train-00001-of-00002.tfrecord: record at byte",
     ),
+    "fingerprint-scheme": Case(
+        ("fingerprint", "--input=foo://bucket/x", "--output={0}/v1"), 2, "no filesystem"
+    ),
     "fingerprint-missing": Case(
         ("fingerprint", "--input={0}/nothing", "--output={0}/v1"), 2, "nothing"
     ),

@@ -56,6 +56,8 @@ class BatchSource:
         numbers = order.part(step, options.host, options.num_hosts)
         first, _ = host_slots(order.global_batch, options.host, options.num_hosts)
         samples = step * order.global_batch + first + np.arange(len(numbers))
+        # A random batch has records of most files: one by one, their indexes would delay it.
+        self.records.read_indexes(numbers[numbers != NO_RECORD])
         made = [
             self._element(sample, number)
             for sample, number in zip(samples.tolist(), numbers.tolist(), strict=True)

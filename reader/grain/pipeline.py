@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from imageshards.reader.elements.arrays import ArrayElements
 from imageshards.reader.elements.checks import check_elements
-from imageshards.reader.files import read_indexes
 from imageshards.reader.options import GrainOptions, OpenSettings, group_grain
 from imageshards.reader.ordering.selection import select
 from imageshards.reader.random_access import Records
@@ -88,8 +87,6 @@ def grain(
     from imageshards.reader.grain.batches import Batches, BatchSource
 
     elements = ArrayElements(schema, element_options, read_options.seed, keys, len(source.classes))
-    # A random batch has records of most files: one by one, their indexes would delay the first.
-    read_indexes(source.files[number] for number in sorted({span.file for span in spans}))
     records = Records(source, spans, schema, OpenSettings())
     threads = settings.threads
     if threads is None:

@@ -31,7 +31,7 @@ BAD = [
     (["--input", "{tmp}/near.csv"], "its column 'Label' is not named 'label'", 2),
     (["--input", "{photos}", "--class_names", ""], "--class_names is empty", 2),
     (["--input", "{photos}", "--base_uri", "/none"], "none of the images is below it", 1),
-    (["--input", "foo://x/y"], "no filesystem", 1),
+    (["--input", "foo://x/y"], "foo://x/y: no filesystem", 2),
     (
         ["--input", "{photos}", "--runner", "Nonsense"],
         "--runner=Nonsense: Beam has Dat",

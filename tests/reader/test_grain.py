@@ -6,6 +6,7 @@ import inspect
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
@@ -20,8 +21,9 @@ from helpers import names
 from imageshards import reader
 from imageshards.pipeline.operations.reshard import reshard
 from imageshards.reader.options import GrainOptions
+from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError
-from imageshards.transforms.records.container import CorruptRecord
+from imageshards.transforms.records.container import CorruptRecord, parse_index
 
 NAME = "image/filename"
 RAW = {"keys": [NAME], "decode": False}
@@ -33,6 +35,31 @@ def batches_of(iterators: list, steps: int) -> list[list[str]]:
         [name.decode() for iterator in iterators for name in next(iterator)[NAME].tolist()]
         for _ in range(steps)
     ]
+
+
+def test_indexes_of_remote_files_are_read_at_a_time_and_when_they_are_needed(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    reshard(str(dataset), str(tmp_path / "new"), "train=12")
+    reading = Counter[str]()
+
+    def parse(content: bytes):
+        reading["now"] += 1
+        reading["all"] += 1
+        reading["most"] = max(reading["most"], reading["now"])
+        time.sleep(0.1)
+        reading["now"] -= 1
+        return parse_index(content)
+
+    monkeypatch.setattr(storage, "is_local", lambda _: False)
+    monkeypatch.setattr("imageshards.reader.files.parse_index", parse)
+    data = reader.grain(tmp_path / "new", "train", batch_size=32, threads=1, **RAW)
+    assert reading["all"] == 1  # for the mean size of a record
+    iterator = iter(data)
+    assert len(next(iterator)[NAME]) == 32
+    iterator.close()
+    assert reading["all"] == 12
+    assert reading["most"] > 4
 
 
 def hosts_of(dataset: Path, hosts: int, batch: int, **options: object) -> list:

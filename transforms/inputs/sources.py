@@ -38,6 +38,7 @@ def identify(text: str, text_unit: TextUnit | None = None) -> InputKind:
     if not text:
         raise BuildError("--input is empty: write a folder, a pattern or a manifest")
     uri = storage.normalize(text)
+    storage.require_filesystem(uri)
     named = kind_of_name(uri)
     is_local = storage.is_local(uri)
     if not storage.can_list(uri):

@@ -50,6 +50,7 @@ class ArrayRecord(Container):
     """
 
     name = "array_record"
+    library = "array_record"
     compressions = ("zstd", "brotli", "snappy")
     has_groups = True
     suffix = ".array_record"
@@ -65,7 +66,7 @@ class ArrayRecord(Container):
     @property
     def versions(self) -> dict[str, str]:
         """The version of the package that writes the files."""
-        return {"array_record": metadata.version("array_record")}
+        return {self.library: metadata.version("array_record")}
 
     @property
     def options(self) -> str:

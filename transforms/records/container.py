@@ -80,6 +80,7 @@ class Container(ABC):
       permuted: whether readers shuffle single records, instead of blocks of consecutive ones.
       can_copy: whether stored records can be appended to another file unchanged.
       note: what users of its files should know, for the report and build.json; may be empty.
+      library: the name of what `versions` may contain; empty if it is always empty.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Container(ABC):
     permuted: bool = False
     can_copy: bool = True
     note: str = ""
+    library: str = ""
 
     @property
     def shard_like(self) -> str:

@@ -137,6 +137,7 @@ class TFRecord(Container):
     """
 
     name = "tfrecord"
+    library = "zlib"
     compressions = ("gzip",)
     beam_writer = True
     tfds_format = "tfrecord"
@@ -153,7 +154,7 @@ class TFRecord(Container):
     @property
     def versions(self) -> dict[str, str]:
         """The version of zlib, if it compresses the records."""
-        return {"zlib": zlib.ZLIB_RUNTIME_VERSION} if self.compression else {}
+        return {self.library: zlib.ZLIB_RUNTIME_VERSION} if self.compression else {}
 
     @property
     def variants(self) -> Sequence[TFRecord]:

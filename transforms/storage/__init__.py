@@ -77,6 +77,16 @@ def can_list(uri: str) -> bool:
     return _store(uri).can_list
 
 
+def require_filesystem(uri: str) -> None:
+    """Checks that there is a store for a URI, without a request.
+
+    Raises:
+      NoFilesystem: its scheme is not known, or the client for it is not installed.
+    """
+    if _store(uri) is _BEAM:
+        _BEAM.require_filesystem(uri)
+
+
 def beam_writes(uri: str) -> bool:
     """Returns whether Beam's own sinks can write to a URI.
 

@@ -85,6 +85,15 @@ class BeamStore(Store):
             raise
         return file
 
+    def require_filesystem(self, uri: str) -> None:
+        """Checks that Beam has a filesystem for a URI.
+
+        Raises:
+          NoFilesystem: it has none, or its client is not installed.
+        """
+        with _named_client(uri):
+            _filesystems().get_filesystem(uri)
+
     def stat(self, uri: str, /) -> tuple[int, int]:
         """Returns (bytes, stamp) of a file, or `UNKNOWN`."""
         try:

@@ -43,8 +43,9 @@ def write_metadata(
         if value != getattr(before, name):
             options[name] = value
             build["resharded"][name] = getattr(before, name)
+    build["versions"].pop(before.container.library, None)
+    build["versions"] |= container.versions
     if now != before:
-        build["versions"] |= container.versions
         notes = [note for note in build["notes"] if note != before.container.note]
         build["notes"] = notes + [container.note] * bool(container.note)
     build["options"] |= options

@@ -41,7 +41,7 @@ def test_every_format_becomes_every_other_as_if_it_was_built(
         assert len(copied) in (3, 6)
         assert verify(str(new)).problems == ()
         found, expected = build_json(new), build_json(built[after])
-        for name in ("notes", "shards", "splits", "counts"):
+        for name in ("notes", "shards", "splits", "counts", "versions"):
             assert found[name] == expected[name]
         for name, value in FORMATS[after].items():
             assert found["options"].get(name, value) == value
@@ -51,8 +51,10 @@ def test_every_format_becomes_every_other_as_if_it_was_built(
     assert "holds another data set" in command("reshard", built[before], new, *other)[2]
     # What is not set stays as it is.
     assert command("reshard", built[3], tmp_path / "kept", "--num_shards=2")[0] == 0
-    options = build_json(tmp_path / "kept")["options"]
+    kept = build_json(tmp_path / "kept")
+    options = kept["options"]
     assert (options["compression"], options["group_size"]) == ("zstd", 8)
+    assert kept["versions"] == build_json(built[3])["versions"]
     clear(Layout(str(tmp_path / "01")))
     assert not every_file(tmp_path / "01")
 

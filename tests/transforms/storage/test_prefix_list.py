@@ -84,3 +84,7 @@ def test_an_error_of_a_thread_ends_the_listing():
 
     with pytest.raises(OSError, match="lost"):
         list(pages(Requests(failing, container.requests.level), ""))
+
+
+def test_a_folder_that_a_store_repeats_is_grouped_once():
+    assert prefix_list._groups(["a/b/", "a/c/", "a/c/"]) == ["a/b/", "a/c/"]
