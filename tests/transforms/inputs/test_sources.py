@@ -89,7 +89,7 @@ def test_hidden_files_of_a_glob_are_skipped(tree: Path):
 
 
 def test_relative_uris_of_a_remote_manifest_begin_at_its_folder():
-    uris = manifests._absolute(["./a.jpg", "../b.jpg", "c.jpg"], "gs://bucket/m")
+    uris = manifests._absolute(["./a.jpg", "../b.jpg", "c.jpg"], "gs://bucket/m", str)
     assert uris == ["gs://bucket/m/a.jpg", "gs://bucket/m/../b.jpg", "gs://bucket/m/c.jpg"]
 
 
