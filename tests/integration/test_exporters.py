@@ -17,7 +17,6 @@ CASES = [
     ("datumaro", "voc_detection/Annotations"),
     ("datumaro", "cvat/train.xml"),
     ("datumaro", "open_images/annotations/train-annotations-bbox.csv"),
-    ("fiftyone", "yolo"),
     ("fiftyone", "coco/labels.json"),
     ("hub", "sizes"),
     ("hub", "corners.parquet"),
