@@ -83,6 +83,11 @@ class Order(ABC):
     def steps_together(self) -> int:
         """The number of steps whose records are read together, since some are neighbours."""
 
+    @property
+    @abstractmethod
+    def is_sequential(self) -> bool:
+        """Whether the records of these steps are consecutive, or in blocks of consecutive ones."""
+
     @abstractmethod
     def _digest(self, step: int) -> str:
         """Identifies what determines the order from a step on, beyond what a state names."""
@@ -206,6 +211,11 @@ class GlobalOrder(Order):
     def steps_together(self) -> int:
         """The number of steps of a run."""
         return max(1, self.run * self.lanes // self.global_batch)
+
+    @property
+    def is_sequential(self) -> bool:
+        """See `Order`."""
+        return not self.shuffle or self.block > 1
 
     def samples(self, numbers: npt.ArrayLike) -> Numbers:
         """Returns the records of samples: int64, in the shape of `numbers`.

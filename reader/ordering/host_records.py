@@ -14,39 +14,45 @@ from imageshards.reader.files import RecordFile, read_indexes
 from imageshards.reader.ordering.global_order import NO_RECORD, Order, host_slots
 from imageshards.reader.ordering.permutation import Numbers
 from imageshards.reader.splits import Span
-from imageshards.transforms import storage
 from imageshards.transforms.records.container import CorruptRecord
 
 _RANGE_BYTES = 8 << 20
+_LARGE_BYTES = 32 << 10
+"""To copy a record of this size out of a range takes as long as to read it by itself."""
 _SAMPLES_PER_CHUNK = 1024
 _CHUNKS_HELD = 3
 _SEE_VERIFY = "(to check the whole data set, run imageshards verify)"
-
-_Place = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class _Chunk:
     """The records of some steps that follow each other in an epoch.
 
+    The arrays have an element for each step and slot, one step after the other.
+
     Attributes:
-      first_step: the number of steps before it, since the start of the first epoch.
-      places: for each step and slot, (index of the file, number of the record in the file), or
-        None where there is no record.
-      read: the data of records that are read ahead: their place -> (range, number in the range).
+      first: the number of slots of this host before it, since the start of the first epoch.
+      files: int64, the index of the file; -1 where there is no record.
+      rows: int64, the number of the record in the file.
+      ranges: the ranges that are read ahead, as the data of each of their records.
+      of_range: int64, the index of the range that has the record.
+      in_range: int64, the number of the record in the range.
     """
 
-    first_step: int
-    places: list[list[_Place | None]]
-    read: dict[_Place, tuple[Future[list[bytes]], int]]
+    first: int
+    files: Numbers
+    rows: Numbers
+    ranges: Sequence[Future[list[bytes]]]
+    of_range: Numbers
+    in_range: Numbers
 
 
 class HostRecords:
     """The records that a host delivers at each step. Several threads can read them at a time.
 
-    Records of local files are read when they are needed. Of other files, those of the next runs
-    are read ahead, in ranges of consecutive records and several at a time. A compressed file is
-    decompressed as a whole.
+    The records of the next runs are read ahead, in ranges of consecutive records and several at a
+    time. A compressed file is decompressed as a whole. Records of local files that are large, or
+    not next to each other, are read when they are needed.
     """
 
     def __init__(
@@ -77,10 +83,7 @@ class HostRecords:
         self._row_ends = np.array([span.end for span in spans])
         self._order = order
         self._first_slot, self._slots = host_slots(order.global_batch, host, hosts)
-        self._ahead = not all(
-            storage.is_local(files[span.file].uri) and files[span.file].container.random_access
-            for span in spans
-        )
+        self._ahead = not self._are_quick()
         run = order.steps_together
         turns = 1 if self._ahead else -(-_SAMPLES_PER_CHUNK // (run * self._slots))
         self._steps_per_chunk = run * turns
@@ -89,6 +92,15 @@ class HostRecords:
         self._executor: ThreadPoolExecutor | None = None
         self._chunks: OrderedDict[tuple[int, int], _Chunk] = OrderedDict()
         self._lock = Lock()
+
+    def _are_quick(self) -> bool:
+        """Whether single records are read as fast as ranges of them."""
+        used = [self._files[span.file] for span in self._spans]
+        if not all(file.is_local and file.container.random_access for file in used):
+            return False
+        span = self._spans[0]
+        mean = float(used[0].index.sizes[span.begin : span.end].mean())
+        return mean >= _LARGE_BYTES or not self._order.is_sequential
 
     @property
     def steps(self) -> int:
@@ -116,31 +128,32 @@ class HostRecords:
           begin: the number of slots of this host before them, since the start of the first epoch.
           end: the same of the slot after the last.
         """
-        samples: list[int] = []
+        samples: list[Numbers] = []
         found: list[bytes] = []
         while begin < end:
-            step, slot = divmod(begin, self._slots)
-            last = min(slot + end - begin, self._slots)
-            chunk = self._chunk(step)
-            sample = step * self._order.global_batch + self._first_slot + slot
-            places = chunk.places[step - chunk.first_step][slot:last]
-            samples += (number for number, place in enumerate(places, sample) if place)
+            chunk = self._chunk(begin // self._slots)
+            part = slice(begin - chunk.first, min(end - chunk.first, len(chunk.files)))
+            kept = np.flatnonzero(chunk.files[part] >= 0)
+            step, slot = np.divmod(begin + kept, self._slots)
+            samples.append(step * self._order.global_batch + self._first_slot + slot)
             try:
-                found += [self._data(chunk, place) for place in places if place]
+                found += self._data(chunk, part.start + kept)
             except Exception as error:
                 self._forget(chunk)
                 if isinstance(error, CorruptRecord):
                     raise CorruptRecord(f"{error} {_SEE_VERIFY}") from error
                 raise
-            begin += last - slot
-        return np.array(samples, np.int64), found
+            begin = chunk.first + part.stop
+        return np.concatenate(samples) if samples else np.zeros(0, np.int64), found
 
-    def _data(self, chunk: _Chunk, place: _Place) -> bytes:
-        if place in chunk.read:
-            future, number = chunk.read[place]
-            return future.result()[number]
-        file, row = place
-        return self._files[file].record(row)
+    def _data(self, chunk: _Chunk, numbers: Numbers) -> list[bytes]:
+        if chunk.ranges:
+            places = zip(
+                chunk.of_range[numbers].tolist(), chunk.in_range[numbers].tolist(), strict=True
+            )
+            return [chunk.ranges[of].result()[number] for of, number in places]
+        places = zip(chunk.files[numbers].tolist(), chunk.rows[numbers].tolist(), strict=True)
+        return [self._files[file].record(row) for file, row in places]
 
     def _forget(self, chunk: _Chunk) -> None:
         """Lets another call read a chunk again: an error may be one of the network."""
@@ -151,9 +164,8 @@ class HostRecords:
     def _read_rows(self, file: int, rows: Sequence[int]) -> list[bytes]:
         """Reads ascending records of a file at once, with those between them, which it drops."""
         begin, end = rows[0], rows[-1] + 1
-        wanted = set(rows)
-        data = self._files[file].data(begin, end)
-        return [record for row, record in enumerate(data, begin) if row in wanted]
+        data = list(self._files[file].data(begin, end))
+        return data if len(data) == len(rows) else [data[row - begin] for row in rows]
 
     def _chunk(self, step: int) -> _Chunk:
         """Returns the chunk of a step; if it is read ahead, starts to read it and the next one."""
@@ -179,61 +191,61 @@ class HostRecords:
         first = epoch * self._order.steps + begin
         steps = first + np.arange(end - begin)[:, None]
         slots = self._first_slot + np.arange(self._slots)
-        records = self._order.samples(steps * self._order.global_batch + slots)
-        places = [
-            [place if record != NO_RECORD else None for record, place in zip(*row, strict=True)]
-            for row in zip(records.tolist(), self._places(records), strict=True)
-        ]
-        chunk = _Chunk(first, places, self._reading(places) if self._ahead else {})
+        records = self._order.samples(steps * self._order.global_batch + slots).reshape(-1)
+        files, rows = self._places(records)
+        chunk = _Chunk(first * self._slots, files, rows, *self._reading(files, rows))
         self._chunks[key] = chunk
         while len(self._chunks) > _CHUNKS_HELD:
             self._chunks.popitem(last=False)
         return chunk
 
-    def _places(self, records: Numbers) -> list[list[_Place]]:
+    def _places(self, records: Numbers) -> tuple[Numbers, Numbers]:
+        """Returns the file and the row of each record; see `_Chunk`."""
         span = np.searchsorted(self._span_ends, records, side="right")
-        span = np.minimum(span, len(self._spans) - 1)
         rows = self._row_ends[span] - self._span_ends[span] + records
-        return [
-            list(zip(*row, strict=True))
-            for row in zip(self._span_files[span].tolist(), rows.tolist(), strict=True)
-        ]
+        return np.where(records == NO_RECORD, -1, self._span_files[span]), rows
 
     def _reading(
-        self, places: list[list[_Place | None]]
-    ) -> dict[_Place, tuple[Future[list[bytes]], int]]:
-        """Starts to read records; see `_Chunk`."""
+        self, files: Numbers, rows: Numbers
+    ) -> tuple[list[Future[list[bytes]]], Numbers, Numbers]:
+        """Starts to read records that are read ahead; returns the last attributes of `_Chunk`."""
+        of_range, in_range = np.zeros_like(files), np.zeros_like(files)
+        ranges: list[Future[list[bytes]]] = []
+        if not self._ahead:
+            return ranges, of_range, in_range
         if self._executor is None:
             self._executor = ThreadPoolExecutor(self._requests, "imageshards-read")
-        read: dict[_Place, tuple[Future[list[bytes]], int]] = {}
-        wanted = sorted({place for row in places for place in row if place})
+        ascending = np.lexsort((rows, files))
+        ascending = ascending[np.searchsorted(files[ascending], 0) :]
         # One by one, the indexes of many remote files take longer than the records.
-        read_indexes(self._files[file] for file in sorted({file for file, _ in wanted}))
-        for file, rows in self._pieces(wanted):
-            future = self._executor.submit(self._read_rows, file, rows)
-            read |= {(file, row): (future, number) for number, row in enumerate(rows)}
-        return read
+        read_indexes(self._files[file] for file in np.unique(files[ascending]).tolist())
+        for numbers in self._pieces(ascending, files, rows):
+            file, its_rows = int(files[numbers[0]]), rows[numbers]
+            of_range[numbers] = len(ranges)
+            # An epoch that is padded has records twice.
+            wanted, in_range[numbers] = np.unique(its_rows, return_inverse=True)
+            ranges.append(self._executor.submit(self._read_rows, file, wanted.tolist()))
+        return ranges, of_range, in_range
 
-    def _pieces(self, places: list[_Place]) -> Iterator[tuple[int, list[int]]]:
-        """Yields (file, rows) of sorted places that are read at once.
+    def _pieces(self, ascending: Numbers, files: Numbers, rows: Numbers) -> Iterator[Numbers]:
+        """Divides the numbers of places into those that are read at once.
 
         These are consecutive records; of a compressed file all, to decompress it once.
+
+        Args:
+          ascending: the numbers of places, in the order of their files and rows.
+          files: see `_Chunk`.
+          rows: see `_Chunk`.
         """
-        file, size = -1, 0
-        rows: list[int] = []
-        for its_file, row in places:
-            stored = int(self._files[its_file].index.sizes[row])
-            if its_file != file:
-                together = False
-            elif self._files[file].container.random_access:
-                together = row == rows[-1] + 1 and size + stored <= _RANGE_BYTES
-            else:
-                together = True
-            if not together:
-                if rows:
-                    yield file, rows
-                file, rows, size = its_file, [], 0
-            rows.append(row)
-            size += stored
-        if rows:
-            yield file, rows
+        if not len(ascending):
+            return
+        gaps = np.diff(files[ascending]) != 0
+        compressed = np.array([not file.container.random_access for file in self._files])
+        gaps |= (np.diff(rows[ascending]) > 1) & ~compressed[files[ascending[1:]]]
+        for piece in np.split(ascending, np.flatnonzero(gaps) + 1):
+            number = int(files[piece[0]])
+            cuts = np.zeros(0, np.int64)
+            if not compressed[number]:
+                stored = np.cumsum(self._files[number].index.sizes[rows[piece]])
+                cuts = np.flatnonzero(np.diff(stored // _RANGE_BYTES)) + 1
+            yield from np.split(piece, cuts)

@@ -76,6 +76,11 @@ class Mixture(Order):
         """As many as reading ahead needs; records that are neighbours are rare."""
         return _STEPS_TOGETHER
 
+    @property
+    def is_sequential(self) -> bool:
+        """False."""
+        return False
+
     def samples(self, numbers: npt.ArrayLike) -> Numbers:
         """Returns the records of samples; see `Order.samples`.
 

@@ -27,8 +27,8 @@ from imageshards.transforms.elements import BuildError, UsageError
 from imageshards.transforms.records.container import CorruptRecord
 
 _BYTES_PER_CALL = 3 << 19
-_RECORDS_PER_CALL = 64
-"""Few records are read at a time, so that the memory of the last ones is used again. To get new
+_RECORDS_PER_CALL = 256
+"""Few bytes are read at a time, so that the memory of the last ones is used again. To get new
 memory for a record of 110 kB from the system takes 70 us, which is more than to read it."""
 _REMOTE_READS = 16
 _CALLS = 2

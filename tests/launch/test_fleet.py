@@ -49,14 +49,18 @@ def test_measured_constants_are_those_of_the_benchmark():
     }
     runs = {"header": [1.0 + 0.99, 9.0, 0.0], "full": [1.0 + 4.95]}
     contenders = {
-        f"imageshards-{check}": {
+        f"imageshards-{check}-1": {
             "images": 1000, "peak_bytes": 1000 * len(check),
             "runs": [{"cpu_seconds": each} for each in found],
         }
         for check, found in runs.items()
     }  # fmt: skip
+    contenders["imageshards-header"] = {
+        "images": 1000, "peak_bytes": 7000, "runs": [{"cpu_seconds": 0.1}],
+    }  # fmt: skip
+    contenders["tfds"] = {"images": 1000, "peak_bytes": 9000, "runs": []}
     figures = {
-        "ten": {"cpu_seconds": 1.0, "count": 10},
+        "ten": {"cpu_seconds": 1.0, "count": 10, "peak_bytes": 1e6},
         "small": {"cpu_seconds": 1.4, "count": 2010, "title": "small ones"},
         "references-100": {"cpu_seconds": 2.0, "count": 100},
         "references-1100": {"cpu_seconds": 3.0, "count": 1100},
@@ -70,7 +74,7 @@ def test_measured_constants_are_those_of_the_benchmark():
     assert {name: found[name].value for name in found if name != "digest"} == {
         "check_fixed": 0.0002, "check_header": 0.0004, "check_full": 0.0024,
         "read_fixed": 0.001, "read_sized": 0.002, "reference": 0.001, "finish": 0.003,
-        "finish_memory": 5e9, "process_memory": 6000,
+        "finish_memory": 4e9, "process_memory": 7000,
     }  # fmt: skip
     assert found["digest"] == MEASURED["digest"]
     assert found["check_full"].date == "2030-01-02"
