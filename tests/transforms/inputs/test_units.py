@@ -407,7 +407,10 @@ def test_the_launching_machine_looks_into_few_of_many_inputs(server: GcsServer, 
 def test_the_launching_machine_reads_few_of_many_record_files(
     server: GcsServer, tmp_path: Path, as_pattern: bool
 ):
-    features = Feature("image/encoded", "bytes", "", "Text"), Feature("n", "int64", "", "Scalar")
+    features = (
+        Feature("image/encoded", "bytes", "image/encoded", "Text"),
+        Feature("n", "int64", "n", "Scalar"),
+    )
     values = {"image/encoded": b"1", "n": 3}
     data = b"".join(frame([b"".join(example.encode(Schema("any", features), values))]))
     for number in range(300):

@@ -83,7 +83,7 @@ def test_each_name_is_listed_once_in_few_requests(kind: str):
     assert bucket.most_at_a_time > 2
 
 
-@pytest.mark.parametrize("kind", ["numbers", "folders", "hashes", "words"])
+@pytest.mark.parametrize("kind", ["numbers", "folders", "long"])
 def test_many_threads_list_after_few_pages(kind: str):
     names = names_of(kind, 100_000)
     bucket = Bucket(names, pause=0.01)
@@ -91,7 +91,7 @@ def test_many_threads_list_after_few_pages(kind: str):
     # The pages that one thread lists one after the other, before the range is cut.
     first = list(zip(names_in_pages(names), bucket.pages, strict=False))
     alone = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], first))
-    assert alone <= 6
+    assert alone <= 12
     assert bucket.requests < 400
 
 
