@@ -28,6 +28,7 @@ from imageshards.transforms.storage.clouds.download import (
     stamp_of,
 )
 from imageshards.transforms.storage.objects import Content, split
+from imageshards.transforms.storage.parallel_list import Item
 from imageshards.transforms.storage.protocol import (
     RESUME,
     UNKNOWN,
@@ -191,11 +192,11 @@ def list_part(
 
 
 def _requests(container: str) -> prefix_list.Requests:
-    def blobs(prefix: str) -> Iterator[list[prefix_list.Item]]:
+    def blobs(prefix: str) -> Iterator[list[Item]]:
         for items in _pages(container, name_starts_with=prefix, results_per_page=_PAGE_ITEMS):
             yield [_item(found) for found in items]
 
-    def level(prefix: str) -> Iterator[tuple[list[prefix_list.Item], list[str]]]:
+    def level(prefix: str) -> Iterator[tuple[list[Item], list[str]]]:
         for items in _pages(
             container, "walk_blobs",
             name_starts_with=prefix, results_per_page=_PAGE_ITEMS, delimiter="/",
