@@ -40,11 +40,11 @@ from imageshards.transforms.records.columns import (
 from imageshards.transforms.records.containers import variant_of
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.annotate import Annotator
-from imageshards.transforms.references.choice import Choice
 from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
-from imageshards.transforms.references.where import Where
+from imageshards.transforms.references.selection.choice import Choice
+from imageshards.transforms.references.selection.where import Where
 from imageshards.transforms.shards.annotations import Annotations
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.layout import Layout

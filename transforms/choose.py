@@ -19,7 +19,7 @@ from apache_beam.pvalue import AsIter, TaggedOutput
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.grouping import Collect, Divide, merged
 from imageshards.transforms.references.batch import RefBatch
-from imageshards.transforms.references.choice import (
+from imageshards.transforms.references.selection.choice import (
     Census,
     Choice,
     Cuts,
@@ -27,7 +27,7 @@ from imageshards.transforms.references.choice import (
     draw_keys,
     draw_order,
 )
-from imageshards.transforms.references.plan import Tally, bits_of
+from imageshards.transforms.references.tally import Tally, bits_of
 
 _GROUPS_OF_CLASSES = 5
 """Counts are added up in so many bits fewer groups than there are groups of references."""

@@ -22,7 +22,7 @@ from imageshards.transforms.failure import Failures
 from imageshards.transforms.grouping import Collect, merged
 from imageshards.transforms.references.batch import Held, RefBatch
 from imageshards.transforms.references.order import divide, partition
-from imageshards.transforms.references.pixels import (
+from imageshards.transforms.references.selection.pixels import (
     COUNTERS,
     Firsts,
     firsts,
@@ -32,7 +32,7 @@ from imageshards.transforms.references.pixels import (
     merge_firsts,
     with_most,
 )
-from imageshards.transforms.references.plan import Tally, bits_of
+from imageshards.transforms.references.tally import Tally, bits_of
 from imageshards.transforms.shards.cores import cores
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.workers import REMOTE_READS_IN_FLIGHT

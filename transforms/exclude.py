@@ -16,9 +16,9 @@ from apache_beam.pvalue import TaggedOutput
 from imageshards.transforms.failure import Failures
 from imageshards.transforms.grouping import Collect, Divide, merged
 from imageshards.transforms.references.batch import RefBatch
-from imageshards.transforms.references.exclusion import compare, read_list
 from imageshards.transforms.references.names import Roots
-from imageshards.transforms.references.plan import Tally
+from imageshards.transforms.references.selection.exclusion import compare, read_list
+from imageshards.transforms.references.tally import Tally
 
 _EXAMPLES = 3
 """Lines of a group that may be shown."""

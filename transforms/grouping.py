@@ -17,7 +17,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from imageshards.transforms.references.batch import Held, RefBatch
 from imageshards.transforms.references.order import divide, partition
-from imageshards.transforms.references.plan import Tally, bits_of
+from imageshards.transforms.references.tally import Tally, bits_of
 from imageshards.transforms.runner import has_one_worker
 
 _MERGED_BITS = 6

@@ -40,7 +40,7 @@ from imageshards.transforms.references.annotated import (
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import group_bits, hash_keys
 from imageshards.transforms.references.order import partition
-from imageshards.transforms.references.plan import Tally, bits_of
+from imageshards.transforms.references.tally import Tally, bits_of
 
 _ANNOTATION_BYTES = 1 << 25
 """Memory of annotations that are divided at a time."""

@@ -30,7 +30,7 @@ from imageshards.transforms.inputs.sources import identify
 from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import partition, without_repeated
-from imageshards.transforms.references.plan import Tally
+from imageshards.transforms.references.tally import Tally
 from imageshards.transforms.runner import has_one_worker
 from imageshards.transforms.storage import StoreError
 from imageshards.transforms.storage.retry import Failure
