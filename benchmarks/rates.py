@@ -1,8 +1,8 @@
 """Writes the measured constants of estimates: python -m benchmarks.rates [RESULTS.json].
 
 Reads the results of `make bench` (build/bench/results.json), and writes launch/fleet/measured.json.
-A constant that was not measured keeps its value and its date. `make rates` runs this, and renews the
-tables of launch/dataflow, which are computed from it. Runs in the environment of imageshards.
+A constant that was not measured keeps its value and its date. `make rates` runs this, and then
+renews the tables of launch/dataflow. Runs in the environment of imageshards.
 """
 
 from __future__ import annotations

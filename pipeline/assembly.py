@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from imageshards.pipeline.options.build_options import BuildOptions
-from imageshards.pipeline.options.groups import AUTO
+from imageshards.pipeline.options.declare import AUTO
 from imageshards.pipeline.validation import check_combinations
 from imageshards.transforms import storage
 from imageshards.transforms.annotations.formats import identify

@@ -2,7 +2,8 @@
 
 Images are equal if their pixels are. The other images of a set become rejects that name the one
 that is kept. Every image is read and decoded once more for this, before the shuffle. References are
-grouped by the digests of their pixels; those of the most frequent digests are marked without.
+grouped by the digests of their pixels, except those with the most frequent digests: they are marked
+wherever they are.
 """
 
 from __future__ import annotations

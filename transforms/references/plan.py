@@ -13,12 +13,7 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
 
-from imageshards.transforms.elements import (
-    BuildError,
-    ShardId,
-    counted,
-    quoted,
-)
+from imageshards.transforms.elements import BuildError, ShardId, counted, quoted
 from imageshards.transforms.records.containers import find_container
 from imageshards.transforms.references.annotated import (
     AnnotationCount,
@@ -71,7 +66,8 @@ class Plan:
       passed_over: files that were left out because their names are not those of images.
       notes: sentences for the user: decisions that no option made, with their reasons.
       digest: digest of all references in order, the classes and the shards.
-      unpacked: URIs of plain tars that were unpacked from compressed ones; the build deletes them.
+      unpacked: URIs of files that the listing wrote below the output, such as unpacked tars; the
+        build deletes them.
       compression: how their records are compressed and grouped, as in `Container`.
       file_format: name of the record container of the shards.
       object_classes: names of the classes of annotated objects, by number; empty without them.

@@ -43,7 +43,7 @@ class Tally:
       digests: (split, bucket) -> digest of the references in order.
       label_sources: origins of the labels: "folder", "regex" or "column NAME".
       class_names: lists of class names that inputs have, in label order.
-      unpacked: URIs of files that were unpacked from compressed ones.
+      unpacked: URIs of files that the listing wrote below the output, such as unpacked tars.
       blank_lines: lines of text files that hold only white space.
       inputs: text of an input that was listed in parts -> what was found.
       ref_bytes: bytes of the values of the listed references (`RefBatch.value_bytes`).

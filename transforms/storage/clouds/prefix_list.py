@@ -85,7 +85,7 @@ def part_pages(requests: Requests, prefix: str, names: Names = ALL) -> Iterator[
 
 
 def _groups(folders: Sequence[str]) -> list[str]:
-    """Returns prefixes that are about `_GROUPS`, and of which each folder has one."""
+    """Returns about `_GROUPS` prefixes, of which each folder has one."""
     folders = list(dict.fromkeys(folders))  # a store may repeat one on its next page
     length = len(commonprefix(folders))  # noqa: RUF071
     groups: dict[str, list[str]] = {}
