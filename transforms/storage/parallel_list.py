@@ -12,7 +12,7 @@ import math
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -75,6 +75,15 @@ def part_pages(
     ends = [end for end in (names.end, every.end) if end]
     names = Names(max(names.begin, every.begin), min(ends, default=""))
     return _pages(page, names, FEW_PAGES if few else math.inf, threads)
+
+
+def items_of(pages: Iterable[list[Item] | Names]) -> Iterator[Item | Names]:
+    """Yields the objects of pages one by one, and the ranges between them."""
+    for found in pages:
+        if isinstance(found, Names):
+            yield found
+        else:
+            yield from found
 
 
 def first_page(page: Page, prefix: str, accept: Callable[[str], object]) -> list[Item]:
