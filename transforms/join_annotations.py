@@ -29,6 +29,7 @@ from imageshards.transforms.annotations.source import (
 )
 from imageshards.transforms.elements import BuildError, Problem, quoted, to_bytes
 from imageshards.transforms.failure import Failures
+from imageshards.transforms.grouping import Divide, merged
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.records.objects import FACTS
 from imageshards.transforms.records.schemas import COLUMN
@@ -40,8 +41,7 @@ from imageshards.transforms.references.annotated import (
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import group_bits, hash_keys
 from imageshards.transforms.references.order import partition
-from imageshards.transforms.references.plan import Tally, bits_of
-from imageshards.transforms.tallies import Divide, merged
+from imageshards.transforms.references.tally import Tally, bits_of
 
 _MOST_IMAGES = 1 << 20
 """References of a group, which has 250,000 at most if their base names differ: each of them takes

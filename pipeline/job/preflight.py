@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.claim import check_output
 from imageshards.pipeline.options.build_options import BuildOptions
-from imageshards.pipeline.options.groups import AUTO
+from imageshards.pipeline.options.declare import AUTO
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError, enumerated
 from imageshards.transforms.inputs.kind import (
