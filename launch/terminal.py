@@ -133,7 +133,8 @@ def large_count(text: str) -> int:
     """
     found = re.fullmatch(r"([0-9]{1,20})(?:\.([0-9]{1,9}))?([kKMB]?)", text)
     whole, part, unit = found.groups("") if found else ("0", "1", "")
-    number, rest = divmod(int(whole + part) * _FACTORS[unit], 10 ** len(part))
+    size: int = 10 ** len(part)
+    number, rest = divmod(int(whole + part) * _FACTORS[unit], size)
     if rest:
         raise ArgumentTypeError(f"expected a number such as 2500, 10k, 1.28M or 5B, not {text!r}")
     return number

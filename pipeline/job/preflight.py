@@ -32,7 +32,8 @@ _AT_A_TIME = 16
 _MOST_SAMPLED, _MOST_RECORDS, _MOST_RECORDS_EACH = 64, 16_000, 1000
 """TFRecord inputs of which the first records are read, their records, and those of one input."""
 
-_T, _U = TypeVar("_T"), TypeVar("_U")
+_T = TypeVar("_T")
+_U = TypeVar("_U")
 _Row = Mapping[str, Sequence[Any]]
 
 
