@@ -28,6 +28,7 @@ from imageshards.transforms.annotations.source import (
 )
 from imageshards.transforms.elements import Problem, to_bytes
 from imageshards.transforms.failure import Failures
+from imageshards.transforms.grouping import Divide, merged
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.records.objects import FACTS
 from imageshards.transforms.records.schemas import COLUMN
@@ -39,8 +40,7 @@ from imageshards.transforms.references.annotated import (
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import group_bits, hash_keys
 from imageshards.transforms.references.order import partition
-from imageshards.transforms.references.plan import Tally, bits_of
-from imageshards.transforms.tallies import Divide, merged
+from imageshards.transforms.references.tally import Tally, bits_of
 
 _ANNOTATION_BYTES = 1 << 25
 """Memory of annotations that are divided at a time."""

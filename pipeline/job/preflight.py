@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.claim import check_output
 from imageshards.pipeline.options.build_options import BuildOptions
-from imageshards.pipeline.options.groups import AUTO
+from imageshards.pipeline.options.declare import AUTO
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError, enumerated
 from imageshards.transforms.inputs.kind import (

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from imageshards.launch.dataflow import arguments
 from imageshards.launch.fleet import scale
-from imageshards.launch.fleet.measured import MEASURED
-from imageshards.launch.fleet.rates import RATES, rate
+from imageshards.launch.fleet.rates import MEASURED, MEASURED_FILE, RATES, rate
 from imageshards.launch.fleet.stages import Fleet, bounds, ramp_seconds
 from imageshards.pipeline.operations.resharding import write
 from imageshards.transforms.shards import leaked, workers
@@ -78,8 +77,7 @@ def test_measured_constants_are_those_of_the_benchmark():
 
 
 def test_measured_constants_are_as_they_were_written():
-    path = ROOT / "launch/fleet/measured.py"
-    assert MAKE_RATES["module"](MEASURED) == path.read_text()
+    assert MAKE_RATES["text"](MEASURED) == MEASURED_FILE.read_text()
     kinds = {name for name, constant in RATES.items() if constant.kind == "measured"}
     assert kinds == set(MEASURED)
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,7 @@ from functools import partial
 from imageshards.transforms.storage.protocol import Names
 
 Item = tuple[str, int, int]
-"""Name, bytes, generation."""
+"""Name, bytes, stamp."""
 Page = Callable[[str, str, int], list[Item]]
 """(first name, name to stop before or "", largest number of items) -> the first items, in order."""
 
@@ -76,6 +77,15 @@ def part_pages(
     return _pages(page, names, FEW_PAGES if few else math.inf, threads)
 
 
+def items_of(pages: Iterable[list[Item] | Names]) -> Iterator[Item | Names]:
+    """Yields the objects of pages one by one, and the ranges between them."""
+    for found in pages:
+        if isinstance(found, Names):
+            yield found
+        else:
+            yield from found
+
+
 def first_page(page: Page, prefix: str, accept: Callable[[str], object]) -> list[Item]:
     """Returns the accepted names of the first page that has any, or none after a few pages."""
     names = _names_with(prefix)
@@ -96,7 +106,7 @@ def _pages(page: Page, names: Names, most: float, threads: int) -> Iterator[list
     yield first
     if len(first) < PAGE_ITEMS:
         return
-    lister = _Lister(page, _Range(first[-1][0] + _FIRST, names.end), threads, most - 1)
+    lister = _RangeLister(page, _Range(first[-1][0] + _FIRST, names.end), threads, most - 1)
     yield from lister.run()
     rest = lister.rest()
     if rest:
@@ -143,17 +153,26 @@ class _Range:
     busy: bool = False
 
 
-class _Lister:
-    def __init__(self, page: Page, first: _Range, threads: int, most: float) -> None:
-        self._page = page
-        self._pages_left = most
-        self._ranges = [first]
+class Lister(ABC):
+    """Threads that list pages.
+
+    Attributes:
+      changed: guards what the threads share, and wakes those that wait for a change of it.
+      stopped: whether no more pages are wanted.
+    """
+
+    def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._found: queue.Queue[list[Item] | BaseException | None] = queue.Queue(4 * threads)
-        self._changed = threading.Condition()
-        self._stopped = False
+        self._found: queue.Queue[list[Item] | BaseException | None] = queue.Queue(2 * threads)
+        self.changed = threading.Condition()
+        self.stopped = False
+
+    @abstractmethod
+    def work(self) -> None:
+        """Lists pages and puts them, until none is left or `stopped`. Each thread runs it."""
 
     def run(self) -> Iterator[list[Item]]:
+        """Yields the pages of all threads, in any order. Raises the first error of a thread."""
         with ThreadPoolExecutor(self._threads, "imageshards-list") as executor:
             try:
                 for _ in range(self._threads):
@@ -168,36 +187,50 @@ class _Lister:
                     else:
                         yield found
             finally:
-                with self._changed:
-                    self._stopped = True
-                    self._changed.notify_all()
+                with self.changed:
+                    self.stopped = True
+                    self.changed.notify_all()
                 while not self._found.empty():  # a full queue would block the threads
                     self._found.get_nowait()
 
-    def rest(self) -> list[Names]:
-        """Returns the ranges that are not listed, after `run` has listed its number of pages."""
-        return [Names(rest.start, rest.end) for rest in self._ranges]
-
     def _work(self) -> None:
         try:
-            while (mine := self._take()) is not None:
-                self._list(mine)
+            self.work()
         except BaseException as error:
-            self._put(error)
-        self._put(None)
+            self.put(error)
+        self.put(None)
 
-    def _put(self, item: list[Item] | BaseException | None) -> None:
-        while not self._stopped:
+    def put(self, item: list[Item] | BaseException | None) -> None:
+        """Adds a page, an error, or None: the thread has finished. Waits if there are many."""
+        while not self.stopped:
             try:
                 return self._found.put(item, timeout=0.1)
             except queue.Full:
                 continue
 
+
+class _RangeLister(Lister):
+    """Lists a range of names, of which each thread takes a part."""
+
+    def __init__(self, page: Page, first: _Range, threads: int, most: float) -> None:
+        super().__init__(threads)
+        self._page = page
+        self._pages_left = most
+        self._ranges = [first]
+
+    def rest(self) -> list[Names]:
+        """Returns the ranges that are not listed, after `run` has listed its number of pages."""
+        return [Names(rest.start, rest.end) for rest in self._ranges]
+
+    def work(self) -> None:
+        while (mine := self._take()) is not None:
+            self._list(mine)
+
     def _take(self) -> _Range | None:
         """Returns a range that no thread lists, or the second part of another; None at the end."""
         while True:
-            with self._changed:
-                if self._stopped or self._pages_left <= 0 or not self._ranges:
+            with self.changed:
+                if self.stopped or self._pages_left <= 0 or not self._ranges:
                     return None
                 for mine in self._ranges:
                     if not mine.busy:
@@ -205,7 +238,7 @@ class _Lister:
                         return mine
                 theirs = next((other for other in self._ranges if other.listed), None)
                 if theirs is None:
-                    self._changed.wait()
+                    self.changed.wait()
                     continue
                 theirs.listed = False
             if cut := self._cut(theirs):
@@ -214,12 +247,12 @@ class _Lister:
     def _cut(self, theirs: _Range) -> _Range | None:
         """Divides a range, and returns its second part; None if it cannot be divided."""
         for _ in range(_PROBES):
-            with self._changed:
+            with self.changed:
                 start, end = theirs.start, theirs.end
-            if self._stopped or not (name := middle(start, end)):
+            if self.stopped or not (name := middle(start, end)):
                 return None
             found = self._page(name, end, 1)
-            with self._changed:
+            with self.changed:
                 # The thread of that range may have passed the name in the meantime, or finished.
                 if theirs not in self._ranges or theirs.start >= name or theirs.end != end:
                     return None
@@ -232,13 +265,13 @@ class _Lister:
 
     def _list(self, mine: _Range) -> None:
         while True:
-            with self._changed:
+            with self.changed:
                 start, end = mine.start, mine.end
             found = self._page(start, end, PAGE_ITEMS) if not end or start < end else []
-            with self._changed:
+            with self.changed:
                 # Another thread lists the part that was cut off during this request.
                 kept = [entry for entry in found if not mine.end or entry[0] < mine.end]
-                done = len(found) < PAGE_ITEMS or len(kept) < len(found) or self._stopped
+                done = len(found) < PAGE_ITEMS or len(kept) < len(found) or self.stopped
                 self._pages_left -= 1
                 if done:
                     self._ranges.remove(mine)
@@ -246,9 +279,9 @@ class _Lister:
                     mine.start = found[-1][0] + _FIRST
                     mine.listed = True
                     done = self._pages_left <= 0
-                self._changed.notify_all()
+                self.changed.notify_all()
             if kept:
-                self._put(kept)
+                self.put(kept)
             if done:
                 return
 

@@ -12,8 +12,9 @@ from imageshards.transforms.elements import BuildError, Problem
 from imageshards.transforms.references import plan
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import partition, sort_group
-from imageshards.transforms.references.plan import Plan, Planner, Tally
+from imageshards.transforms.references.plan import Plan, Planner
 from imageshards.transforms.references.rules import ShardCounts
+from imageshards.transforms.references.tally import Tally
 
 
 def planned(batch: RefBatch, planner: Planner | None = None) -> Plan:
