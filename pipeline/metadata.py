@@ -16,8 +16,6 @@ from importlib import metadata as packages
 from itertools import accumulate
 from typing import Any, overload
 
-import numpy as np
-
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.options.build_options import FORMAT_VERSION
 from imageshards.transforms.annotations.objects import LEFT_OUT
@@ -140,7 +138,7 @@ class ShardRows(Sequence[dict[str, Any]]):
         split = next(name for name in reversed(self._first) if self._first[name] <= at)
         return self._row(split, self._tables[split][at - self._first[split]])
 
-    def _row(self, split: str, row: np.void) -> dict[str, Any]:
+    def _row(self, split: str, row: Any) -> dict[str, Any]:
         index, records, size, crc32c, sha256 = row.tolist()
         digest = sha256.hex() if any(sha256) else ""
         return shard_row(self._plan.shard(split, index), records, size, crc32c, digest)

@@ -15,7 +15,7 @@ _MOST_HELD = 1 << 19
 """References of a group after which repeated ones are dropped. Keys of distinct URIs make no group
 of more than 250,000."""
 _MOST_OF_URI = 100_000
-"""References of a URI in a larger group: each takes 1.5 kB of memory where duplicates are found."""
+"""References of a URI in a larger group: each takes 1.1 kB of memory where duplicates are found."""
 
 
 def key_order(batch: RefBatch) -> np.ndarray:
