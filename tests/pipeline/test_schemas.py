@@ -492,7 +492,7 @@ def test_compressed_shards_are_reproducible_and_resumed(build: Build, folder: Pa
     [
         ({"features": "raw"}, "--features raw needs one size for all images: set --resize"),
         ({"features": "pixels", "resize": "short:32"}, "needs one size for all images"),
-        ({"features": "raw", "resize": "8x8", "channels": 2}, "--channels 2: expected 0 or 1 or 3"),
+        ({"features": "raw", "resize": "8x8", "channels": 2}, "--channels 2: expected 0, 1 or 3"),
         ({"channels": 1}, "--channels requires a schema of decoded pixels"),
         (
             {"features": "shape", "pixel_range": "0..255"},
@@ -510,7 +510,7 @@ def test_compressed_shards_are_reproducible_and_resumed(build: Build, folder: Pa
         ({"features": "text", "dedupe": "pixels"}, "--dedupe is for images"),
         ({"features": "text", "features_from": ("a:int",)}, "--features_from is for images"),
         ({"features": "text", "labels": "column:a"}, "text files have no column 'a'"),
-        ({"features": "tfslim"}, "expected slim or imagenet or segmentation"),
+        ({"features": "tfslim"}, "expected slim, imagenet, segmentation"),
         (
             {"features": "imagenet", "features_from": (f"{BOX}/xmin=a:int_list",)},
             f"'{BOX}/xmin' is of type float_list: write {BOX}/xmin=a:float_list",
