@@ -35,7 +35,7 @@ def dataset(build: Build, tmp_path: Path) -> Path:
             )
     path = tmp_path / "objects.json"
     path.write_text(json.dumps({**objects, "categories": [{"id": 1, "name": "beak"}]}))
-    build(tmp_path / "in", num_shards="2", annotations=(str(path),))
+    build(tmp_path / "in", num_shards="2", annotations=(str(path),), labels="dirname")
     return tmp_path / "out"
 
 

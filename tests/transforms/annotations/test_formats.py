@@ -170,7 +170,7 @@ def test_keypoints_without_their_shape_are_not_taken_for_polygons(
     (tmp_path / "data.yaml").write_text(f"names: [owl]\nkpt_shape: [{points}, {values}]\n")
     assert identify(str(tmp_path), "auto").name == "yolo_keypoints"
     (tmp_path / "data.yaml").write_text("names: [owl]\nkpt_shape: 17\n")
-    with pytest.raises(BuildError, match=r"its kpt_shape is '17', not \[keypoints, 2 or 3\]"):
+    with pytest.raises(BuildError, match=r"its kpt_shape is 17, not \[keypoints, 2 or 3\]"):
         identify(str(tmp_path), "auto")
 
 
