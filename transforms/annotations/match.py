@@ -9,7 +9,7 @@ its path.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.images.validate import is_image_name
@@ -83,6 +83,7 @@ def _match(
     whole, ends = _indexed(uris, names)
     found: dict[str, str] = {}
     taken: set[str] = set()
+    steps: list[tuple[Mapping[str, list[str]], Callable[[str], str]]]
     steps = [(whole, folder.__add__), (ends, str)] if by_path else [(ends, _base)]
     for index, looked_up in steps:
         names_of: dict[str, str] = {}
