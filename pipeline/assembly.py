@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from imageshards.pipeline.options.build_options import BuildOptions
-from imageshards.pipeline.options.groups import AUTO
+from imageshards.pipeline.options.declare import AUTO
 from imageshards.pipeline.validation import check_combinations
 from imageshards.transforms import storage
 from imageshards.transforms.annotations.formats import check_distinct, identify
@@ -40,11 +40,11 @@ from imageshards.transforms.records.columns import (
 from imageshards.transforms.records.containers import variant_of
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.annotate import Annotator
-from imageshards.transforms.references.choice import Choice
 from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
-from imageshards.transforms.references.where import Where
+from imageshards.transforms.references.selection.choice import Choice
+from imageshards.transforms.references.selection.where import Where
 from imageshards.transforms.shards.annotations import Annotations
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.layout import Layout

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from imageshards.pipeline.options.groups import AUTO
+from imageshards.pipeline.options.declare import AUTO
 from imageshards.transforms import storage
 from imageshards.transforms.elements import UsageError, alternatives
 from imageshards.transforms.extras import require

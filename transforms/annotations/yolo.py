@@ -194,7 +194,7 @@ class Yolo(FileOfEach):
 
 @dataclass(frozen=True)
 class YoloKeypoints(Yolo):
-    """The same, with the keypoints of each object, of which data.yaml has the shape."""
+    """The same, with the keypoints of each object; data.yaml has their number (`kpt_shape`)."""
 
     name = "yolo_keypoints"
     noun = "a folder with text files and a data.yaml of YOLO with kpt_shape"
@@ -229,11 +229,11 @@ class YoloKeypoints(Yolo):
 
 @dataclass(frozen=True)
 class _Settings:
-    """What data.yaml says.
+    """The content of data.yaml.
 
     Attributes:
       names: number of a class -> its name.
-      path: the folder of the data set, relative to that of the file; empty: not said.
+      path: the folder of the data set, relative to that of the file; empty: not set.
       points: keypoints of each object; 0: none.
       values_of_point: 2 for x and y, 3 with the visibility.
       point_names: number of a class -> the names of its keypoints.
