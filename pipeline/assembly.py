@@ -13,7 +13,7 @@ from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.declare import AUTO
 from imageshards.pipeline.validation import check_combinations
 from imageshards.transforms import storage
-from imageshards.transforms.annotations.formats import identify
+from imageshards.transforms.annotations.formats import check_distinct, identify
 from imageshards.transforms.annotations.source import AnnotationSource
 from imageshards.transforms.elements import BuildError, UsageError, quoted
 from imageshards.transforms.failure import Failures
@@ -236,7 +236,8 @@ class BuildSpec:
         """The files and folders of annotations; may read their beginnings.
 
         Raises:
-          UsageError: one does not exist, or the formats differ or are not known.
+          UsageError: one does not exist, or the formats differ or are not known, or two of them
+            have the same file.
         """
         given, name_key = self.options.annotations, self.options.inputs.name_key
         found = [
@@ -248,9 +249,7 @@ class BuildSpec:
                 f"--annotations {found[0].uri} is {found[0].noun}, but {found[-1].uri} is "
                 f"{found[-1].noun}: build from annotations of one format"
             )
-        uris = [source.uri.rstrip("/") for source in found]
-        if again := next((uri for at, uri in enumerate(uris) if uri in uris[:at]), ""):
-            raise UsageError(f"--annotations {again} is set twice: omit one of them")
+        check_distinct(found)
         return tuple(found)
 
     @property

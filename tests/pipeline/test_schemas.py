@@ -167,7 +167,7 @@ def test_columns_go_with_every_schema(build: Build, tmp_path: Path):
     [
         ({"features": "raw"}, "--features raw needs one size for all images: set --resize"),
         ({"features": "pixels", "resize": "short:32"}, "needs one size for all images"),
-        ({"features": "raw", "resize": "8x8", "channels": 2}, "--channels 2: expected 0 or 1 or 3"),
+        ({"features": "raw", "resize": "8x8", "channels": 2}, "--channels 2: expected 0, 1 or 3"),
         ({"channels": 1}, "--channels requires a schema of decoded pixels"),
         (
             {"features": "shape", "pixel_range": "0..255"},
@@ -185,7 +185,7 @@ def test_columns_go_with_every_schema(build: Build, tmp_path: Path):
         ({"features": "text", "dedupe": "pixels"}, "--dedupe is for images"),
         ({"features": "text", "features_from": ("a:int",)}, "--features_from is for images"),
         ({"features": "text", "labels": "column:a"}, "text files have no column 'a'"),
-        ({"features": "tfslim"}, "expected slim or imagenet or segmentation"),
+        ({"features": "tfslim"}, "expected slim, imagenet, segmentation"),
         (
             {"features": "imagenet", "features_from": (f"{BOX}/xmin=a:int_list",)},
             f"'{BOX}/xmin' is of type float_list: write {BOX}/xmin=a:float_list",

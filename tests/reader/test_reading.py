@@ -102,7 +102,7 @@ def test_invalid_arguments_are_one_line(dataset: Path):
         with pytest.raises(UsageError, match="must be an integer"):
             found.shuffled(**options)
     for channels in (2, 4, 7):
-        with pytest.raises(UsageError, match="must be 3 or 1 or 0"):
+        with pytest.raises(UsageError, match="must be 3, 1 or 0"):
             reader.open(dataset, "train", channels=channels)
     for num_hosts, host in ((2.0, 0), ("2", 0), (2, 0.5), (0, 0)):
         with pytest.raises(UsageError, match="must be an integer"):

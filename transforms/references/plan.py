@@ -13,7 +13,7 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
 
-from imageshards.transforms.elements import BuildError, ShardId, counted, quoted
+from imageshards.transforms.elements import BuildError, ShardId, counted, human_bytes, quoted
 from imageshards.transforms.records.containers import find_container
 from imageshards.transforms.references.annotated import (
     AnnotationCount,
@@ -289,7 +289,7 @@ class Planner:
             if not sized:
                 how = f", assuming {_GUESSED_BYTES // 1000} kB each"
             notes.append(
-                f"{name}: {counted(num_shards, 'shard')} for {size / 1e6:,.1f} MB of "
+                f"{name}: {counted(num_shards, 'shard')} for {human_bytes(size)} of "
                 f"{self.noun}s{how} (auto aims at {TARGET_SHARD_BYTES / 1e6:.0f} MB a shard)"
             )
         if num_shards > images:

@@ -237,8 +237,7 @@ def test_auto_aims_at_150_megabytes_and_says_so():
     assert plan.splits["train"].num_shards == 13
     assert plan.splits["train"].bytes == 2_000_000_000
     assert (
-        "train: 13 shards for 2,000.0 MB of images, estimated from 10,000 of 50,000 ("
-        in plan.notes[0]
+        "train: 13 shards for 2.0 GB of images, estimated from 10,000 of 50,000 (" in plan.notes[0]
     )
 
 

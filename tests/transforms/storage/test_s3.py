@@ -214,6 +214,7 @@ NOT_AUTHORIZED = (
         (Fault(refusing(400, "AuthorizationHeaderMalformed", "Expecting eu-west-1.")),
          "Expecting eu-west-1; set AWS_DEFAULT_REGION to the region of the bucket"),
         (Fault(refusing(301, "PermanentRedirect"), GET), "set AWS_DEFAULT_REGION to the region of"),
+        (Fault(refusing(301, "PermanentRedirect")), "set AWS_DEFAULT_REGION to the region of"),
         (Fault(refusing(400, "ExpiredToken", "It expired.")), "the AWS credentials cannot be used"),
         (Fault(refusing(501, "NotImplemented")), "status 501 NotImplemented"),
         (Fault(short_body), "the response breaks off"),
