@@ -109,7 +109,7 @@ def _lines() -> Iterator[str]:
         "- the references of one URI with different labels, splits or features. A build in which\n"
         "  one has more than 100,000 fails with one line;\n"
         "- with `--annotations`, the images with one base name, such as `*/image.jpg`. A build\n"
-        "  with more than 1,048,576 fails with one line. A worker needs 2 GB or more to join them;\n"
+        "  with more than 1,048,576 fails with one line. A worker takes 2 GB or more for them;\n"
         "- a value of a sample in an MDS shard, of 1 MiB at most, and a row of a text manifest,\n"
         "  of 4 MiB at most: larger ones are refused."
     )
