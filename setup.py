@@ -22,6 +22,7 @@ setup(
     package_data={
         "imageshards": ["py.typed"],
         "imageshards.launch": ["digits.*"],
+        "imageshards.launch.fleet": ["measured.json"],
         "imageshards.reader.report": ["page.html"],
     },
 )

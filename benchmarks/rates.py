@@ -1,8 +1,8 @@
 """Writes the measured constants of estimates: python -m benchmarks.rates [RESULTS.json].
 
-Reads the results of `make bench` (build/bench/results.json), writes launch/fleet/measured.py, and
-renews the tables of launch/dataflow, which are computed from it. A constant that was not measured
-keeps its value and its date. Runs in the environment of imageshards.
+Reads the results of `make bench` (build/bench/results.json), and writes launch/fleet/measured.json.
+A constant that was not measured keeps its value and its date. `make rates` runs this, and then
+renews the tables of launch/dataflow. Runs in the environment of imageshards.
 """
 
 from __future__ import annotations
@@ -14,44 +14,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from imageshards.launch.fleet.measured import MEASURED, Measured
-from imageshards.launch.fleet.rates import rate
+from imageshards.launch.fleet.rates import MEASURED, MEASURED_FILE, Measured, rate
 
 _ROOT = Path(__file__).resolve().parents[1]
 _RESULTS = _ROOT / "build/bench/results.json"
-_MODULE = _ROOT / "launch/fleet/measured.py"
 _ALONE = "imageshards-header-1", "imageshards-full-1"
 """Builds in one process. The CPU time of worker processes is not in that of the main process."""
-
-_HEAD = '''\
-"""The measured constants of all estimates. Written by `make rates`: do not edit.
-
-`make bench IMAGES=DIR` measures them on this machine, and `make rates` writes them.
-"""
-
-# ruff: noqa: E501
-
-from __future__ import annotations
-
-from typing import NamedTuple
-
-
-class Measured(NamedTuple):
-    """A measured constant.
-
-    Attributes:
-      value: the value; `rates` has its unit.
-      date: when it was measured.
-      source: what was measured, and on which machine.
-    """
-
-    value: float
-    date: str
-    source: str
-
-
-MEASURED = {
-'''
 
 
 class Value(NamedTuple):
@@ -147,15 +115,10 @@ def _slope(figures: Mapping[str, Any], first: str, last: str) -> float | None:
     return float((end - begin) / (figures[last]["count"] - figures[first]["count"]))
 
 
-def module(measured: Mapping[str, Measured]) -> str:
-    """Returns the text of measured.py."""
-    lines = [_HEAD]
-    for name, (value, date, source) in sorted(measured.items()):
-        lines.append(
-            f'    "{name}": Measured(\n        value={value!r},\n'
-            f"        date={json.dumps(date)},\n        source={json.dumps(source)},\n    ),\n"
-        )
-    return "".join([*lines, '}\n"""Name of a constant -> its measurement."""\n'])
+def text(measured: Mapping[str, Measured]) -> str:
+    """Returns the content of measured.json."""
+    rows = {name: constant._asdict() for name, constant in sorted(measured.items())}
+    return json.dumps(rows, indent=2) + "\n"
 
 
 def renewed(measured: Mapping[str, Measured], results: Mapping[str, Any]) -> dict[str, Measured]:
@@ -171,12 +134,12 @@ def renewed(measured: Mapping[str, Measured], results: Mapping[str, Any]) -> dic
 
 
 def main() -> None:
-    """Writes measured.py, and what is computed from it."""
+    """Writes measured.json, and prints the constants."""
     path = Path(sys.argv[1]) if sys.argv[1:] else _RESULTS
     if not path.is_file():
         sys.exit(f"benchmarks.rates: {path}: no such file; run make bench IMAGES=DIR")
     found = renewed(MEASURED, json.loads(path.read_text()))
-    _MODULE.write_text(module(found))
+    MEASURED_FILE.write_text(text(found))
     for name, (value, _, source) in sorted(found.items()):
         before = MEASURED[name].value if name in MEASURED else None
         print(f"{name:16}{value:>14,.10g}  before {before}  {source}")

@@ -32,7 +32,7 @@ from imageshards.pipeline.options.command_line import (
     waits,
     worker_processes,
 )
-from imageshards.pipeline.options.groups import CommandOptions
+from imageshards.pipeline.options.groups.running import CommandOptions
 from imageshards.transforms.references.rules import misspelled_splits
 
 if TYPE_CHECKING:

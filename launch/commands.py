@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from imageshards.launch import demo, schedule
 from imageshards.launch.doctor import command as doctor
-from imageshards.launch.terminal import add_common, complain, count, say, show
+from imageshards.launch.terminal import add_common, complain, count, large_count, say, show
 from imageshards.pipeline.options.parser import Parser, closest, refuse
 
 
@@ -265,7 +265,9 @@ def _declare_advise(parser: Parser) -> None:
         "--hosts", type=count, default=None, metavar="N", help="Hosts that read DIR together"
     )
     fleet = parser.add_argument_group("before a build, for a fleet of workers")
-    fleet.add_argument("--images", type=count, metavar="N", help="Images to read")
+    fleet.add_argument(
+        "--images", type=large_count, metavar="N", help="Images to read, such as 100M"
+    )
     fleet.add_argument(
         "--bytes", type=_size, metavar="SIZE", help="Size of all images, such as 10.8TB"
     )
@@ -288,7 +290,7 @@ def _declare_advise(parser: Parser) -> None:
         help="The images are in tars, not single objects",
     )
     fleet.add_argument(
-        "--num_shards", type=count, metavar="N",
+        "--num_shards", type=large_count, metavar="N",
         help="Shards of the data set (default: the recommended number)",
     )  # fmt: skip
     add_common(parser)

@@ -74,7 +74,7 @@ def fingerprint(args: Namespace) -> int:
     from imageshards.pipeline.options.command_line import options_from
     from imageshards.pipeline.publish import state_of
     from imageshards.transforms import storage
-    from imageshards.transforms.elements import counted
+    from imageshards.transforms.elements import counted, human_bytes
 
     spec = BuildSpec(options_from(args))
     inputs, output = spec.options.inputs, spec.options.output.output
@@ -100,7 +100,7 @@ def fingerprint(args: Namespace) -> int:
         text = _DESCRIPTIONS[state].format(version=version, noun=spec.schema.noun)
         if state == "new" and storage.exists(spec.layout.dataset_info):
             text = f"version {version} is built, but not published: imageshards publish {output}"
-        say(f"{found.digest}  {files}, {found.bytes / 1e6:,.1f} MB: {state}: {text}")
+        say(f"{found.digest}  {files}, {human_bytes(found.bytes)}: {state}: {text}")
     return 0
 
 

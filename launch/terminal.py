@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
 
@@ -116,6 +117,27 @@ def count(text: str) -> int:
     if not text.isdecimal():
         raise ArgumentTypeError(f"expected a number from 0, not {text!r}")
     return int(text)
+
+
+_FACTORS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9}
+
+
+def large_count(text: str) -> int:
+    """Parses a number from 0, which may be written in thousands, millions or billions.
+
+    >>> large_count("100M"), large_count("1.28M"), large_count("5B"), large_count("2500")
+    (100000000, 1280000, 5000000000, 2500)
+
+    Raises:
+      ArgumentTypeError: the text is not such a number.
+    """
+    found = re.fullmatch(r"([0-9]{1,20})(?:\.([0-9]{1,9}))?([kKMB]?)", text)
+    whole, part, unit = found.groups("") if found else ("0", "1", "")
+    size: int = 10 ** len(part)
+    number, rest = divmod(int(whole + part) * _FACTORS[unit], size)
+    if rest:
+        raise ArgumentTypeError(f"expected a number such as 2500, 10k, 1.28M or 5B, not {text!r}")
+    return number
 
 
 def add_common(parser: ArgumentParser, *, json: bool = True) -> None:

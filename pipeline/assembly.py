@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from imageshards.pipeline.options.build_options import BuildOptions
-from imageshards.pipeline.options.groups import AUTO
+from imageshards.pipeline.options.declare import AUTO
 from imageshards.pipeline.validation import check_combinations
 from imageshards.transforms import storage
-from imageshards.transforms.annotations.formats import identify
+from imageshards.transforms.annotations.formats import check_distinct, identify
 from imageshards.transforms.annotations.source import AnnotationSource
 from imageshards.transforms.elements import BuildError, UsageError, quoted
 from imageshards.transforms.failure import Failures
@@ -40,11 +40,11 @@ from imageshards.transforms.records.columns import (
 from imageshards.transforms.records.containers import variant_of
 from imageshards.transforms.records.schemas import Schema
 from imageshards.transforms.references.annotate import Annotator
-from imageshards.transforms.references.choice import Choice
 from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule
-from imageshards.transforms.references.where import Where
+from imageshards.transforms.references.selection.choice import Choice
+from imageshards.transforms.references.selection.where import Where
 from imageshards.transforms.shards.annotations import Annotations
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.layout import Layout
@@ -236,7 +236,8 @@ class BuildSpec:
         """The files and folders of annotations; may read their beginnings.
 
         Raises:
-          UsageError: one does not exist, or the formats differ or are not known.
+          UsageError: one does not exist, or the formats differ or are not known, or two of them
+            have the same file.
         """
         given, name_key = self.options.annotations, self.options.inputs.name_key
         found = [
@@ -248,9 +249,7 @@ class BuildSpec:
                 f"--annotations {found[0].uri} is {found[0].noun}, but {found[-1].uri} is "
                 f"{found[-1].noun}: build from annotations of one format"
             )
-        uris = [source.uri.rstrip("/") for source in found]
-        if again := next((uri for at, uri in enumerate(uris) if uri in uris[:at]), ""):
-            raise UsageError(f"--annotations {again} is set twice: omit one of them")
+        check_distinct(found)
         return tuple(found)
 
     @property

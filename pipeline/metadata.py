@@ -9,7 +9,7 @@ dataset_info.json is in the format of tensorflow_datasets (core/proto/dataset_in
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import metadata as packages
@@ -120,6 +120,11 @@ class ShardRows(Sequence[dict[str, Any]]):
     def __len__(self) -> int:
         return sum(map(len, self._tables.values()))
 
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for split, table in self._tables.items():
+            for row in table:
+                yield self._row(split, row)
+
     @overload
     def __getitem__(self, number: int) -> dict[str, Any]: ...
 
@@ -131,8 +136,10 @@ class ShardRows(Sequence[dict[str, Any]]):
             return [self[at] for at in range(*number.indices(len(self)))]
         at = range(len(self))[number]
         split = next(name for name in reversed(self._first) if self._first[name] <= at)
-        index = at - self._first[split]
-        _, records, size, crc32c, sha256 = self._tables[split][index].tolist()
+        return self._row(split, self._tables[split][at - self._first[split]])
+
+    def _row(self, split: str, row: Any) -> dict[str, Any]:
+        index, records, size, crc32c, sha256 = row.tolist()
         digest = sha256.hex() if any(sha256) else ""
         return shard_row(self._plan.shard(split, index), records, size, crc32c, digest)
 

@@ -85,16 +85,14 @@ def run(
         raise
     except Exception as error:
         raise job_error(error, job.link if job else "") from error
+    now = _finished_shards(spec.layout) if finished else {}
     with storage.open_read(spec.layout.build) as file:
         build = json.load(file)
     return Summary.of(
         build,
         output=spec.layout.root,
         noun=spec.schema.noun,
-        resumed={
-            name.removesuffix(".json")
-            for name, _ in finished.items() & _finished_shards(spec.layout).items()
-        },
+        resumed={name.removesuffix(".json") for name, _ in finished.items() & now.items()},
         seconds=time.perf_counter() - begin,
         startup_seconds=started - begin if is_local_runner(beam_arguments) else None,
     )

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from imageshards.pipeline.options.groups import AUTO
+from imageshards.pipeline.options.declare import AUTO
 from imageshards.transforms import storage
-from imageshards.transforms.elements import UsageError
+from imageshards.transforms.elements import UsageError, alternatives
 from imageshards.transforms.extras import require
 from imageshards.transforms.records.columns import SIDE_OPTIONS, annotation_problem
 from imageshards.transforms.records.containers import CONTAINERS
@@ -47,7 +47,7 @@ def _schema(spec: BuildSpec) -> Iterator[str]:
         yield f"--text_unit requires --features text, not {name}"
     for side, option in SIDE_OPTIONS.items():
         if not spec.options.is_default(option) and schema.side != side:
-            names = " or ".join(name for name, known in SCHEMAS.items() if known.side == side)
+            names = alternatives(name for name, known in SCHEMAS.items() if known.side == side)
             yield f"--{option} requires --features {names}, not {name}"
     if not spec.options.is_default("mask_padding") and schema.side != "mask":
         yield f"--mask_padding requires a schema with masks, not {name}"
@@ -203,7 +203,7 @@ def container_problem(file_format: str, compression: str, group_size: int) -> st
     """Returns why a container does not have a compression or groups; empty if it does."""
     container = CONTAINERS[file_format]
     if compression not in ("none", *container.compressions):
-        choices = " or ".join(("none", *container.compressions))
+        choices = alternatives(("none", *container.compressions))
         return f"--file_format {file_format} has no --compression {compression}: expected {choices}"
     if group_size != 1 and not container.has_groups:
         return f"--file_format {file_format} has no --group_size: set --file_format array_record"

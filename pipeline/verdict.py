@@ -88,8 +88,6 @@ def check_files(layout: Layout, plan: Plan, totals: Totals) -> None:
     missing = {name: table["records"] > 0 for name, table in rows.items()}
     unknown = []
     for entry in storage.scan(layout.root):
-        if not is_shard_like(entry.name):
-            continue
         shard = parse_shard_name(entry.name)
         if (
             not shard
@@ -97,6 +95,8 @@ def check_files(layout: Layout, plan: Plan, totals: Totals) -> None:
             or shard.index >= len(rows[shard.split])
             or entry.name != shard_name(plan.shard(shard.split, shard.index))
         ):
+            if not is_shard_like(entry.name):
+                continue
             raise BuildError(
                 f"{storage.join(layout.root, entry.name)}: another build wrote here at the same "
                 "time: run one at a time, and set --overwrite"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from imageshards.reader.dataset import Dataset, open_dataset
-from imageshards.transforms.elements import UsageError, counted
+from imageshards.transforms.elements import UsageError, counted, human_bytes
 from imageshards.transforms.references.plan import TARGET_SHARD_BYTES
 
 _FILES_PER_HOST = 10
@@ -83,7 +83,7 @@ class Advice:
             )
             yield (
                 f"  {split.split}: {counted(split.shards, 'shard')}{change}  "
-                f"({counted(split.records, 'record')}, {_megabytes(split.bytes)})"
+                f"({counted(split.records, 'record')}, {human_bytes(split.bytes)})"
             )
             for warning in split.warnings:
                 yield f"    WARNING: {warning}"
@@ -141,7 +141,7 @@ def advised_shards(records: int, size: int, hosts: int) -> tuple[int, tuple[str,
     reasons = [f"{_per_host(advised, hosts)}, {_each(size, advised)}"]
     if size / advised < _LEAST_BYTES and each == 1:
         reasons.append(
-            f"files below {_megabytes(_LEAST_BYTES)} are small, but each host requires one"
+            f"files below {human_bytes(_LEAST_BYTES)} are small, but each host requires one"
         )
     return advised, tuple(reasons)
 
@@ -174,8 +174,4 @@ def _per_host(shards: int, hosts: int) -> str:
 
 
 def _each(size: int, shards: int) -> str:
-    return f"{_megabytes(size / max(shards, 1))} each"
-
-
-def _megabytes(size: float) -> str:
-    return f"{size / 1e6:,.1f} MB" if size < 1e10 else f"{size / 1e9:,.1f} GB"
+    return f"{human_bytes(size / max(shards, 1))} each"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from threading import Lock, RLock
 from typing import Any, BinaryIO, Generic, TypeVar, cast
 
@@ -34,13 +34,15 @@ from imageshards.transforms.records.container import (
     with_crc32c,
 )
 from imageshards.transforms.records.containers import container_of_file, is_record_file
-from imageshards.transforms.records.index import Index
+from imageshards.transforms.records.index import Index, LazyIndex
 from imageshards.transforms.records.schemas import COLUMN, SLIM, Feature, Kind, Schema
 
 _REQUESTS = 16
 _TAIL_BYTES = 8
 _HEAD_BYTES = 64
 _INDEX_SUFFIXES = (".idx", ".index")
+_LARGE_INDEX = 1 << 17
+"""Bytes. A smaller one is parsed in less than a millisecond."""
 _LOCKS = [RLock() for _ in range(1024)]
 """Each is of few files: a lock of each file could not be pickled for other processes."""
 _READING = Lock()
@@ -99,8 +101,10 @@ class RecordFile:
         return storage.is_local(self.uri)
 
     @_read_once
-    def index(self) -> Index:
+    def index(self) -> Index | LazyIndex:
         """Offset and stored size of every record, both after decompression.
+
+        Of a large index file on this machine, single lines are parsed when they are needed.
 
         Raises:
           BuildError: the file is of another format or truncated, or its index is damaged.
@@ -110,8 +114,17 @@ class RecordFile:
         if not self.index_uri:
             return _locate(self.uri, self.container)
         try:
+            stamp = storage.stat(self.index_uri)[1] if self.is_local else 0
             with storage.open_read(self.index_uri) as file:
-                index = Index(parse_index(file.read()))
+                content = file.read()
+            index: Index | LazyIndex
+            # Of a remote file, each line would be another request. Files of others may have empty
+            # lines, which are not counted.
+            if self.is_local and self.known >= 0 and len(content) > _LARGE_INDEX:
+                read = partial(_read_lines, self.index_uri, stamp)
+                index = LazyIndex(self.index_uri, content, read)
+            else:
+                index = Index(parse_index(content))
         except (OSError, ValueError) as error:
             raise BuildError(f"{self.index_uri}: missing or damaged: {error}") from error
         if self.known not in (-1, len(index)):
@@ -453,6 +466,15 @@ def _index_next_to(uri: str) -> str:
     stem = uri.removesuffix(container.suffix)
     candidates = [base + suffix for base in (stem, uri) for suffix in _INDEX_SUFFIXES]
     return next((candidate for candidate in candidates if storage.exists(candidate)), "")
+
+
+def _read_lines(uri: str, stamp: int, begin: int, end: int) -> bytes:
+    data = b""
+    with suppress(storage.ReadError):
+        data = storage.read_range(uri, begin, end - begin, stamp)
+    if len(data) < end - begin:
+        raise BuildError(f"{uri}: missing, or changed after it was opened: open the data set again")
+    return data
 
 
 def _locate(uri: str, container: Container) -> Index:

@@ -9,7 +9,7 @@ from typing import Any
 
 from imageshards.reader.dataset import Dataset, open_dataset
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, counted
+from imageshards.transforms.elements import BuildError, counted, human_bytes
 from imageshards.transforms.records.container import CorruptRecord
 from imageshards.transforms.records.containers import is_record_file
 from imageshards.transforms.records.example import CorruptExample
@@ -50,7 +50,7 @@ def _dataset_lines(dataset: Dataset, records: int) -> Iterator[str]:
     yield f"{dataset.layout.root}"
     yield (
         f"  {build['name']}: {counted(counts['records'], 'record')} in "
-        f"{counted(len(dataset.shards), 'shard')}, {counts['bytes'] / 1e6:,.1f} MB; "
+        f"{counted(len(dataset.shards), 'shard')}, {human_bytes(counts['bytes'])}; "
         f"{counted(counts['rejects'], 'reject')}, {counted(counts['duplicates'], 'duplicate')}, "
         f"{counted(counts['passed_over'], 'file')} skipped"
     )
@@ -61,7 +61,7 @@ def _dataset_lines(dataset: Dataset, records: int) -> Iterator[str]:
         formats = ", ".join(f"{count:,} {kind}" for kind, count in split["formats"].items())
         yield (
             f"  {name:<12}{counted(split['records'], 'record'):>20} {share:>6.1%}"
-            f"{counted(split['shards'], 'shard'):>14}{split['bytes'] / 1e6:>12,.1f} MB   "
+            f"{counted(split['shards'], 'shard'):>14}{human_bytes(split['bytes']):>15}   "
             f"{formats}, "
             + (
                 f"{small[1]:,} to {large[1]:,} bytes"
@@ -114,7 +114,7 @@ def _shard_lines(uri: str, records: int) -> Iterator[str]:
             raise BuildError(f"{uri}: not a record file of Examples: {error}") from error
         yield f"{uri}: {counted(count, 'sound record')}, then: {error}"
     else:
-        yield f"{uri}: {counted(count, 'record')}, {size / 1e6:,.1f} MB"
+        yield f"{uri}: {counted(count, 'record')}, {human_bytes(size)}"
     yield from _record_lines(uri, min(records, count))
 
 

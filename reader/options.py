@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 
-from imageshards.transforms.elements import UsageError
+from imageshards.transforms.elements import UsageError, alternatives
 
 Dtype = Literal["uint8", "float32", "bfloat16"]
 MAX_SEED = (1 << 62) - 1
@@ -134,7 +134,7 @@ def check_channels(channels: object, allowed: Sequence[int]) -> None:
     """Raises a UsageError if `channels` is not one of the allowed numbers."""
     is_number = isinstance(channels, Integral) and not isinstance(channels, bool)
     if not is_number or channels not in allowed:
-        choices = " or ".join(map(str, allowed))
+        choices = alternatives(allowed)
         raise UsageError(f"invalid channels {channels!r}: must be {choices}")
 
 

@@ -224,7 +224,8 @@ class Records(Sequence[Any]):
         at = int(np.searchsorted(self._ends, number, side="right"))
         span = self._spans[at]
         row = span.end - int(self._ends[at]) + number
-        return next(self._in_order([Span(span.file, row, row + 1)]))
+        data = self._source.files[span.file].record(row, check=self._settings.check)
+        return data, (span.file, row)
 
     def _in_order(self, spans: Sequence[Span]) -> Iterator[tuple[bytes, tuple[int, int]]]:
         """Yields the data of each record, and (position of its file, number in the file)."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import base64
 import io
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any, TextIO
 
@@ -20,8 +20,10 @@ from PIL import Image, ImageDraw, ImageFont
 from imageshards.reader.files import find
 from imageshards.reader.parse import to_uint8
 from imageshards.reader.random_access import open as open_records
+from imageshards.reader.report.pictures import boxes_of
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
+from imageshards.transforms.records import example
 from imageshards.transforms.records.schemas import SLIM
 
 _SIDE = 128
@@ -29,6 +31,7 @@ _MARGIN = 10
 _CAPTION = 18
 _COLUMNS = 8
 _INK, _SOFT, _PAPER = "#1d2430", "#667085", "#ffffff"
+_BOX = "#ffdf3d"
 _BLOCK_SIDE = 24
 
 _STYLE = """
@@ -48,10 +51,26 @@ figcaption { font-size: 12px; color: var(--soft); white-space: nowrap; overflow:
 
 @dataclass(frozen=True)
 class Picture:
-    """An image and its caption."""
+    """An image, its caption, and (xmin, ymin, xmax, ymax) of its boxes as fractions of it."""
 
     image: Image.Image
     caption: str
+    boxes: Sequence[Sequence[float]] = ()
+
+    def square(self, side: int) -> Image.Image:
+        """Returns the largest centered square of the image, resized, with the boxes on it."""
+        width, height = self.image.size
+        cut = min(width, height)
+        left, top = (width - cut) // 2, (height - cut) // 2
+        # Enlarged pixels look better with sharp edges than blurred.
+        how = Image.Resampling.NEAREST if cut < side else Image.Resampling.LANCZOS
+        found = self.image.resize((side, side), how, (left, top, left + cut, top + cut))
+        draw, scale = ImageDraw.Draw(found), (side - 1) / cut
+        for xmin, ymin, xmax, ymax in self.boxes:
+            x = sorted((across * width - left) * scale for across in (xmin, xmax))
+            y = sorted((down * height - top) * scale for down in (ymin, ymax))
+            draw.rectangle((x[0], y[0], x[1], y[1]), outline=_BOX)
+        return found
 
 
 @dataclass(frozen=True)
@@ -102,7 +121,7 @@ class Sheet:
             for number, picture in enumerate(pictures):
                 x = _MARGIN + number % columns * cell
                 y = top + _CAPTION + number // columns * (cell + _CAPTION)
-                sheet.paste(_square(picture.image, _SIDE), (x, y))
+                sheet.paste(picture.square(_SIDE), (x, y))
                 text = _fit(picture.caption, draw, font)
                 draw.text((x, y + _SIDE + 1), text, fill=_SOFT, font=font)
             top += heights[name]
@@ -113,7 +132,7 @@ class Sheet:
         body = []
         for name, pictures in self.splits.items():
             figures = "".join(
-                f'<figure><img alt="" src="data:image/jpeg;base64,{_jpeg(picture.image)}">'
+                f'<figure><img alt="" src="data:image/jpeg;base64,{_jpeg(picture)}">'
                 f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
                 for picture in pictures
             )
@@ -135,7 +154,7 @@ class Sheet:
             for begin in range(0, shown, each):
                 row = pictures[begin : begin + each]
                 pixels = [
-                    np.asarray(_square(picture.image, _BLOCK_SIDE), dtype=np.int64)
+                    np.asarray(replace(picture, boxes=()).square(_BLOCK_SIDE), dtype=np.int64)
                     for picture in row
                 ]
                 for y in range(0, _BLOCK_SIDE, 2):
@@ -187,17 +206,21 @@ def make_sheet(place: str, images: int) -> Sheet | None:
         if not source.described and SLIM.label_key not in records.features(0):
             records = open_records(place, name, label_key="")
         counts[name] = len(records)
-        splits[name] = [_picture(element, records.classes) for element in records[:images]]
+        splits[name] = [
+            _picture(records[number], records.serialized(number), records.classes)
+            for number in range(min(images, len(records)))
+        ]
     return Sheet(storage.folder_uri(place), splits, counts)
 
 
-def _picture(element: Any, classes: list[str]) -> Picture:
+def _picture(element: Any, record: bytes, classes: list[str]) -> Picture:
     pixels, label = element if isinstance(element, tuple) else (element, None)
     pixels = to_uint8(pixels)
     if pixels.shape[2] == 1:
         pixels = pixels[..., 0]
     image = Image.fromarray(np.ascontiguousarray(pixels)).convert("RGB")
-    return Picture(image, _caption(label, classes))
+    boxes = [box for *box, _ in boxes_of(example.decode(record), classes)]
+    return Picture(image, _caption(label, classes), boxes)
 
 
 def _caption(label: Any, classes: list[str]) -> str:
@@ -211,19 +234,9 @@ def _caption(label: Any, classes: list[str]) -> str:
     return classes[label] if 0 <= label < len(classes) else str(label)
 
 
-def _square(image: Image.Image, side: int) -> Image.Image:
-    """Returns the largest centered square of an image, resized."""
-    width, height = image.size
-    cut = min(width, height)
-    left, top = (width - cut) // 2, (height - cut) // 2
-    # Enlarged pixels look better with sharp edges than blurred.
-    how = Image.Resampling.NEAREST if cut < side else Image.Resampling.LANCZOS
-    return image.resize((side, side), how, (left, top, left + cut, top + cut))
-
-
-def _jpeg(image: Image.Image) -> str:
+def _jpeg(picture: Picture) -> str:
     out = io.BytesIO()
-    _square(image, _SIDE).save(out, "JPEG", quality=80)
+    picture.square(_SIDE).save(out, "JPEG", quality=80)
     return base64.b64encode(out.getvalue()).decode()
 
 

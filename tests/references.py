@@ -10,8 +10,8 @@ from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.batch import RefBatch, binary_column
 from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.order import partition, sort_group
-from imageshards.transforms.references.plan import Tally
 from imageshards.transforms.references.rules import GroupRule, LabelRule, SplitRule
+from imageshards.transforms.references.tally import Tally
 
 
 def annotator(

@@ -20,14 +20,14 @@ PTRANSFORMS = {
     "write_beam",
     "write_shards",
 }
-OF_BEAM = {*PTRANSFORMS, "metrics", "runner", "tallies"}
+OF_BEAM = {*PTRANSFORMS, "metrics", "runner", "grouping"}
 # Top to bottom. A package imports itself and those below it.
 ORDER = (
     "launch",
     "pipeline",
     "reader",
     *(f"transforms.{name}" for name in sorted(PTRANSFORMS)),
-    "transforms.tallies",
+    "transforms.grouping",
     "transforms.runner",
     "transforms.metrics",
     "transforms.failure",

@@ -15,12 +15,11 @@ from typing import NamedTuple
 import apache_beam as beam
 import numpy as np
 from apache_beam.pvalue import AsIter, TaggedOutput
-from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.windowed_value import WindowedValue
 
 from imageshards.transforms.failure import Failures
-from imageshards.transforms.references.batch import Held, RefBatch
-from imageshards.transforms.references.choice import (
+from imageshards.transforms.grouping import Collect, Divide, merged
+from imageshards.transforms.references.batch import RefBatch
+from imageshards.transforms.references.selection.choice import (
     Census,
     Choice,
     Cuts,
@@ -28,11 +27,8 @@ from imageshards.transforms.references.choice import (
     draw_keys,
     draw_order,
 )
-from imageshards.transforms.references.order import partition
-from imageshards.transforms.references.plan import Tally, bits_of
-from imageshards.transforms.tallies import Divide, merged
+from imageshards.transforms.references.tally import Tally, bits_of
 
-_HELD_BYTES = 1 << 24
 _GROUPS_OF_CLASSES = 5
 """Counts are added up in so many bits fewer groups than there are groups of references."""
 
@@ -140,16 +136,13 @@ class _Cut(beam.DoFn):  # type: ignore[misc]
         yield Cuts.of(parts, bounds[rows])
 
 
-class _Take(beam.DoFn):  # type: ignore[misc]
+class _Take(Collect):
     """Takes the chosen references of each group."""
 
     def __init__(self, choose: ChooseReferences) -> None:
+        super().__init__()
         self._choice = choose.choice
         self._cuts: Cuts | None = None
-        self._held = Held(_HELD_BYTES)
-
-    def start_bundle(self) -> None:
-        self._held = Held(_HELD_BYTES)
 
     def process(
         self, element: tuple[int, RefBatch], cuts: Iterable[Cuts]
@@ -160,12 +153,4 @@ class _Take(beam.DoFn):  # type: ignore[misc]
         taken = self._choice.take(group, batch, self._cuts)
         left_out = {self._choice.reason: len(batch) - len(taken)}
         yield TaggedOutput("tallies", Tally(left_out=left_out))
-        if len(taken) and self._held.add(taken):
-            yield from self._flush()
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        yield from map(GlobalWindows.windowed_value, self._flush())
-
-    def _flush(self) -> Iterator[tuple[int, RefBatch]]:
-        if batch := self._held.take():
-            yield from partition(batch)
+        yield from self.collect(taken)

@@ -2,7 +2,8 @@
 
 Images are equal if their pixels are. The other images of a set become rejects that name the one
 that is kept. Every image is read and decoded once more for this, before the shuffle. References are
-grouped by the digests of their pixels; those of the most frequent digests are marked without.
+grouped by the digests of their pixels, except those with the most frequent digests: they are marked
+wherever they are.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from dataclasses import dataclass, field
 import apache_beam as beam
 import numpy as np
 from apache_beam.pvalue import AsSingleton, TaggedOutput
-from apache_beam.transforms.window import GlobalWindows
 
 from imageshards.transforms import metrics, storage
 from imageshards.transforms.failure import Failures
+from imageshards.transforms.grouping import Collect, merged
 from imageshards.transforms.references.batch import Held, RefBatch
 from imageshards.transforms.references.order import divide, partition
-from imageshards.transforms.references.pixels import (
+from imageshards.transforms.references.selection.pixels import (
     COUNTERS,
     Firsts,
     firsts,
@@ -32,11 +33,10 @@ from imageshards.transforms.references.pixels import (
     merge_firsts,
     with_most,
 )
-from imageshards.transforms.references.plan import Tally, bits_of
+from imageshards.transforms.references.tally import Tally, bits_of
 from imageshards.transforms.shards.cores import cores
 from imageshards.transforms.shards.encoder import ImageEncoder
 from imageshards.transforms.shards.workers import REMOTE_READS_IN_FLIGHT
-from imageshards.transforms.tallies import merged
 
 _HELD_BYTES = 1 << 25
 """References that are divided at a time, by their digests or by their keys: some 200,000."""
@@ -145,16 +145,13 @@ def _firsts(batch: RefBatch, digests: frozenset[bytes]) -> Iterator[Firsts]:
         yield found
 
 
-class _Divide(beam.DoFn):  # type: ignore[misc]
+class _Divide(Collect):
     """References with digests -> (group of digests, references); (bucket, references) if marked."""
 
     def __init__(self) -> None:
+        super().__init__(_HELD_BYTES)
         self._bits: int | None = None
         self._firsts: Firsts = {}
-        self._held = Held(_HELD_BYTES)
-
-    def start_bundle(self) -> None:
-        self._held = Held(_HELD_BYTES)
 
     def process(
         self, batch: RefBatch, tallies: Iterable[Tally], firsts: Firsts
@@ -163,21 +160,10 @@ class _Divide(beam.DoFn):  # type: ignore[misc]
             self._bits = bits_of(tallies)
         self._firsts = firsts
         # Digests scatter the references of a small batch over as many groups.
-        if self._held.add(batch):
-            yield from self._flush()
+        yield from self.collect(batch)
 
-    def finish_bundle(self) -> Iterator[object]:
-        for output in self._flush():
-            if isinstance(output, TaggedOutput):
-                value = GlobalWindows.windowed_value(output.value)
-                yield TaggedOutput(output.tag, value)
-            else:
-                yield GlobalWindows.windowed_value(output)
-
-    def _flush(self) -> Iterator[tuple[int, RefBatch] | TaggedOutput]:
-        batch = self._held.take()
-        if not batch or self._bits is None:
-            return
+    def divided(self, batch: RefBatch) -> Iterator[tuple[int, RefBatch] | TaggedOutput]:
+        assert self._bits is not None
         _, digests = copy(batch).pop_pixels()
         if self._firsts:
             rows = np.array([digest in self._firsts for digest in digests])

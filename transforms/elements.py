@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,6 +45,20 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
+def human_bytes(size: float) -> str:
+    """Returns a size in bytes with a unit.
+
+    >>> human_bytes(110_200_000)
+    '110.2 MB'
+    >>> human_bytes(0), human_bytes(1), human_bytes(46_500)
+    ('0 bytes', '1 byte', '46.5 kB')
+    """
+    if size < 1000:
+        return counted(round(size), "byte")
+    power = min(int(math.log10(size)) // 3, 4)
+    return f"{size / 1000**power:,.1f} {'kMGT'[power - 1]}B"
+
+
 _SHOWN = 80
 """The most characters of a user's or a server's data that a message quotes."""
 
@@ -75,6 +90,16 @@ def enumerated(names: Iterable[str]) -> str:
 
 
 _NAMES = 20
+
+
+def alternatives(names: Iterable[object]) -> str:
+    """Values for messages, of which one is to be chosen.
+
+    >>> alternatives(["none", "zstd", "brotli"])
+    'none, zstd or brotli'
+    """
+    *others, last = map(str, names)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 _KINDS_SHOWN = 4

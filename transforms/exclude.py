@@ -12,18 +12,14 @@ from typing import NamedTuple
 
 import apache_beam as beam
 from apache_beam.pvalue import TaggedOutput
-from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.windowed_value import WindowedValue
 
 from imageshards.transforms.failure import Failures
-from imageshards.transforms.references.batch import Held, RefBatch
-from imageshards.transforms.references.exclusion import compare, read_list
+from imageshards.transforms.grouping import Collect, Divide, merged
+from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.names import Roots
-from imageshards.transforms.references.order import partition
-from imageshards.transforms.references.plan import Tally
-from imageshards.transforms.tallies import Divide, merged
+from imageshards.transforms.references.selection.exclusion import compare, read_list
+from imageshards.transforms.references.tally import Tally
 
-_HELD_BYTES = 1 << 24
 _EXAMPLES = 3
 """Lines of a group that may be shown."""
 
@@ -90,14 +86,8 @@ def _lines(
             yield 0, batch
 
 
-class _Compare(beam.DoFn):  # type: ignore[misc]
+class _Compare(Collect):
     """(group, references and lines) -> (bucket, the other references), and tallies."""
-
-    def __init__(self) -> None:
-        self._held = Held(_HELD_BYTES)
-
-    def start_bundle(self) -> None:
-        self._held = Held(_HELD_BYTES)
 
     def process(
         self, element: tuple[int, Mapping[str, Iterable[RefBatch]]]
@@ -113,15 +103,7 @@ class _Compare(beam.DoFn):  # type: ignore[misc]
                 unknown_lines=frozenset(sorted(found.unknown)[:_EXAMPLES]),
             ),
         )
-        if len(found.others) and self._held.add(found.others):
-            yield from self._flush()
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        yield from map(GlobalWindows.windowed_value, self._flush())
-
-    def _flush(self) -> Iterator[tuple[int, RefBatch]]:
-        if batch := self._held.take():
-            yield from partition(batch)
+        yield from self.collect(found.others)
 
 
 def _together(batches: Iterable[RefBatch]) -> RefBatch:

@@ -5,6 +5,7 @@ Both are grouped by the base names of the images, in as many groups as their num
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -26,8 +27,9 @@ from imageshards.transforms.annotations.source import (
     AnnotationSource,
     Category,
 )
-from imageshards.transforms.elements import Problem, to_bytes
+from imageshards.transforms.elements import BuildError, Problem, quoted, to_bytes
 from imageshards.transforms.failure import Failures
+from imageshards.transforms.grouping import Divide, merged
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.records.objects import FACTS
 from imageshards.transforms.records.schemas import COLUMN
@@ -39,9 +41,11 @@ from imageshards.transforms.references.annotated import (
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import group_bits, hash_keys
 from imageshards.transforms.references.order import partition
-from imageshards.transforms.references.plan import Tally, bits_of
-from imageshards.transforms.tallies import Divide, merged
+from imageshards.transforms.references.tally import Tally, bits_of
 
+_MOST_IMAGES = 1 << 20
+"""References of a group, which has 250,000 at most if their base names differ: each of them takes
+1.5 kB of memory and more while it is joined."""
 _ANNOTATION_BYTES = 1 << 25
 """Memory of annotations that are divided at a time."""
 _NAME = FACTS.removeprefix(COLUMN)
@@ -165,7 +169,8 @@ class _Join(beam.DoFn):  # type: ignore[misc]
         self, element: tuple[int, Mapping[str, Iterable[Any]]]
     ) -> Iterator[tuple[int, RefBatch] | beam.pvalue.TaggedOutput]:
         _, group = element
-        images = list(group["images"])
+        with self._failures.recording():
+            images = _few(group["images"])
         refs = RefBatch.concat(images) if images else None
         uris = refs.uris if refs else []
         uris_of = by_stem(dict.fromkeys(uris))
@@ -206,6 +211,27 @@ class _Join(beam.DoFn):  # type: ignore[misc]
             )
             yield from partition(refs)
         yield beam.pvalue.TaggedOutput("tallies", tally)
+
+
+def _few(images: Iterable[RefBatch]) -> list[RefBatch]:
+    """Returns the references of a group.
+
+    Raises:
+      BuildError: they are too many, because many images have the same base name.
+    """
+    found: list[RefBatch] = []
+    count = 0
+    for refs in images:
+        found.append(refs)
+        count += len(refs)
+        if count > _MOST_IMAGES:
+            stems = Counter(stem(uri) for refs in found for uri in refs[:100].uris)
+            raise BuildError(
+                f"--annotations: more than {_MOST_IMAGES:,} images have the same base name, such "
+                f"as {quoted(stems.most_common(1)[0][0])}, and one worker would have to hold all "
+                "of them: give the images different names, or build from fewer of them"
+            )
+    return found
 
 
 def _matched(name: str, image: str, objects: int) -> AnnotationCount:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 import apache_beam as beam
-from apache_beam.transforms.window import GlobalWindows
 
 from imageshards.transforms import metrics
 from imageshards.transforms.elements import InputCount
 from imageshards.transforms.failure import Failures
+from imageshards.transforms.grouping import windowed
 from imageshards.transforms.inputs.kind import (
     InputKind,
     ListingOptions,
@@ -30,7 +30,7 @@ from imageshards.transforms.inputs.sources import identify
 from imageshards.transforms.references.annotate import Annotator
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import partition, without_repeated
-from imageshards.transforms.references.plan import Tally
+from imageshards.transforms.references.tally import Tally
 from imageshards.transforms.runner import has_one_worker
 from imageshards.transforms.storage import StoreError
 from imageshards.transforms.storage.retry import Failure
@@ -234,12 +234,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
         metrics.UNITS_LISTED.inc()
 
     def finish_bundle(self) -> Iterator[object]:
-        for output in self._flush():
-            if isinstance(output, beam.pvalue.TaggedOutput):
-                value = GlobalWindows.windowed_value(output.value)
-                yield beam.pvalue.TaggedOutput(output.tag, value)
-            else:
-                yield GlobalWindows.windowed_value(output)
+        yield from windowed(self._flush())
         metrics.count_usage()
 
     def _list(self, unit: WorkUnit) -> Iterator[_Output]:

@@ -19,13 +19,14 @@ import numpy as np
 from imageshards.transforms import metrics, storage
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.failure import Failures
+from imageshards.transforms.grouping import Divide, merged
 from imageshards.transforms.records.containers import shard_name
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import BUCKET_BITS, cut
 from imageshards.transforms.references.order import sort_group
-from imageshards.transforms.references.plan import Plan, Planner, Tally
+from imageshards.transforms.references.plan import Plan, Planner
 from imageshards.transforms.references.stored import PREFIX, Piece, StoredRefs
-from imageshards.transforms.tallies import Divide, merged
+from imageshards.transforms.references.tally import Tally
 
 # "auto" needs sizes. If the listing did not report any, this many images of each bucket and split
 # are measured, 1,000 or more in all: a random sample, because keys are random.

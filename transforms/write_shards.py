@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 import apache_beam as beam
-from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.windowed_value import WindowedValue
 
 from imageshards.transforms import metrics
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.failure import Failures
+from imageshards.transforms.grouping import windowed
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan
 from imageshards.transforms.references.stored import Piece
@@ -111,13 +110,13 @@ class _Write(beam.DoFn):  # type: ignore[misc]
             for result in self._writers.write(job):
                 yield from self._add(result, self._collector)
 
-    def finish_bundle(self) -> Iterator[WindowedValue]:
+    def finish_bundle(self) -> Iterator[object]:
         if self._writers is None or self._collector is None:
             return
         with self._failures.recording():
             for result in self._writers.rest():
-                yield from map(GlobalWindows.windowed_value, self._add(result, self._collector))
-        yield from map(GlobalWindows.windowed_value, self._collector.flush())
+                yield from windowed(self._add(result, self._collector))
+        yield from windowed(self._collector.flush())
         metrics.count_usage()
 
     def _add(self, result: ShardResult, collector: Collector) -> Iterator[Fact]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from imageshards.transforms.elements import UsageError
 
 NAME = "imageshards"
-_DATA = (".html", ".npz", ".txt")
+_DATA = (".html", ".json", ".npz", ".txt")
 """Suffixes of the package data that setup.py lists, besides py.typed."""
 _TAG = "py3-none-any"
 _EPOCH = (1980, 1, 1, 0, 0, 0)

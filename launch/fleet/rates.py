@@ -2,16 +2,35 @@
 
 Kinds of values: "measured" on a machine, by the named benchmark; "documented" by a service; a
 "bound" that the code enforces; a "list price"; an "assumption" that nothing here has measured.
-The measured ones are in `measured`, which `make bench IMAGES=DIR && make rates` writes.
+The measured ones are in measured.json, which `make bench IMAGES=DIR && make rates` writes.
 """
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Literal, NamedTuple
 
-from imageshards.launch.fleet.measured import MEASURED
-
 Kind = Literal["measured", "documented", "bound", "list price", "assumption"]
+
+
+class Measured(NamedTuple):
+    """A measured constant.
+
+    Attributes:
+      value: the value, in the unit of the `Rate` with the same name.
+      date: when it was measured, YYYY-MM-DD.
+      source: what was measured, and on which machine.
+    """
+
+    value: float
+    date: str
+    source: str
+
+
+MEASURED_FILE = Path(__file__).with_name("measured.json")
+MEASURED = {name: Measured(**row) for name, row in json.loads(MEASURED_FILE.read_text()).items()}
+"""Name of a constant -> its measurement."""
 
 
 class Rate(NamedTuple):

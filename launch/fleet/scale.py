@@ -60,7 +60,7 @@ def _lines() -> Iterator[str]:
         "cores. The rest is extrapolated in proportion to the number of images. To estimate a\n"
         "build of your own, run\n"
         "\n"
-        "```bash\nimageshards advise --images 100000000 --bytes 10.8TB --workers 100\n```\n"
+        "```bash\nimageshards advise --images 100M --bytes 10.8TB --workers 100\n```\n"
     )
     size = int(rate("image_bytes"))
     yield (
@@ -101,6 +101,17 @@ def _lines() -> Iterator[str]:
         "\nAnother limit is the bucket: it serves 5,000 reads a second at first, and twice as many "
         "every 20\nminutes at best. Archives have the same number of reads, because each image is "
         "read by a request\nfor a range."
+    )
+    yield ""
+    yield (
+        "Some elements hold all that has one name, whatever the number of workers is:\n"
+        "\n"
+        "- the references of one URI with different labels, splits or features. A build in which\n"
+        "  one has more than 100,000 fails with one line;\n"
+        "- with `--annotations`, the images with one base name, such as `*/image.jpg`. A build\n"
+        "  with more than 1,048,576 fails with one line. A worker takes 2 GB or more for them;\n"
+        "- a value of a sample in an MDS shard, of 1 MiB at most, and a row of a text manifest,\n"
+        "  of 4 MiB at most: larger ones are refused."
     )
     yield ""
     yield "## Constants"

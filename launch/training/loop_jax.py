@@ -53,7 +53,8 @@ def train(options: Options, root: Path = Path("/")) -> Result | None:
       The result in the first process, None in all others.
 
     Raises:
-      UsageError: an option is invalid, or the machine has a TPU but JAX uses the CPU.
+      UsageError: an option is invalid, JAX does not find the other processes, or the machine has a
+        TPU but JAX uses the CPU.
     """
     if options.width % _GROUPS:
         raise UsageError(f"invalid --width {options.width}: must be a multiple of {_GROUPS}")
@@ -63,7 +64,7 @@ def train(options: Options, root: Path = Path("/")) -> Result | None:
             "folder whose name contains *, ? or [: use another name"
         )
     if options.distributed:
-        jax.distributed.initialize()
+        _join_processes()
     # TensorFlow only reads data here. It would reserve the memory of all GPUs.
     tf.config.set_visible_devices([], "GPU")
     hosts, host = jax.process_count(), jax.process_index()
@@ -86,6 +87,16 @@ def train(options: Options, root: Path = Path("/")) -> Result | None:
             log(f"{name}, {count:,} weights, {epoch_steps:,} steps per epoch")
         result = run_loop(trainer, options, data, epoch_steps, trainer.step, first_host=host == 0)
     return result if host == 0 else None
+
+
+def _join_processes() -> None:
+    try:
+        jax.distributed.initialize()
+    except ValueError as error:
+        raise UsageError(
+            f"--distributed: JAX does not find the other processes ({str(error).rstrip('.')}): run "
+            "the command on Cloud TPU, Slurm or Open MPI, or without --distributed"
+        ) from error
 
 
 def _check_options(options: Options, data: Data) -> None:

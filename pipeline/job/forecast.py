@@ -30,9 +30,9 @@ from imageshards.pipeline.job.sample import ReadSample, read_sample, sampled
 from imageshards.pipeline.missing import suggestion_for
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.verdict import truncated
-from imageshards.reader.report.page import by_count, human_bytes, left_out_text
+from imageshards.reader.report.page import by_count, left_out_text
 from imageshards.transforms import storage
-from imageshards.transforms.elements import BuildError, counted, to_text
+from imageshards.transforms.elements import BuildError, counted, human_bytes, to_text
 from imageshards.transforms.inputs.kind import InputKind
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.plan import Plan

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
 
 from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.claim import check_output
 from imageshards.pipeline.options.build_options import BuildOptions
-from imageshards.pipeline.options.groups import AUTO
+from imageshards.pipeline.options.declare import AUTO
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError, enumerated
 from imageshards.transforms.inputs.kind import (
@@ -25,7 +27,14 @@ from imageshards.transforms.records.objects import BOXES
 from imageshards.transforms.records.schemas import SCHEMAS
 from imageshards.transforms.storage import StoreError
 
-_SAMPLED_AT_A_TIME = 16
+_AT_A_TIME = 16
+"""Inputs that are looked into concurrently: on an object store each look is a request or more."""
+_MOST_SAMPLED, _MOST_RECORDS, _MOST_RECORDS_EACH = 64, 16_000, 1000
+"""TFRecord inputs of which the first records are read, their records, and those of one input."""
+
+_T = TypeVar("_T")
+_U = TypeVar("_U")
+_Row = Mapping[str, Sequence[Any]]
 
 
 def prepare(
@@ -48,15 +57,33 @@ def prepare(
     spec = _with_other_features(_with_annotations(spec), sources)
     check_output(spec)
     _ = spec.planner  # reads the class names
-    for uri in options.choice.exclude:
-        if not storage.exists(storage.normalize(uri)):
+    lists = options.choice.exclude
+    for uri, exists in zip(lists, _concurrently(_exists, lists), strict=True):
+        if not exists:
             raise BuildError(f"--exclude {uri}: no such file")
+    manifests = []
     for source in sources:
         if not spec.text_unit and storage.is_local(source.uri):
             source.check(spec.listing)
         elif isinstance(source, Manifest) and not reads_local_files:
-            _check_no_local_files(source, spec.listing)
+            manifests.append(source)
+    _concurrently(partial(_check_no_local_files, options=spec.listing), manifests)
     return spec, sources
+
+
+def _concurrently(function: Callable[[_T], _U], items: Sequence[_T]) -> list[_U]:
+    """Applies a function to items, some of them at a time; raises the error of the first item."""
+    if len(items) < 2:
+        return list(map(function, items))
+    with ThreadPoolExecutor(_AT_A_TIME, "imageshards-preflight") as threads:
+        try:
+            return list(threads.map(function, items))
+        finally:
+            threads.shutdown(cancel_futures=True)
+
+
+def _exists(uri: str) -> bool:
+    return storage.exists(storage.normalize(uri))
 
 
 def _with_annotations(spec: BuildSpec) -> BuildSpec:
@@ -127,8 +154,7 @@ def _with_other_features(spec: BuildSpec, sources: Sequence[InputKind]) -> Build
     columns = columns_of(
         (
             {key: values for key, values in row.items() if key not in left_out}
-            for sample in samples
-            for row in sample.records
+            for row in _first_rows(samples)
         ),
         lists={feature.key for feature in schema.features if feature.is_open},
     )
@@ -141,22 +167,37 @@ def _with_other_features(spec: BuildSpec, sources: Sequence[InputKind]) -> Build
 def _samples(sources: Sequence[InputKind]) -> list[RecordSample]:
     """Returns samples of the inputs, up to the first input that has none: it is not of TFRecords.
 
-    On an object store each one is a request, of which several are sent at a time.
+    Of the inputs after the first, several are looked into at a time.
     """
     samples: list[RecordSample] = []
-    with ThreadPoolExecutor(_SAMPLED_AT_A_TIME) as threads:
-        at, number = 0, 1
-        while at < len(sources):
-            found = list(threads.map(lambda source: source.sample(), sources[at : at + number]))
-            if None in found:
-                break
-            samples += filter(None, found)
-            at, number = at + number, _SAMPLED_AT_A_TIME
+    at, number = 0, 1
+    while at < len(sources):
+        found = _concurrently(lambda source: source.sample(), sources[at : at + number])
+        if None in found:
+            break
+        samples += filter(None, found)
+        at, number = at + number, _AT_A_TIME
     return samples
 
 
+def _first_rows(samples: Sequence[RecordSample]) -> Iterable[_Row]:
+    """Returns the first records of some inputs: of 64 at most, evenly spaced; see `_row`."""
+    some = samples[:: -(-len(samples) // _MOST_SAMPLED) or 1]
+    each = min(_MOST_RECORDS_EACH, _MOST_RECORDS // max(len(some), 1))
+    found = _concurrently(lambda sample: list(map(_row, sample.first_records(each))), some)
+    return (row for rows in found for row in rows)
+
+
+def _row(record: _Row) -> _Row:
+    """Returns the types of a record's values, as values without content, and two at most.
+
+    Records are as large as their images, and many are held.
+    """
+    return {key: [type(value)() for value in values[:2]] for key, values in record.items()}
+
+
 def _check_columns(spec: BuildSpec, samples: Sequence[RecordSample]) -> None:
-    found = {key for sample in samples for row in sample.records for key in row}
+    found = {key for row in _first_rows(samples) for key in row}
     for column in spec.annotator.columns.feature_names:
         if found and column not in found:
             raise UsageError(

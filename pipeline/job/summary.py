@@ -12,10 +12,9 @@ from imageshards.pipeline.metadata import classes_not_in_train
 from imageshards.reader.report.page import (
     annotations_text,
     by_count,
-    human_bytes,
     left_out_text,
 )
-from imageshards.transforms.elements import counted
+from imageshards.transforms.elements import counted, human_bytes
 from imageshards.transforms.images.convert import EXIF_KEPT
 from imageshards.transforms.shards.annotations import BOXES, DROPPED, OUTSIDE
 

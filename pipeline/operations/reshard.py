@@ -17,7 +17,7 @@ from imageshards.pipeline.operations.resharding.target import Format, RequestedF
 from imageshards.reader.dataset import open_dataset
 from imageshards.reader.files import is_pattern
 from imageshards.transforms import storage
-from imageshards.transforms.elements import UsageError, counted
+from imageshards.transforms.elements import UsageError, alternatives, counted, human_bytes
 from imageshards.transforms.records.containers import CONTAINERS, shard_name
 from imageshards.transforms.shards.layout import Layout
 
@@ -50,7 +50,7 @@ class Resharded:
         shards = ", ".join(f"{name} {old:,} -> {new:,}" for name, (old, new) in self.shards.items())
         took = f"in {self.seconds:.1f} s" if self.seconds else "nothing to do: complete already"
         return (
-            f"{self.output}\n  {counted(self.records, 'record')}, {self.bytes / 1e6:,.1f} MB, from "
+            f"{self.output}\n  {counted(self.records, 'record')}, {human_bytes(self.bytes)}, from "
             f"{self.source}\n  shards: {shards}\n  {took}"
         )
 
@@ -127,7 +127,7 @@ def _copied_files(
 ) -> Resharded:
     begin = perf_counter()
     if num_shards or not requested.file_format:
-        formats = " or ".join(CONTAINERS)
+        formats = alternatives(CONTAINERS)
         raise UsageError(
             f"{pattern} is not the folder of a data set: set --file_format {formats} without "
             "--num_shards; each file becomes one shard"

@@ -7,19 +7,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from imageshards.pipeline.options.declare import Group, Option, options_of
-from imageshards.pipeline.options.groups import (
-    About,
-    Annotations,
-    Choice,
-    CommandOptions,
-    Execution,
-    Images,
-    Inputs,
-    Labels,
-    Output,
-    Records,
-    Splits,
-)
+from imageshards.pipeline.options.groups.dataset import About, Labels, Output, Splits
+from imageshards.pipeline.options.groups.records import Annotations, Images, Records
+from imageshards.pipeline.options.groups.running import CommandOptions, Execution
+from imageshards.pipeline.options.groups.sources import Choice, Inputs
 
 FORMAT_VERSION = 3
 """Part of every digest. It increases when the same options produce different bytes than before.

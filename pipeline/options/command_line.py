@@ -16,7 +16,7 @@ from imageshards.pipeline.options.beam_arguments import (
 )
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.declare import Option, options_of
-from imageshards.pipeline.options.groups import CommandOptions
+from imageshards.pipeline.options.groups.running import CommandOptions
 from imageshards.pipeline.options.parser import Parser, refuse, with_underscores
 
 Options = TypeVar("Options", bound=BuildOptions)

@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 from imageshards.pipeline.options.parser import expected, refuse
 
 Value = bool | int | float | str | tuple[str, ...]
+AUTO = "auto"
+"""The value of options that are derived from others or from the inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,13 +112,20 @@ class Option:
     def description(self) -> str:
         """The help, the limits and the default, in one line."""
         facts = []
-        if self.choices and self.metavar:
+        if self.choices and not self._names_choices:
             facts.append(", ".join(map(str, self.allowed)))
         if self.limits:
             facts.append(self._range())
         if self.shown_default:
             facts.append(f"default: {self.shown_default}")
         return self.help + (f" ({'; '.join(facts)})" if facts else "")
+
+    @property
+    def _names_choices(self) -> bool:
+        """Whether the allowed values are in the help, or take the place of the value's name."""
+        if not self.metavar or "|" in self.metavar:
+            return True
+        return all(str(choice) in self.help for choice in self.allowed)
 
     def _range(self) -> str:
         least, most = self.limits or (0, 0)

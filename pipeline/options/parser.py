@@ -60,10 +60,12 @@ def expected(value: object, choices: Iterable[object]) -> str:
     >>> expected("ful", ["full", "header"])
     'expected full or header; did you mean full?'
     """
+    from imageshards.transforms.elements import alternatives
+
     names = list(map(str, choices))
     similar = closest(str(value), names)
     hint = f"; did you mean {similar}?" if similar else ""
-    return f"expected {' or '.join(names)}{hint}"
+    return f"expected {alternatives(names)}{hint}"
 
 
 _SIMILAR = 0.6

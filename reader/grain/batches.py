@@ -135,8 +135,8 @@ class Batches(grain.IterDataset[Any]):  # type: ignore[misc]
         source = replace(self._source, start=step, assembled=not self._workers)
         data = grain.MapDataset.source(source).to_iter_dataset(options)
         if self._workers:
-            # Grain copies batches of other memory. What threads have made ahead when a process ends
-            # must not be there: only what is delivered is deleted.
+            # Batches in other memory would be copied into shared memory. Threads make only elements
+            # ahead: when a process ends, shared memory is deleted only if it has been delivered.
             data = data.map(source.assemble_shared)
             # Grain reads flags of its own, which only programs started by absl's app.run parse.
             if not flags.FLAGS.is_parsed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -71,8 +72,8 @@ def _chosen(
     samples = max(1, min(_SAMPLES_OF_SPLIT, _SAMPLES // max(len(splits), 1)))
     profiles = statistics.get("splits", {})
     for split in splits[:_SAMPLES]:
-        every = (record for file in _files(layout, build, split)
-                 for record in read_back.read_shard(file.uri))  # fmt: skip
+        every = (record for row in _rows(build, split)
+                 for record in read_back.read_shard(_file(layout, row).uri))  # fmt: skip
         for index, record in enumerate(islice(every, samples)):
             yield {"kind": "sample", "split": split, "index": index}, record
     for split in splits[:_OUTLIERS]:
@@ -80,7 +81,7 @@ def _chosen(
         each = max(1, min(_OUTLIERS_OF_KIND, _OUTLIERS // max(len(splits) * len(kinds), 1)))
         wanted = [(kind, value, index)
                   for kind, found in kinds.items() for value, index in found[:each]]  # fmt: skip
-        records = _records_at(_files(layout, build, split), {index for _, _, index in wanted})
+        records = _records_at(layout, _rows(build, split), {index for _, _, index in wanted})
         for kind, value, index in wanted:
             if index in records:
                 level = abs(value) / LEVEL
@@ -88,30 +89,41 @@ def _chosen(
                 yield known, records[index]
 
 
-def _files(layout: Layout, build: Mapping[str, Any], split: str) -> Iterator[RecordFile]:
+def _rows(build: Mapping[str, Any], split: str) -> Iterator[Mapping[str, Any]]:
+    """Yields the rows of a split's shards that have records. A build may have a million rows."""
+    is_of_split = re.compile(rf"{re.escape(split)}-\d{{5,}}-of-\d{{5,}}(?!-)").match
     for row in build["shards"]:
-        shard = parse_shard_name(row["name"])
-        if shard and shard.split == split and row["records"]:
-            yield RecordFile(layout.shard(shard), layout.index(shard), row["records"])
+        if is_of_split(row["name"]) and row["records"]:
+            yield row
 
 
-def _records_at(files: Iterable[RecordFile], wanted: set[int]) -> dict[int, read_back.Record]:
+def _file(layout: Layout, row: Mapping[str, Any]) -> RecordFile:
+    shard = parse_shard_name(row["name"])
+    assert shard
+    return RecordFile(layout.shard(shard), layout.index(shard), row["records"])
+
+
+def _records_at(
+    layout: Layout, rows: Iterable[Mapping[str, Any]], wanted: set[int]
+) -> dict[int, read_back.Record]:
     """Returns number in the split -> record. Files without random access are not read."""
     found: dict[int, read_back.Record] = {}
+    left = sorted(wanted, reverse=True)
     begin = 0
-    for file in files:
-        end = begin + file.records
-        container = file.container
-        for number in sorted(number for number in wanted if begin <= number < end):
-            if container.random_access and container.has_index:
+    for row in rows:
+        if not left:
+            break
+        end = begin + row["records"]
+        while left and left[-1] < end:
+            number = left.pop()
+            file = _file(layout, row)
+            if file.container.random_access and file.container.has_index:
                 try:
                     data = next(file.data(number - begin, number - begin + 1))
                     found[number] = read_back.Record(0, 0, example.decode(data))
                 except (BuildError, CorruptRecord, CorruptExample):
                     continue  # `verify` reports it
         begin = end
-        if len(found) == len(wanted):
-            break
     return found
 
 

@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from imageshards.transforms.annotations.objects import CAPTIONS, LEFT_OUT, REJECTED
-from imageshards.transforms.elements import counted
+from imageshards.transforms.elements import counted, human_bytes
 from imageshards.transforms.images.measure import NEARLY_UNIFORM
 from imageshards.transforms.pairs.masks import CONVERTED, MASKS
 from imageshards.transforms.records.containers import parse_shard_name
@@ -66,19 +66,6 @@ def render(data: Mapping[str, Any]) -> str:
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     title = escape(f"{data['name']}: imageshards")
     return template.replace("$title", title, 1).replace("$data", text, 1)
-
-
-def human_bytes(size: float) -> str:
-    """Returns a size in bytes with a unit.
-
-    >>> human_bytes(110_200_000)
-    '110.2 MB'
-    """
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            break
-        size /= 1000
-    return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
 
 
 def annotations_text(counts: Mapping[str, int]) -> str:

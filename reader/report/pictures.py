@@ -14,6 +14,7 @@ from PIL import Image
 from imageshards.reader.parse import to_uint8
 from imageshards.transforms.images import decode
 from imageshards.transforms.images.modes import to_grey_or_rgb
+from imageshards.transforms.records.objects import TEXT
 from imageshards.transforms.records.schemas import CAPTION_KEY, Schema
 from imageshards.transforms.shards import read_back
 
@@ -124,13 +125,17 @@ def _mask(images: Sequence[Image.Image]) -> str:
     return _url("image/png", out.getvalue())
 
 
-def boxes_of(record: read_back.Record, classes: Sequence[str]) -> list[list[Any]]:
+def boxes_of(values: Mapping[str, Sequence[Any]], classes: Sequence[str]) -> list[list[Any]]:
     """Returns [xmin, ymin, xmax, ymax, class] of each box; coordinates are from 0 to 1.
 
     Boxes with a NaN or an infinity, which JSON cannot represent, are left out.
+
+    Args:
+      values: key -> values of the features of a record.
+      classes: names of the classes.
     """
-    sides = [record.values.get(_BBOX + name, []) for name in ("xmin", "ymin", "xmax", "ymax")]
-    labels = record.values.get(f"{_BBOX}label", [])
+    sides = [values.get(_BBOX + name, []) for name in ("xmin", "ymin", "xmax", "ymax")]
+    labels = values.get(TEXT) or values.get(f"{_BBOX}label", [])
     boxes = []
     for at, box in enumerate(zip(*sides, strict=False)):
         if at == _BOXES_SHOWN or not all(isinstance(side, int | float) for side in box):
@@ -140,6 +145,8 @@ def boxes_of(record: read_back.Record, classes: Sequence[str]) -> list[list[Any]
         label = labels[at] if at < len(labels) else ""
         if isinstance(label, int) and 0 <= label < len(classes):
             label = classes[label]
+        if isinstance(label, bytes):
+            label = label.decode("utf-8", "replace")
         boxes.append([*(round(float(side), 5) for side in box), str(label)])
     return boxes
 
@@ -174,7 +181,7 @@ def entry_of(record: read_back.Record, schema: Schema, classes: Sequence[str]) -
         entry["caption"] = text[:_TEXT_SHOWN]
     if name := record.first(key, b""):
         entry["name"] = name.decode("utf-8", "replace")
-    if boxes := boxes_of(record, classes):
+    if boxes := boxes_of(record.values, classes):
         entry["boxes"] = boxes
     if schema.holds == "text":
         text = record.first(schema.key_of("text"), b"")

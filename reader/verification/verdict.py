@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from imageshards.reader.dataset import Dataset
 from imageshards.reader.verification.checks import Checks
 from imageshards.reader.verification.findings import Findings
-from imageshards.transforms.elements import counted
+from imageshards.transforms.elements import counted, human_bytes
 from imageshards.transforms.images import validate
 
 
@@ -89,7 +89,7 @@ class Verdict:
         checked = "a sample" if self.sample else "all of them"
         return (
             f"{self.output}: no problems; {counted(self.records, 'record')} in "
-            f"{counted(self.shards, 'shard')}, {self.bytes / 1e6:,.1f} MB, "
+            f"{counted(self.shards, 'shard')}, {human_bytes(self.bytes)}, "
             f"{checked} read, parsed and decoded in {self.seconds:.1f} s"
         )
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import gzip
-import io
 from collections.abc import Iterator
-from dataclasses import replace
 
 import azure_server
 import pytest
+import store_checks
 from fault_proxy import FaultProxy, refusing
 from gcs_faults import Fault, corrupt, reset, short_body, silent
+from store_checks import DATA, LARGE
 
 from imageshards.transforms import storage
-from imageshards.transforms.storage import objects, retry
+from imageshards.transforms.storage import objects
 from imageshards.transforms.storage.clouds import azure, prefix_list
 from imageshards.transforms.storage.protocol import Names
-from imageshards.transforms.storage.retry import Pace
 
 NAMES = ["a b.jpg", "a#1.jpg", "a+b.jpg", "c0/1.jpg", "c0/2.png", "c1/ä€😀.jpg", "c1/x/y.jpg"]
-DATA = bytes(range(256)) * 20
-LARGE = DATA * 200
 
 
 @pytest.fixture(scope="module")
@@ -42,23 +39,15 @@ def proxy(
 ) -> FaultProxy:
     for name, value in running[1].items():
         monkeypatch.setenv(name, value)
-    quick = replace(retry.POLICY, total=2.0, first_wait=0.01, longest_wait=0.02)
-    monkeypatch.setattr(retry, "POLICY", quick)
-    monkeypatch.setattr(azure, "PACE", Pace())
+    store_checks.retry_quickly(monkeypatch, azure)
     running[0].log.clear()
     return running[0]
 
 
 def test_blobs_are_listed_with_the_names_that_they_have(proxy: FaultProxy):
-    found = sorted(storage.match("az://bucket/photos/**"))
-    assert [uri for uri, *_ in found] == sorted(f"az://bucket/photos/{name}" for name in NAMES)
+    list(storage.match("az://bucket/photos/**"))
     assert proxy.count("GET", "comp=list") == 1
-    for uri, size, stamp in found:
-        assert (size, stamp) == storage.stat(uri)
-        assert storage.read(uri, stamp=stamp) == (DATA + uri[19:].encode(), stamp)
-    assert storage.names_in("az://bucket/photos") == ["a b.jpg", "a#1.jpg", "a+b.jpg"]
-    assert [uri[19:] for uri, *_ in storage.match("az://bucket/photos/*/*.png")] == ["c0/2.png"]
-    assert storage.match_first("az://bucket/photos/c1/x**")[0][0].endswith("/c1/x/y.jpg")
+    store_checks.check_listing("az://bucket", NAMES, ["a b.jpg", "a#1.jpg", "a+b.jpg"])
 
 
 def test_a_list_of_several_pages_loses_nothing(proxy: FaultProxy):
@@ -89,34 +78,11 @@ def test_a_list_is_divided_by_folders_and_loses_and_repeats_nothing(
 
 
 def test_ranges_of_a_blob_are_read(proxy: FaultProxy):
-    uri = "az://bucket/photos/a b.jpg"
-    size, stamp = storage.stat(uri)
-    assert storage.read_range(uri, 3, 5, stamp) == DATA[3:8]
-    assert storage.read_range(uri, size - 2, 100, stamp) == b"pg"
-    assert storage.read_range(uri, size, 100, stamp) == b""
-    with storage.open_read(uri) as file:
-        file.seek(-4, io.SEEK_END)
-        assert file.read() == b".jpg"
-    with pytest.raises(storage.ReadError, match="more than 10") as caught:
-        storage.read(uri, limit=10)
-    assert caught.value.kind == "TooLarge"
-    with pytest.raises(storage.ReadError) as caught:
-        storage.read("az://bucket/photos/none.jpg")
-    assert caught.value.kind == "Missing"
-    storage.create("az://bucket/empty", b"", "")
-    assert storage.read("az://bucket/empty")[0] == b""
-    assert storage.stat("az://bucket/empty")[0] == 0
+    store_checks.check_ranges("az://bucket")
 
 
 def test_a_blob_that_was_replaced_since_the_listing_is_not_read(proxy: FaultProxy):
-    storage.create("az://bucket/replaced.jpg", b"one", "")
-    ((uri, _, stamp),) = storage.match("az://bucket/replaced*")
-    assert storage.read(uri, stamp=stamp) == (b"one", stamp)
-    assert storage.replace(uri, b"two", "", stamp)
-    for read in (storage.read, lambda *_, stamp: storage.read_range(uri, 0, 2, stamp)):
-        with pytest.raises(storage.ReadError) as caught:
-            read(uri, stamp=stamp)
-        assert caught.value.kind == "Changed"
+    store_checks.check_replaced("az://bucket")
 
 
 def test_a_blob_that_is_stored_compressed_is_its_content(proxy: FaultProxy):
@@ -124,25 +90,11 @@ def test_a_blob_that_is_stored_compressed_is_its_content(proxy: FaultProxy):
 
     uri, settings = "az://bucket/compressed.txt", ContentSettings(content_encoding="gzip")
     azure._send(uri, "upload_blob", gzip.compress(DATA), content_settings=settings)
-    assert storage.read(uri)[0] == DATA
-    with storage.open_read(uri) as file:
-        assert file.read() == DATA
-    with pytest.raises(storage.StoreError, match="Content-Encoding: gzip"):
-        storage.read_range(uri, 0, 5)
+    store_checks.check_stored_gzip(uri)
 
 
 def test_one_of_two_conditional_writes_succeeds(proxy: FaultProxy):
-    uri = "az://bucket/pointer.json"
-    assert storage.create(uri, b"1", "")
-    assert not storage.create(uri, b"2", "")
-    assert not storage.replace(uri, b"2", "", 0)
-    data, stamp = storage.read(uri)
-    assert storage.replace(uri, b"3", "", stamp)
-    assert not storage.replace(uri, b"4", "", stamp)
-    assert (data, storage.read(uri)[0]) == (b"1", b"3")
-    storage.delete([uri, uri])
-    assert not storage.replace(uri, b"4", "", stamp)
-    assert not storage.exists(uri)
+    store_checks.check_conditional_writes("az://bucket")
 
 
 @pytest.fixture
@@ -177,12 +129,6 @@ GET, PUT = r"GET /devstoreaccount1/bucket/photos", r"PUT /devstoreaccount1/bucke
 BUSY = refusing(503, "ServerBusy", "The server is busy.")
 
 
-def shorten_silence(monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
-    """Clients wait for a response for 0.4 s, if there is none."""
-    if fault.send is silent:
-        monkeypatch.setattr(retry, "POLICY", replace(retry.POLICY, silence=0.4))
-
-
 @pytest.mark.parametrize(
     "fault",
     [
@@ -198,13 +144,7 @@ def shorten_silence(monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
 def test_a_transient_fault_of_a_read_is_retried(
     proxy: FaultProxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ):
-    shorten_silence(monkeypatch, fault)
-    uri = "az://bucket/photos/a b.jpg"
-    with proxy.failing(fault):
-        assert len(list(storage.match("az://bucket/photos/**"))) == len(NAMES)
-        assert storage.read(uri)[0] == DATA + b"a b.jpg"
-        assert storage.read_range(uri, 9, 9) == DATA[9:18]
-    assert proxy.failed == fault.times
+    store_checks.check_reads_are_retried("az://bucket", len(NAMES), proxy, fault, monkeypatch)
 
 
 @pytest.mark.usefixtures("in_blocks")
@@ -219,11 +159,7 @@ def test_a_transient_fault_of_a_read_is_retried(
     ],
 )
 def test_a_transient_fault_of_an_upload_is_retried(proxy: FaultProxy, fault: Fault):
-    with proxy.failing(fault), storage.open_sink("az://bucket/f", "") as sink:
-        sink.write([LARGE])
-    assert proxy.failed == fault.times
-    assert storage.read("az://bucket/f")[0] == LARGE
-    storage.delete(["az://bucket/f"])
+    store_checks.check_uploads_are_retried("az://bucket", proxy, fault)
 
 
 @pytest.mark.parametrize(
@@ -240,22 +176,18 @@ def test_a_transient_fault_of_an_upload_is_retried(proxy: FaultProxy, fault: Fau
 def test_a_permanent_fault_is_one_line(
     proxy: FaultProxy, fault: Fault, says: str, monkeypatch: pytest.MonkeyPatch
 ):
-    shorten_silence(monkeypatch, fault)
-    with proxy.failing(fault), pytest.raises(storage.StoreError) as caught:
-        storage.read("az://bucket/photos/a b.jpg")
-    assert says in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith("az://bucket/photos/a b.jpg: ")
+    store_checks.check_error_of_a_read("az://bucket", proxy, fault, says, monkeypatch)
 
 
 def test_a_missing_container_is_one_line(proxy: FaultProxy):
-    for act in (
-        lambda: list(storage.match("az://nothing/photos/**")),
-        lambda: storage.create("az://nothing/x", b"", ""),
-        lambda: azure.open_upload("az://nothing/x").append(DATA),
-    ):
-        with pytest.raises(storage.StoreError, match="az://nothing: there is no such container"):
-            act()
+    store_checks.check_errors(
+        [
+            lambda: list(storage.match("az://nothing/photos/**")),
+            lambda: storage.create("az://nothing/x", b"", ""),
+            lambda: azure.open_upload("az://nothing/x").append(DATA),
+        ],
+        "az://nothing: there is no such container",
+    )
 
 
 def test_without_credentials_what_is_public_is_read(

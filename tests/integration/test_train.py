@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -163,16 +163,25 @@ sys.exit(main(sys.argv[4:]))
 """
 
 
-def start_hosts(hosts: int, devices: int, *arguments: object) -> list[subprocess.Popen[str]]:
-    """Starts a training on several processes, each with some devices."""
+def start_hosts(
+    hosts: int, devices: int, *arguments: object, each: Sequence[Sequence[object]] = ()
+) -> list[subprocess.Popen[str]]:
+    """Starts a training on several processes, each with some devices.
+
+    Args:
+      hosts: the number of processes.
+      devices: the number of devices of a process.
+      arguments: arguments of all processes.
+      each: further arguments of each process.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     flags = f"--xla_force_host_platform_device_count={devices}"
     return [
         start(
-            "-c", AS_ONE_OF_SEVERAL, address, hosts, host, *arguments, "--distributed",
-            XLA_FLAGS=flags,
+            "-c", AS_ONE_OF_SEVERAL, address, hosts, host, *arguments,
+            *(each[host] if each else ()), "--distributed", XLA_FLAGS=flags,
         )
         for host in range(hosts)
     ]  # fmt: skip
@@ -208,3 +217,20 @@ def test_a_training_killed_on_4_processes_resumes_on_2(digits: Path, tmp_path: P
     for at, loss in seen:
         assert loss == pytest.approx(expected[at], rel=1e-3), at
     assert accuracy(again) == pytest.approx(accuracy(out), abs=0.01)
+
+
+def test_processes_that_cannot_train_together_end_with_an_error_of_one_line(
+    digits: Path, tmp_path: Path
+):
+    options = [digits, "--model_dir", tmp_path / "model", *SMALL, "--batch_size", 16]
+    alone = start("-m", "imageshards.launch.training.train_jax", *options, "--distributed")
+    differ = start_hosts(2, 1, *options, each=[["--epochs", 2], ["--epochs", 3]])
+    for process, says in (
+        (alone, "--distributed: JAX does not find the other processes (coordinator_address should"),
+        *((host, "the processes have other options: run the same command") for host in differ),
+    ):
+        _, errors = process.communicate(timeout=600)
+        assert process.returncode == 2, errors
+        assert errors.startswith(f"train_jax: {says}")
+        assert errors.count("\n") == 1, errors
+    assert not (tmp_path / "model").exists()

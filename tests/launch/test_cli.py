@@ -73,6 +73,12 @@ BAD = [
     (["--input", "{tmp}/utf8.csv"], "utf8.csv:2: not UTF-8", 2),
     (["--input", "{tmp}/ragged.csv"], "ragged.csv:3: 3 values, but the header has 2", 2),
     (["--input", "{tmp}/split.csv"], "split 'trian'; it must be one of", 1),
+    (
+        ["--input", "{tmp}/prose.txt"],
+        "'Call me Ishmael.' is no image: a .txt file has one URI per line; for a data set of texts",
+        2,
+    ),
+    (["--input", "{tmp}/labels.txt"], "a .csv file with the header uri,label", 2),
     (["--input", "{tmp}/bad"], "were rejected, more than --max_reject_fraction", 1),
     (["photos"], "--input photos", 2),
     (["photos", "help"], "'photos'; did you mean --input photos?", 2),
@@ -115,6 +121,8 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "ragged.csv").write_text("uri,label\na,b\na,b,c\n")
     (folder / "near.csv").write_text("uri,Label\na.jpg,x\n")
     (folder / "list.json").write_text("[]")
+    (folder / "prose.txt").write_text("Call me Ishmael.\nSome years ago\n")
+    (folder / "labels.txt").write_text("cat/1.jpg 0\ndog/1.jpg 1\n")
     (folder / "bad.csv.gz").write_bytes(gzip.compress(b"uri\n" * 9)[:12] + b"garbage garbage")
     (folder / "split.csv").write_text("uri,split\na.jpg,trian\n")
     return folder

@@ -32,7 +32,7 @@ from imageshards.pipeline.options.beam_arguments import (
 )
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.declare import options_of
-from imageshards.pipeline.options.groups import Images
+from imageshards.pipeline.options.groups.records import Images
 from imageshards.transforms.elements import UsageError
 from imageshards.transforms.images.resize import Resize
 from imageshards.transforms.references.rules import GroupRule, LabelRule, ShardCounts, SplitRule

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from imageshards.launch.dataflow import arguments
 from imageshards.launch.fleet import scale
-from imageshards.launch.fleet.measured import MEASURED
-from imageshards.launch.fleet.rates import RATES, rate
+from imageshards.launch.fleet.rates import MEASURED, MEASURED_FILE, RATES, rate
 from imageshards.launch.fleet.stages import Fleet, bounds, ramp_seconds
 from imageshards.pipeline.operations.resharding import write
 from imageshards.transforms.shards import leaked, workers
@@ -82,8 +81,7 @@ def test_measured_constants_are_those_of_the_benchmark():
 
 
 def test_measured_constants_are_as_they_were_written():
-    path = ROOT / "launch/fleet/measured.py"
-    assert MAKE_RATES["module"](MEASURED) == path.read_text()
+    assert MAKE_RATES["text"](MEASURED) == MEASURED_FILE.read_text()
     kinds = {name for name, constant in RATES.items() if constant.kind == "measured"}
     assert kinds == set(MEASURED)
 
@@ -176,16 +174,16 @@ def test_what_breaks_first_is_first():
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--images=100000000", "--bytes=10.8TB", "--workers=100"], "--num_shards 72000"),
+        (["--images=0.1B", "--bytes=10.8TB", "--workers=100"], "--num_shards 72000"),
         (["--images=100000000", "--bytes=10.8TB", "--workers=100"], "reads a second of the bucket"),
-        (["--images=100000000", "--bytes=10.8TB", "--workers=4"], "limit: CPU of --check full"),
+        (["--images=100M", "--bytes=10.8TB", "--workers=4"], "limit: CPU of --check full"),
         (["--images=1000000", "--bytes=108GB", "--workers=100"], "shards of 33.8 MB"),
         (
             ["--images=1000000", "--bytes=108GB", "--workers=100", "--num_shards=10"],
             "one long shard at the end",
         ),
         (
-            ["--images=10000", "--bytes=1.1GB", "--workers=100"],
+            ["--images=10k", "--bytes=1.1GB", "--workers=100"],
             "WARNING: 110 shards for 800 threads: fewer than 4 for each, so that workers wait for "
             "the last shards; use at most 3 workers, or more shards",
         ),
@@ -221,7 +219,8 @@ def test_advice_for_a_fleet(command: Command, arguments: list[str], expected: st
             ["--images=5", "--bytes=5MB", "--workers=2", "--num_shards=0"],
             "invalid --num_shards 0: must be at least 1",
         ),
-        (["--images=1e8", "--bytes=5TB", "--workers=2"], "expected a number from 0, not '1e8'"),
+        (["--images=1e8", "--bytes=5TB", "--workers=2"], "expected a number such as 2500, 10k"),
+        (["--images=1.2345k", "--bytes=5TB", "--workers=2"], "1.28M or 5B, not '1.2345k'"),
         (["--images=5", "--bytes=nanTB", "--workers=2"], "expected a size such as 10.8TB"),
         (["--images=5", "--bytes=-5MB", "--workers=2"], "invalid --bytes -5000000"),
         (["--images=5", "--bytes=5MB", "--workers=2", "--vcpus=0"], "invalid --vcpus 0"),

@@ -18,6 +18,7 @@ from pycocotools.coco import COCO
 
 from imageshards.pipeline.job.failures import JobError
 from imageshards.reader.verify import verify
+from imageshards.transforms import join_annotations
 from imageshards.transforms.annotations.formats import identify
 from imageshards.transforms.annotations.source import Annotated
 from imageshards.transforms.elements import UsageError
@@ -382,7 +383,9 @@ def test_images_that_are_found_by_their_base_names_are_counted(
     assert "\n" not in str(raised.value)
 
 
-def test_files_that_annotate_no_image_are_errors(images: Path, tmp_path: Path, build: Build):
+def test_files_that_annotate_no_image_are_errors(
+    images: Path, tmp_path: Path, build: Build, monkeypatch: pytest.MonkeyPatch
+):
     file, empty = tmp_path / "instances.json", tmp_path / "empty.json"
     entries = [{"id": f"{number:04d}", "file_name": f"{number:04d}.jpg"} for number in range(3)]
     objects = [{"image_id": 1, "category_id": 7, "bbox": [0, 0, 5, 5]}]
@@ -394,6 +397,10 @@ def test_files_that_annotate_no_image_are_errors(images: Path, tmp_path: Path, b
     with pytest.raises(JobError, match=message):
         build(images, annotations=(str(file),))
     file.write_text(coco(entries, [{**objects[0], "image_id": "0001"}]))
+    with monkeypatch.context() as patched:
+        patched.setattr(join_annotations, "_MOST_IMAGES", 0)
+        with pytest.raises(JobError, match="--annotations: more than 0 images have the same base"):
+            build(images, annotations=(str(empty), str(file)))
     build(images, annotations=(str(empty), str(file)))
     assert (
         f"{empty} has no annotations, but names 3 images" in build_json(tmp_path / "out")["notes"]

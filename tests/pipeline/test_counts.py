@@ -17,12 +17,14 @@ from imageshards.pipeline.assembly import BuildSpec
 from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.transforms import dedupe, shuffle, storage, write_beam
 from imageshards.transforms.elements import InputCount, ShardId, Skipped
-from imageshards.transforms.references import pixels, plan
+from imageshards.transforms.references import plan
+from imageshards.transforms.references import tally as tallies
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import BUCKET_BITS, BUCKETS, group_bits
 from imageshards.transforms.references.order import partition, sort_group
 from imageshards.transforms.references.plan import Planner
 from imageshards.transforms.references.rules import ShardCounts
+from imageshards.transforms.references.selection import pixels
 from imageshards.transforms.references.stored import StoredRefs
 from imageshards.transforms.shards.write import ShardJob
 from imageshards.transforms.shuffle import assign_shards
@@ -82,7 +84,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_groups(
 ):
     found = []
     for bits in (1, BUCKET_BITS, 12):
-        monkeypatch.setattr(plan, "group_bits", lambda references, num_bytes, bits=bits: bits)
+        monkeypatch.setattr(tallies, "group_bits", lambda references, num_bytes, bits=bits: bits)
         out = tmp_path / f"{bits}"
         splits = ("--splits=train=0.5,test=0.5", "--num_shards=3", f"--dedupe={dedupe}")
         build(photos, out, *splits, "--workers=1")

@@ -146,7 +146,7 @@ def test_the_command_prints_state_and_digest(images: Path, tmp_path: Path, comma
     assert "no image found" in command("fingerprint", *gone)[1]
     code, out, _ = command("fingerprint", *options, "--skip_missing")
     assert out.startswith(f"{found['digest']}  6 files, ")
-    assert out.endswith(" MB: new: version 1 is to be built\n")
+    assert out.endswith(" kB: new: version 1 is to be built\n")
     assert command("build", "--input", images, "--output", tmp_path / "out/1")[0] == 0
     out = command("fingerprint", *options, "--skip_missing")[1]
     assert out.endswith(

@@ -303,7 +303,7 @@ def test_auto_guesses_the_shards_of_urls_and_notes_it(
     server.pages = {f"/{n}.jpg": image_bytes(n) for n in range(4)}
     (tmp_path / "m.txt").write_text("".join(f"{server.url}{path}\n" for path in server.pages))
     summary = build(tmp_path / "m.txt", labels="none", allow_private_hosts=True)
-    assert "1 shard for 0.4 MB of images, assuming 100 kB each" in summary.notes[0]
+    assert "1 shard for 400.0 kB of images, assuming 100 kB each" in summary.notes[0]
     assert server.requests.total() == 4
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import pickle
 import subprocess
 import sys
@@ -19,8 +20,14 @@ from PIL import Image
 
 from imageshards import reader
 from imageshards.reader import files
+from imageshards.reader.options import OpenSettings
+from imageshards.reader.random_access import Records
+from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.records.container import CorruptRecord
+from imageshards.transforms.records import index as records_index
+from imageshards.transforms.records.container import CorruptRecord, parse_index
+from imageshards.transforms.records.containers import CONTAINERS
+from imageshards.transforms.records.schemas import SLIM
 
 
 @pytest.fixture
@@ -95,7 +102,7 @@ def test_invalid_arguments_are_one_line(dataset: Path):
         with pytest.raises(UsageError, match="must be an integer"):
             found.shuffled(**options)
     for channels in (2, 4, 7):
-        with pytest.raises(UsageError, match="must be 3 or 1 or 0"):
+        with pytest.raises(UsageError, match="must be 3, 1 or 0"):
             reader.open(dataset, "train", channels=channels)
     for num_hosts, host in ((2.0, 0), ("2", 0), (2, 0.5), (0, 0)):
         with pytest.raises(UsageError, match="must be an integer"):
@@ -182,6 +189,73 @@ def test_the_tfrecord_package_reads_our_files_by_our_index(dataset: Path, tmp_pa
         index = dataset / "metadata" / "index" / f"{path.stem}.idx"
         assert index.read_text() == (scratch / index.name).read_text()
         assert index.read_text().count("\n") == len(records(dataset, path.stem[:11]))
+
+
+@pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
+def test_of_a_large_index_only_the_lines_of_the_records_are_parsed(
+    tmp_path: Path, file_format: str, monkeypatch: pytest.MonkeyPatch
+):
+    data = [b"%d" % number * (number % 5) for number in range(20_000)]
+    shard = str(tmp_path / f"train-00000-of-00001.{file_format}")
+    index = tmp_path / "train-00000-of-00001.idx"
+    with storage.open_sink(shard, str(tmp_path)) as sink:
+        writer = CONTAINERS[file_format].writer(sink)
+        for record in data:
+            writer.write([record])
+        index.write_bytes(writer.close() or b"")
+    parsed, read = [], []
+
+    def parse(content: bytes):
+        parsed.append(len(content))
+        return parse_index(content)
+
+    def read_range(uri: str, offset: int, size: int, stamp: int = 0) -> bytes:
+        read.extend([size] if uri == str(index) else [])
+        return whole_read_range(uri, offset, size, stamp)
+
+    whole_read_range = storage.read_range
+    monkeypatch.setattr(storage, "read_range", read_range)
+    for module in (files, records_index):
+        monkeypatch.setattr(module, "parse_index", parse)
+
+    def opened() -> Records:
+        file = files.RecordFile(shard, str(index), len(data))
+        source = files.Source(str(tmp_path), [file], {"": [0]}, SLIM)
+        return Records(source, source.spans(None), SLIM, OpenSettings())
+
+    found = opened()
+    numbers = np.random.default_rng(0).integers(0, len(data), 1000).tolist()
+    for number in [*numbers[:30], 0, 63, 64, len(data) - 1]:
+        assert found.serialized(number) == data[number]
+    # A block of 64 lines for each record, one for the end of the file, and one for the record
+    # before the first of a block, which might be of the same group.
+    assert parsed == []
+    assert len(read) <= 34 + 3
+    assert max(read) <= 64 * 24
+    for number in numbers:
+        assert found.serialized(number) == data[number]
+    assert parsed == [index.stat().st_size]  # when the lookups have taken as long
+    assert [found.serialized(number) for number in range(100)] == data[:100]
+    assert len(parsed) == 1
+
+    content = index.read_bytes()
+    refused = "open the data set again"
+    found = opened()
+    assert found.serialized(7) == data[7]
+    index.write_bytes(content)
+    os.utime(index, ns=(0, 1))
+    with pytest.raises(BuildError, match=f"{index}: .* changed after it was opened: {refused}"):
+        found.serialized(9_000)
+    *lines, last = content.splitlines()
+    too_far = b" ".join([b"999999999", *last.split()[1:]])
+    for damaged, says in (
+        (content.replace(b"\n", b" ", 1), f"{index}: 19,999 records, but 20,000 in build.json"),
+        (content[:-1], f"{index}: missing or damaged: breaks off in its last line"),
+        (b"\n".join([*lines, too_far, b""]), r"bytes, but 1,000,000,\d{3} bytes in its index"),
+    ):
+        index.write_bytes(damaged)
+        with pytest.raises(BuildError, match=says):
+            opened().serialized(7)
 
 
 def test_files_without_an_index_are_read(dataset: Path, tmp_path: Path):

@@ -26,7 +26,6 @@ from imageshards.pipeline.run import run
 from imageshards.reader.report import pictures
 from imageshards.reader.report.server import Pages, ReportServer, _end_of_chunk
 from imageshards.transforms.elements import BuildError, UsageError
-from imageshards.transforms.shards.read_back import Record
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +175,9 @@ def test_boxes_that_are_not_finite_are_not_shown():
     sides = {f"image/object/bbox/{name}": [0.25, value]
              for name, value in (("xmin", 0.0), ("ymin", 0.0), ("xmax", math.inf),
                                  ("ymax", math.nan))}  # fmt: skip
-    assert pictures.boxes_of(Record(0, 0, sides), []) == [[0.25, 0.25, 0.25, 0.25, ""]]
+    assert pictures.boxes_of(sides, []) == [[0.25, 0.25, 0.25, 0.25, ""]]
+    named = {**sides, "image/object/class/text": [b"owl", b"cat"]}
+    assert pictures.boxes_of(named, []) == [[0.25, 0.25, 0.25, 0.25, "owl"]]
 
 
 def test_requests_by_another_host_name_are_refused(server: ReportServer):

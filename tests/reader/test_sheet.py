@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
 from pathlib import Path
@@ -20,12 +21,21 @@ COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250)}
 
 @pytest.fixture
 def dataset(build: Build, tmp_path: Path) -> Path:
+    objects: dict[str, list[dict[str, object]]] = {"images": [], "annotations": []}
     for name, colour in COLOURS.items():
         folder = tmp_path / "in" / name
         folder.mkdir(parents=True)
         for number in range(4):
             Image.new("RGB", (40 + number, 30), colour).save(folder / f"{number}.png")
-    build(tmp_path / "in", num_shards="2")
+            key = len(objects["images"])
+            objects["images"].append({"id": key, "file_name": f"{name}/{number}.png"})
+            box = [(40 + number - 30) // 2 + 3, 6, 24, 18]
+            objects["annotations"].append(
+                {"id": key, "image_id": key, "category_id": 1, "bbox": box}
+            )
+    path = tmp_path / "objects.json"
+    path.write_text(json.dumps({**objects, "categories": [{"id": 1, "name": "beak"}]}))
+    build(tmp_path / "in", num_shards="2", annotations=(str(path),), labels="dirname")
     return tmp_path / "out"
 
 
@@ -36,6 +46,8 @@ def test_a_png_shows_the_first_images_and_their_classes(
     code, out, _ = command("inspect", dataset, "--contact_sheet", path, "--images", 10)
     assert code == 0
     assert f"contact sheet: {path}" in out
+    assert re.search(r"12 records in 2 shards, \d\.\d kB; ", out)
+    assert re.search(r"2 shards +\d\.\d kB   12 PNG", out)
     sheet = make_sheet(str(dataset), 10)
     assert sheet is not None
     pixels = np.asarray(Image.open(path))
@@ -43,6 +55,8 @@ def test_a_png_shows_the_first_images_and_their_classes(
         x, y = 10 + number % 8 * 138, 10 + 18 + number // 8 * 156
         middle = tuple(int(value) for value in pixels[y + 64, x + 64])
         assert middle == COLOURS[picture.caption]
+        assert len(picture.boxes) == 1
+        assert {tuple(map(int, pixels[y + 64, x + at])) for at in (12, 114)} == {(255, 223, 61)}
     assert len(sheet.splits["train"]) == 10
 
 

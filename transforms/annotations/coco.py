@@ -160,11 +160,11 @@ class CocoFile(AnnotationSource):
 
         Raises:
           KeyError: a field is missing, or no category has its `category_id`.
-          ValueError: a field is malformed; so do TypeErrors.
+          ValueError, TypeError: a field is malformed.
         """
 
     def _check(self, item: Mapping[str, Any], image: _Image, corners: Corners) -> None:
-        """Counts what says that the boxes of the file are not what this format has."""
+        """Adds the box of an object to `corners`, if the objects of this format have one."""
 
     @abstractmethod
     def _fault(self, item: Any, error: Exception) -> str:
@@ -297,7 +297,12 @@ class _Part:
 
 
 def box_values(item: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
-    """Returns key -> value of the box, the area and the crowd of an object; may raise anything."""
+    """Returns key -> value of the box (corners in pixels), the area and the crowd of an object.
+
+    Raises:
+      KeyError: there is no `bbox`.
+      ValueError, TypeError: a field is malformed.
+    """
     x, y, width, height = map(float, item["bbox"])
     sides = dict(zip(BOX_SIDES, ([x], [y], [x + width], [y + height]), strict=True))
     area = item.get("area")

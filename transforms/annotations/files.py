@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import posixpath
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,10 @@ from imageshards.transforms.storage.protocol import Match
 _PER_PART = 500
 """Files that one worker reads in a row."""
 _READS_IN_FLIGHT = 16
+_LOOKED_AT = 10
+"""Files that show the format of a folder."""
+_LARGEST = 1 << 26
+"""Bytes of such a file. labelme may store the image in it."""
 
 
 class Malformed(ValueError):
@@ -40,12 +45,17 @@ class FileOfEach(AnnotationSource):
     """The suffix of the files."""
 
     @classmethod
-    def first(cls, uri: str) -> str:
-        """Returns one of the files of a source; empty if there is none."""
+    def some_file_has(cls, uri: str, pattern: re.Pattern[bytes]) -> bool:
+        """Returns whether one of the first files of a source, by name, has a match of a pattern.
+
+        A folder may also have other files with the suffix.
+        """
         if uri.lower().endswith(cls.suffix):
-            return uri
-        found = storage.match_first(_pattern(uri, cls.suffix))
-        return found[0][0] if found else ""
+            files = [uri]
+        else:
+            found = storage.match_first(pattern_of(uri, cls.suffix))
+            files = [file for file, *_ in found[:_LOOKED_AT]]
+        return any(pattern.search(_content(file)) for file in files)
 
     @property
     def folder(self) -> str:
@@ -62,13 +72,13 @@ class FileOfEach(AnnotationSource):
         """Returns the URIs of the files, sorted."""
         if self.uri.lower().endswith(self.suffix):
             return [self.uri]
-        return sorted(uri for uri, *_ in storage.match(_pattern(self.uri, self.suffix)))
+        return sorted(uri for uri, *_ in storage.match(pattern_of(self.uri, self.suffix)))
 
     def files_in(self) -> Iterator[Match]:
         """Yields the files of all images."""
         if self.uri.lower().endswith(self.suffix):
             return super().files_in()
-        return storage.match(_pattern(self.uri, self.suffix))
+        return storage.match(pattern_of(self.uri, self.suffix))
 
     def parts(self) -> Iterator[tuple[str, ...]]:
         """Yields the files, some hundreds at a time."""
@@ -209,6 +219,16 @@ def size_of(width: Any, height: Any) -> tuple[int, int]:
     return size if all(size) else (0, 0)
 
 
+def _content(uri: str) -> bytes:
+    """Returns the content of a file; nothing if it is too large for the annotations of an image."""
+    try:
+        return storage.read(uri, _LARGEST)[0]
+    except storage.ReadError as error:
+        if error.kind != "TooLarge":
+            raise
+        return b""
+
+
 def _read(uri: str) -> bytes | storage.ReadError:
     try:
         return storage.read(uri)[0]
@@ -216,7 +236,14 @@ def _read(uri: str) -> bytes | storage.ReadError:
         return error
 
 
-def _pattern(folder: str, suffix: str) -> str:
-    """Returns the pattern of files with a suffix in any case."""
+def pattern_of(folder: str, suffix: str, below: str = "") -> str:
+    """Returns the pattern of the files below a folder that have a suffix in any case.
+
+    Args:
+      folder: the folder, which is no pattern.
+      suffix: in small letters.
+      below: the pattern of the folders in it that have the files; empty: the folder itself.
+    """
     letters = "".join(f"[{char}{char.upper()}]" if char.isalpha() else char for char in suffix)
-    return storage.join(glob.escape(folder.rstrip("/")), "**", f"*{letters}")
+    folders = (*filter(None, [below]), "**")
+    return storage.join(glob.escape(folder.rstrip("/")), *folders, f"*{letters}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from imageshards.transforms import storage
@@ -72,6 +72,42 @@ def identify(text: str, name: str, masks: bool = False, name_key: str = "") -> A
         f"--annotations {text}: not annotations of {', '.join(names)} or {last}; an "
         "--annotation_format shows what is expected"
     )
+
+
+def check_distinct(sources: Sequence[AnnotationSource]) -> None:
+    """Checks that no file is read twice, which would count its objects twice.
+
+    Only sources of which one is in the folder of another one list their files.
+
+    Raises:
+      UsageError: two sources are the same, or one of them contains the other.
+    """
+    for at, one in enumerate(sources):
+        for other in sources[:at]:
+            if one.uri == other.uri:
+                raise UsageError(f"--annotations {one.uri} is set twice: omit one of them")
+            if not (_contains(one, other) or _contains(other, one)):
+                continue
+            if both := sorted(_files(one) & _files(other)):
+                raise UsageError(
+                    f"--annotations {other.uri} and {one.uri} both have {both[0]}: omit one of them"
+                )
+
+
+def _contains(outer: AnnotationSource, inner: AnnotationSource) -> bool:
+    """Returns whether the folder of a source is that of another one, or is below it."""
+    return _real(inner.folder).startswith(_real(outer.folder).rstrip("/") + "/")
+
+
+def _files(source: AnnotationSource) -> set[str]:
+    return {_real(file) for files in source.parts() for file in files}
+
+
+def _real(uri: str) -> str:
+    """Returns a URI without symbolic links; a folder of files has a slash at its end."""
+    if not storage.is_local(uri):
+        return uri
+    return os.path.realpath(uri) + ("/" if uri.endswith("/") else "")
 
 
 def _file_inside(folder: str, kinds: Iterable[type[AnnotationSource]]) -> str:

@@ -31,8 +31,9 @@ _CLASSES = ("category", "categories", "label", "labels", "class", "classes", "ca
 _CROWD = ("is_crowd", "iscrowd")
 _BATCH_ROWS = 1000
 _SAMPLE = 2000
-"""Boxes that tell whether their last numbers are a corner or a size."""
+"""Boxes that are read to detect whether their last two numbers are a corner or a size."""
 _ENOUGH = 20
+"""Fewer boxes do not show that they are corners."""
 
 
 @dataclass(frozen=True)

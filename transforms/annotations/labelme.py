@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from imageshards.transforms import storage
 from imageshards.transforms.annotations.files import (
     FileOfEach,
     Malformed,
@@ -19,6 +19,8 @@ from imageshards.transforms.annotations.files import (
 from imageshards.transforms.annotations.source import Annotated
 from imageshards.transforms.elements import quoted
 
+_SHAPES = re.compile(rb'"shapes"')
+
 
 class LabelMe(FileOfEach):
     """A folder of JSON files with shapes, one for each image."""
@@ -29,9 +31,8 @@ class LabelMe(FileOfEach):
 
     @classmethod
     def recognizes(cls, uri: str) -> bool:
-        """Returns whether the first JSON file has `shapes`."""
-        first = cls.first(uri)
-        return bool(first) and b'"shapes"' in storage.read(first)[0]
+        """Returns whether one of the first JSON files has `shapes`."""
+        return cls.some_file_has(uri, _SHAPES)
 
     def parse(self, below: str, data: bytes) -> Annotated:
         """Parses a file; boxes are around rectangles, polygons and circles.

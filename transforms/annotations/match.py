@@ -1,14 +1,15 @@
 """Which image of the inputs an annotation file means by a name. Pure.
 
 An image's URI and a name match if they have the same base name; a name without a suffix matches
-any suffix. Of several images, the one is taken whose URI has more of the name: all of it, below the
-folder of the annotation file; or all of it. The base name is enough if no other name of the file
-with this base name finds its image by its path.
+any suffix. The case of suffixes matters only if it distinguishes images. Of several images, the one
+is taken whose URI has more of the name: all of it, below the folder of the annotation file; or all
+of it. The base name is enough if no other name of the file with this base name finds its image by
+its path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from imageshards.transforms.elements import BuildError
 from imageshards.transforms.images.validate import is_image_name
@@ -52,12 +53,39 @@ def match(uris: Iterable[str], names: Sequence[str], folder: str, source: str) -
     >>> match(["/d/train/1.jpg", "/d/test/1.jpg"], ["test/1.jpg"], "/annotations/", "a.json")
     {'test/1.jpg': '/d/test/1.jpg'}
     """
-    whole, ends = _indexed(sorted(set(uris)), names)
+    uris = sorted(set(uris))
+    for by_path in (True, False):
+        for uri_of, name_of in _spellings(uris, names):
+            if found := _match([*uri_of], [*name_of], folder, source, by_path):
+                return {name_of[name]: uri_of[uri] for name, uri in found.items()}
+    return {}
+
+
+def _spellings(
+    uris: Sequence[str], names: Sequence[str]
+) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
+    """Yields the URIs and the names as they are, and with suffixes in small letters.
+
+    Windows takes a.JPG and a.jpg for one name, so a file may have the one and a disk the other. If
+    the case distinguishes images, they are yielded as they are only.
+    """
+    yield dict(zip(uris, uris, strict=True)), dict(zip(names, names, strict=True))
+    uri_of = {_with_small_suffix(uri): uri for uri in uris}
+    name_of = {_with_small_suffix(name): name for name in names}
+    if len(uri_of) == len(uris) and len(name_of) == len(names):
+        yield uri_of, name_of
+
+
+def _match(
+    uris: Sequence[str], names: Sequence[str], folder: str, source: str, by_path: bool
+) -> dict[str, str]:
+    """Matches by the paths of the names, or by their base names; see `match`."""
+    whole, ends = _indexed(uris, names)
     found: dict[str, str] = {}
     taken: set[str] = set()
-    for index, looked_up in ((whole, folder.__add__), (ends, str), (ends, _base)):
-        if looked_up is _base and found:
-            break  # the folders of the file are those of the images
+    steps: list[tuple[Mapping[str, list[str]], Callable[[str], str]]]
+    steps = [(whole, folder.__add__), (ends, str)] if by_path else [(ends, _base)]
+    for index, looked_up in steps:
         names_of: dict[str, str] = {}
         for name in names:
             if name in found:
@@ -105,6 +133,12 @@ def _base(name: str) -> str:
     return name.rpartition("/")[2]
 
 
+def _with_small_suffix(name: str) -> str:
+    """Returns a name with its suffix in small letters, if that is one of an image."""
+    begin = len(_without_suffix(name))
+    return name[:begin] + name[begin:].lower()
+
+
 def _without_suffix(uri: str) -> str:
     folder, slash, _ = uri.rpartition("/")
     return folder + slash + stem(uri)
@@ -115,7 +149,10 @@ def is_path_of(name: str, uri: str) -> bool:
 
     >>> is_path_of("a/1", "/d/a/1.jpg"), is_path_of("b/1.jpg", "/d/a/1.jpg")
     (True, False)
+    >>> is_path_of("a/1.JPG", "/d/a/1.jpg")
+    True
     """
+    name, uri = _with_small_suffix(name), _with_small_suffix(uri)
     return any(f"/{text}".endswith(f"/{name}") for text in (uri, _without_suffix(uri)))
 
 

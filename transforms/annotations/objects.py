@@ -47,10 +47,10 @@ _SHARE = 0.01
 
 
 class Corners:
-    """Counts what says that boxes are [x1, y1, x2, y2] in a file that should have widths.
+    """Detects files whose boxes are [x1, y1, x2, y2] instead of [x, y, width, height].
 
-    Boxes with a width and a height that are taken for corners, or the other way round, are mostly
-    valid boxes. They give themselves away by their images, which they leave, and by their areas.
+    Read as the wrong kind, most boxes are still valid. But they exceed their images, or do not have
+    the areas that the file has for them.
 
     >>> corners = Corners()
     >>> corners.add([30, 20, 70, 40], (80, 60))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from imageshards.transforms import storage
 from imageshards.transforms.annotations.files import (
     FileOfEach,
     Malformed,
@@ -29,9 +28,8 @@ class Voc(FileOfEach):
 
     @classmethod
     def recognizes(cls, uri: str) -> bool:
-        """Returns whether the first XML file has a root `annotation`."""
-        first = cls.first(uri)
-        return bool(first) and bool(_ROOT.search(storage.read(first)[0]))
+        """Returns whether one of the first XML files has a root `annotation`."""
+        return cls.some_file_has(uri, _ROOT)
 
     def parse(self, below: str, data: bytes) -> Annotated:
         """Parses a file; the image is its `filename`, else it is named as the file."""

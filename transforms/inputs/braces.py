@@ -18,6 +18,7 @@ _BRACES = re.compile(
     r"\{(?:(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?|([^{}]*,[^{}]*))\}"
 )
 _FILES_AT_A_TIME = 1000
+_PATTERNS_LOOKED_AT = 16
 
 
 def expand(text: str) -> Iterator[str]:
@@ -94,6 +95,19 @@ class Braces(Pattern):
                 for file in found.files((), whole):
                     assert not isinstance(file, WorkUnit)
                     yield file[0], root_length, *file[2:]
+
+    def _first_files(self) -> Iterator[str]:
+        """Yields the files; of an object store, those of the first patterns among them."""
+        if storage.is_local(self.uri):
+            yield from super()._first_files()
+            return
+        requests = 0
+        for uri in expand(self.uri):
+            if not Pattern.recognizes(uri):
+                yield uri
+            elif requests < _PATTERNS_LOOKED_AT:
+                yield from (found for found, *_ in storage.match_first(uri))
+                requests += 1
 
     def _expanded(self, uri: str) -> InputKind:
         if storage.is_local(uri) and os.path.isdir(uri):

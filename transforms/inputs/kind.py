@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -99,10 +99,15 @@ class Read(NamedTuple):
 
 
 class RecordSample(NamedTuple):
-    """A TFRecord file, and key -> values of its first records."""
+    """A TFRecord file, as a sample of an input.
+
+    Attributes:
+      uri: the file.
+      first_records: takes a number; reads so many records, and yields key -> values of each.
+    """
 
     uri: str
-    records: Iterator[dict[str, list[Any]]]
+    first_records: Callable[[int], Iterator[dict[str, list[Any]]]]
 
 
 FileState = tuple[str, int, int | str]

@@ -26,7 +26,8 @@ class Listed:
       skipped: the kinds of these files; see `InputCount`.
       class_names: column -> names of its classes in label order, if the input has them.
       blank_lines: lines of a text file that hold only white space.
-      unpacked: URI of the plain tar that a compressed one was unpacked into; empty: none was.
+      unpacked: URI of a file that the listing wrote below the output, such as an unpacked tar;
+        empty: none.
     """
 
     refs: RefBatch

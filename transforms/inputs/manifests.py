@@ -17,6 +17,7 @@ from typing import Any
 
 from imageshards.transforms import storage
 from imageshards.transforms.elements import BuildError, enumerated, quoted
+from imageshards.transforms.images.validate import is_image_name
 from imageshards.transforms.inputs import spans, tables
 from imageshards.transforms.inputs.columns import texts_of, with_features
 from imageshards.transforms.inputs.embedded.parquet import ImageTable
@@ -32,6 +33,9 @@ from imageshards.transforms.inputs.listed import Listed
 from imageshards.transforms.records.columns import FeatureColumn
 from imageshards.transforms.references.batch import RefBatch
 
+_TEXT = re.compile(r"\.txt(\.gz)?$", re.IGNORECASE)
+_LOOKED_AT = 100
+"""Rows that show whether a text is a list of URIs."""
 _PIECE_BYTES = 1 << 20
 _LONGEST_URI = 1 << 13
 """More characters than a path, an object's name or a signed URL has."""
@@ -59,7 +63,26 @@ class Manifest(FileKind):
         if images := self._images(spans.Span(self), options):
             images.check()
             return
-        next(list_references(WorkUnit(self), options), None)
+        first = next(list_references(WorkUnit(self), options), None)
+        if first and _TEXT.search(self.uri) and not options.uri_template:
+            self._check_list(first.refs[:_LOOKED_AT].uris)
+
+    def _check_list(self, uris: Sequence[str]) -> None:
+        """Raises a BuildError if the first URIs of a list of URIs are other texts.
+
+        They are URIs if one of them has the suffix of an image, is an existing file or is remote.
+        """
+        if any(
+            is_image_name(uri) or not storage.is_local(uri) or os.path.exists(uri) for uri in uris
+        ):
+            return
+        text = uris[0].removeprefix(self.uri.rpartition("/")[0] + "/")
+        advice = "for a data set of texts, set --features text"
+        if any(map(is_image_name, text.split())):
+            advice = "write labels and other values into a .csv file with the header uri,label"
+        raise BuildError(
+            f"{self.uri}: {quoted(text)} is no image: a .txt file has one URI per line; {advice}"
+        )
 
     def fingerprint(
         self, unit: WorkUnit, options: ListingOptions

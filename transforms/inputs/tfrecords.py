@@ -47,7 +47,6 @@ _NAME = re.compile(
 )
 _LONGEST_RECORD = 2 * MAX_BYTES
 _LABEL_KEYS = ("image/class/text", "image/class/label")
-_SAMPLED_RECORDS = 1000
 
 _Values = dict[str, list[Any]]
 
@@ -75,13 +74,13 @@ class TFRecordFile(FileKind):
         return Read(*ranges.read_record(ref.range, ref.stamp, reader.image_key))
 
     def sample(self) -> RecordSample:
-        """This file, and its first records, without the damaged ones."""
-        return RecordSample(self.uri, self._first_records())
+        """This file, and its records without the damaged ones."""
+        return RecordSample(self.uri, self._first_records)
 
-    def _first_records(self) -> Iterator[_Values]:
+    def _first_records(self, count: int) -> Iterator[_Values]:
         try:
             with storage.open_read(self.uri) as file:
-                yield from _decoded(islice(_scan(file), _SAMPLED_RECORDS))
+                yield from _decoded(islice(_scan(file), count))
         except OSError as error:
             raise self.unreadable(error) from error
 

@@ -7,6 +7,9 @@ The name of a shard is SPLIT-SSSSS-of-NNNNN followed by the suffix of its contai
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
+from itertools import chain
 
 from imageshards.transforms.elements import ShardId
 from imageshards.transforms.records.array_record import ArrayRecord
@@ -22,6 +25,7 @@ _STEM = re.compile(r"(?P<split>.+)-(?P<index>\d{5,})-of-(?P<num_shards>\d{5,})")
 _SHARD_LIKE = re.compile(r".+-\d{5,}-of-\d{5,}(?P<suffix>(\..*)?)")
 
 
+@lru_cache(maxsize=64)  # the names of a million shards are made and parsed several times
 def find_container(file_format: str, compression: str = "") -> Container:
     """Returns the container of a `--file_format` with a compression.
 
@@ -64,8 +68,13 @@ def is_record_file(name: str) -> bool:
     return any(container.recognizes(name) for container in _all())
 
 
-def _all() -> list[Container]:
-    return [variant for container in CONTAINERS.values() for variant in container.variants]
+def _all() -> Iterator[Container]:
+    return chain.from_iterable(map(_variants, CONTAINERS.values()))
+
+
+@cache
+def _variants(container: Container) -> Sequence[Container]:
+    return container.variants
 
 
 def _stem(shard: ShardId) -> str:

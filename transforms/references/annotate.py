@@ -29,7 +29,7 @@ from imageshards.transforms.references.rules import (
     parent_name,
     top_folder,
 )
-from imageshards.transforms.references.where import Where
+from imageshards.transforms.references.selection.where import Where
 
 _OF_IMAGES = ("width", "height")
 

@@ -17,8 +17,8 @@ MOST_LISTED = 1000
 """Names of images that are listed, of those that only an annotation file has."""
 _UPLOAD = re.compile("[0-9a-f]{8}-.")
 _ADVICE_ON_UPLOADS = (
-    "Label Studio writes eight digits and a hyphen before the names of uploaded images; use the "
-    "images of its export"
+    "Label Studio writes eight hexadecimal digits and a hyphen before the names of uploaded "
+    "images; use the images of its export"
 )
 
 
@@ -188,5 +188,5 @@ def check_annotated(
     if counts and not any(count.read for count in counts.values()):
         raise BuildError(
             f"--annotations {', '.join(sorted(counts))}: there are no annotations, only names of "
-            "images: take the file with annotations, or omit --annotations"
+            "images: use the file with annotations, or omit --annotations"
         )

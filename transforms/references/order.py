@@ -11,6 +11,12 @@ from imageshards.transforms.elements import BuildError, Problem, quoted
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import BUCKET_BITS, KEY_BITS
 
+_MOST_HELD = 1 << 19
+"""References of a group after which repeated ones are dropped. Keys of distinct URIs make no group
+of more than 250,000."""
+_MOST_OF_URI = 100_000
+"""References of a URI in a larger group: each takes 1.1 kB of memory where duplicates are found."""
+
 
 def key_order(batch: RefBatch) -> np.ndarray:
     """Rows of a batch (int64) in the order of their keys: this sort is the shuffle."""
@@ -80,12 +86,40 @@ def sort_group(batches: Iterable[RefBatch]) -> tuple[dict[str, RefBatch], int]:
       split -> references in key order, and the number of duplicates that were dropped.
 
     Raises:
-      BuildError: two images have the same name.
+      BuildError: two images have the same name, or a URI is listed too often.
     """
-    batch = RefBatch.concat(batches)
-    listed = len(batch)
+    batch, listed = _gathered(batches)
     batch, rows = unique_rows(batch, batch.keys, key_order(batch))
     return batch.by_split(rows), listed - len(rows)
+
+
+def _gathered(batches: Iterable[RefBatch]) -> tuple[RefBatch, int]:
+    """Returns the references of a group in one batch, and their number with those dropped here."""
+    held: list[RefBatch] = []
+    count = listed = 0
+    most = _MOST_HELD
+    for batch in batches:
+        held.append(batch)
+        count += len(batch)
+        listed += len(batch)
+        if count > most:
+            held = [without_repeated(RefBatch.concat(held))]
+            count = len(held[0])
+            _check_most_frequent(held[0])
+            most = count + _MOST_HELD
+    return RefBatch.concat(held), listed
+
+
+def _check_most_frequent(batch: RefBatch) -> None:
+    _, first, counts = np.unique(batch.keys, return_index=True, return_counts=True)
+    most = int(counts.argmax())
+    if counts[most] > _MOST_OF_URI:
+        uri = batch.take(first[most : most + 1]).uris[0]
+        raise BuildError(
+            f"{quoted(uri)} is listed more than {_MOST_OF_URI:,} times with different labels, "
+            "splits or features: list each image once, or set --uri_column to the column that "
+            "has the URIs"
+        )
 
 
 def unique_rows(

@@ -63,9 +63,20 @@ def _json_texts(value: Mapping[str, Any]) -> Iterator[str]:
             continue
         yield "["
         for at, row in enumerate(item):
-            yield ("," if at else "") + "\n  " + _indented(encoder.encode(row), 2)
+            yield ("," if at else "") + "\n  " + _row_text(row)
         yield "\n ]" if item else "]"
     yield "\n}\n"
+
+
+_FLAT = json.JSONEncoder(separators=(",\n   ", ": "))
+
+
+def _row_text(row: Mapping[str, Any]) -> str:
+    """Returns the text of a row as `to_json` indents it in a list."""
+    if row and not any(isinstance(value, dict | list | tuple) for value in row.values()):
+        # Python's own encoder, the only one that indents, takes four times as long.
+        return "{\n   " + _FLAT.encode(row)[1:-1] + "\n  }"
+    return _indented(json.dumps(row, indent=1), 2)
 
 
 def _indented(text: str, spaces: int) -> str:

@@ -19,8 +19,8 @@ from imageshards.transforms.elements import ImageRef, RejectReport, ShardId, Sha
 from imageshards.transforms.pairs.side_file import SideFile
 from imageshards.transforms.records.containers import container_of
 from imageshards.transforms.references.batch import RefBatch
-from imageshards.transforms.references.plan import digest_of, problems_text
 from imageshards.transforms.references.stored import Piece, loaded
+from imageshards.transforms.references.tally import digest_of, problems_text
 from imageshards.transforms.shards.layout import Layout, read_json
 from imageshards.transforms.storage.usage import Usage
 

@@ -200,11 +200,8 @@ def list_part(
     bucket: str, prefix: str, names: Names, few: bool
 ) -> Iterator[tuple[str, int, int] | Names]:
     """Yields the objects with a prefix and names in a range; see `parallel_list.part_pages`."""
-    for found in parallel_list.part_pages(partial(_page, bucket), prefix, names, few):
-        if isinstance(found, Names):
-            yield found
-        else:
-            yield from found
+    page = partial(_page, bucket)
+    return parallel_list.items_of(parallel_list.part_pages(page, prefix, names, few))
 
 
 def list_first(

@@ -4,6 +4,10 @@ A list has pages of 1,000 objects, each with the token of the next page: 100 M o
 requests, one after the other. But a list may begin and end at any name. Here each thread lists a
 range of names, and a thread that has finished takes over the second part of another thread's range.
 Folders do not matter: a million of them, or none, are listed at the same speed.
+
+Where a range can be cut is found by probes, which ask for the first name after a name. Threads that
+have nothing to list send several at a time: the names of a prefix mostly end far before the last
+possible name, and one probe after the other found their end in three seconds.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ from __future__ import annotations
 import math
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -19,13 +24,14 @@ from functools import partial
 from imageshards.transforms.storage.protocol import Names
 
 Item = tuple[str, int, int]
-"""Name, bytes, generation."""
+"""Name, bytes, stamp."""
 Page = Callable[[str, str, int], list[Item]]
 """(first name, name to stop before or "", largest number of items) -> the first items, in order."""
 
 PAGE_ITEMS = 1000
 _THREADS = 16
-_PROBES = 10
+_ROUNDS = 10
+"""How often the probes of a cut are repeated if none of them finds a name."""
 # The first ranges may end far after their last name: each shared character takes about six probes.
 _FIRST_HALVING_PROBES, _HALVING_PROBES, _FEW_RANGES = 64, 5, 8
 FEW_PAGES = 1024
@@ -76,6 +82,15 @@ def part_pages(
     return _pages(page, names, FEW_PAGES if few else math.inf, threads)
 
 
+def items_of(pages: Iterable[list[Item] | Names]) -> Iterator[Item | Names]:
+    """Yields the objects of pages one by one, and the ranges between them."""
+    for found in pages:
+        if isinstance(found, Names):
+            yield found
+        else:
+            yield from found
+
+
 def first_page(page: Page, prefix: str, accept: Callable[[str], object]) -> list[Item]:
     """Returns the accepted names of the first page that has any, or none after a few pages."""
     names = _names_with(prefix)
@@ -96,7 +111,7 @@ def _pages(page: Page, names: Names, most: float, threads: int) -> Iterator[list
     yield first
     if len(first) < PAGE_ITEMS:
         return
-    lister = _Lister(page, _Range(first[-1][0] + _FIRST, names.end), threads, most - 1)
+    lister = _RangeLister(page, _Range(first[-1][0] + _FIRST, names.end), threads, most - 1)
     yield from lister.run()
     rest = lister.rest()
     if rest:
@@ -135,25 +150,36 @@ class _Range:
     Attributes:
       listed: whether a page has been listed since the range was last cut.
       busy: whether a thread lists it.
+      in_cut: whether a thread cuts it.
     """
 
     start: str
     end: str
     listed: bool = True
     busy: bool = False
+    in_cut: bool = False
 
 
-class _Lister:
-    def __init__(self, page: Page, first: _Range, threads: int, most: float) -> None:
-        self._page = page
-        self._pages_left = most
-        self._ranges = [first]
+class Lister(ABC):
+    """Threads that list pages.
+
+    Attributes:
+      changed: guards what the threads share, and wakes those that wait for a change of it.
+      stopped: whether no more pages are wanted.
+    """
+
+    def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._found: queue.Queue[list[Item] | BaseException | None] = queue.Queue(4 * threads)
-        self._changed = threading.Condition()
-        self._stopped = False
+        self._found: queue.Queue[list[Item] | BaseException | None] = queue.Queue(2 * threads)
+        self.changed = threading.Condition()
+        self.stopped = False
+
+    @abstractmethod
+    def work(self) -> None:
+        """Lists pages and puts them, until none is left or `stopped`. Each thread runs it."""
 
     def run(self) -> Iterator[list[Item]]:
+        """Yields the pages of all threads, in any order. Raises the first error of a thread."""
         with ThreadPoolExecutor(self._threads, "imageshards-list") as executor:
             try:
                 for _ in range(self._threads):
@@ -168,77 +194,118 @@ class _Lister:
                     else:
                         yield found
             finally:
-                with self._changed:
-                    self._stopped = True
-                    self._changed.notify_all()
+                with self.changed:
+                    self.stopped = True
+                    self.changed.notify_all()
                 while not self._found.empty():  # a full queue would block the threads
                     self._found.get_nowait()
 
-    def rest(self) -> list[Names]:
-        """Returns the ranges that are not listed, after `run` has listed its number of pages."""
-        return [Names(rest.start, rest.end) for rest in self._ranges]
-
     def _work(self) -> None:
         try:
-            while (mine := self._take()) is not None:
-                self._list(mine)
+            self.work()
         except BaseException as error:
-            self._put(error)
-        self._put(None)
+            self.put(error)
+        self.put(None)
 
-    def _put(self, item: list[Item] | BaseException | None) -> None:
-        while not self._stopped:
+    def put(self, item: list[Item] | BaseException | None) -> None:
+        """Adds a page, an error, or None: the thread has finished. Waits if there are many."""
+        while not self.stopped:
             try:
                 return self._found.put(item, timeout=0.1)
             except queue.Full:
                 continue
 
+
+class _RangeLister(Lister):
+    """Lists a range of names, of which each thread takes a part."""
+
+    def __init__(self, page: Page, first: _Range, threads: int, most: float) -> None:
+        super().__init__(threads)
+        self._page = page
+        self._pages_left = most
+        self._ranges = [first]
+        self._probing = 0
+
+    def run(self) -> Iterator[list[Item]]:
+        """Yields the pages."""
+        with ThreadPoolExecutor(self._threads, "imageshards-list-probe") as self._probes:
+            yield from super().run()
+
+    def rest(self) -> list[Names]:
+        """Returns the ranges that are not listed, after `run` has listed its number of pages."""
+        return [Names(rest.start, rest.end) for rest in self._ranges]
+
+    def work(self) -> None:
+        while (mine := self._take()) is not None:
+            self._list(mine)
+
     def _take(self) -> _Range | None:
         """Returns a range that no thread lists, or the second part of another; None at the end."""
         while True:
-            with self._changed:
-                if self._stopped or self._pages_left <= 0 or not self._ranges:
+            with self.changed:
+                if self.stopped or self._pages_left <= 0 or not self._ranges:
                     return None
                 for mine in self._ranges:
                     if not mine.busy:
                         mine.busy = True
                         return mine
-                theirs = next((other for other in self._ranges if other.listed), None)
+                theirs = next((r for r in self._ranges if r.listed and not r.in_cut), None)
                 if theirs is None:
-                    self._changed.wait()
+                    self.changed.wait()
                     continue
-                theirs.listed = False
-            if cut := self._cut(theirs):
+                theirs.listed, theirs.in_cut = False, True
+            try:
+                cut = self._cut(theirs)
+            finally:
+                with self.changed:
+                    theirs.in_cut = False
+                    self.changed.notify_all()
+            if cut:
                 return cut
 
     def _cut(self, theirs: _Range) -> _Range | None:
-        """Divides a range, and returns its second part; None if it cannot be divided."""
-        for _ in range(_PROBES):
-            with self._changed:
+        """Divides a range, and returns its last part; None if it cannot be divided."""
+        for _ in range(_ROUNDS):
+            with self.changed:
                 start, end = theirs.start, theirs.end
-            if self._stopped or not (name := middle(start, end)):
-                return None
-            found = self._page(name, end, 1)
-            with self._changed:
-                # The thread of that range may have passed the name in the meantime, or finished.
-                if theirs not in self._ranges or theirs.start >= name or theirs.end != end:
+                # With the threads that list, no more requests than there are threads.
+                busy = sum(other.busy for other in self._ranges)
+                count = max(1, self._threads - busy - self._probing)
+                self._probing += count
+            try:
+                names = between(start, end, count)
+                if self.stopped or not names:
                     return None
-                theirs.end = name
-                if found:
-                    mine = _Range(found[0][0], end, listed=False, busy=True)
-                    self._ranges.append(mine)
-                    return mine
+                found = list(self._probes.map(partial(self._first, end), names))
+            finally:
+                with self.changed:
+                    self._probing -= count
+            with self.changed:
+                # The thread of that range may have finished in the meantime, or passed a name.
+                if theirs not in self._ranges:
+                    return None
+                pairs = zip(names, found, strict=True)
+                cuts = [(name, first) for name, first in pairs if name > theirs.start]
+                if parts := _divide(theirs, cuts):
+                    parts[0].busy = True
+                    self._ranges += parts
+                    self.changed.notify_all()
+                    return parts[0]
         return None
+
+    def _first(self, end: str, name: str) -> str:
+        """Returns the first existing name from a name on, before an end; empty if there is none."""
+        return next((found for found, *_ in self._page(name, end, 1)), "")
 
     def _list(self, mine: _Range) -> None:
         while True:
-            with self._changed:
+            with self.changed:
                 start, end = mine.start, mine.end
             found = self._page(start, end, PAGE_ITEMS) if not end or start < end else []
-            with self._changed:
+            with self.changed:
                 # Another thread lists the part that was cut off during this request.
                 kept = [entry for entry in found if not mine.end or entry[0] < mine.end]
-                done = len(found) < PAGE_ITEMS or len(kept) < len(found) or self._stopped
+                done = len(found) < PAGE_ITEMS or len(kept) < len(found) or self.stopped
                 self._pages_left -= 1
                 if done:
                     self._ranges.remove(mine)
@@ -246,11 +313,31 @@ class _Lister:
                     mine.start = found[-1][0] + _FIRST
                     mine.listed = True
                     done = self._pages_left <= 0
-                self._changed.notify_all()
+                self.changed.notify_all()
             if kept:
-                self._put(kept)
+                self.put(kept)
             if done:
                 return
+
+
+def _divide(theirs: _Range, cuts: list[tuple[str, str]]) -> list[_Range]:
+    """Divides a range, and returns all parts but its first one, the last one first.
+
+    Args:
+      theirs: the range, which loses these parts, and the names after the last one.
+      cuts: names of `between`, each with the first existing name from it on; empty: there is none.
+    """
+    parts: list[_Range] = []
+    names = [name for name, first in cuts if first]
+    # Only those at one place divide a range evenly. The others show where its names end.
+    kept = {name for name in names if len(name) == len(cuts[-1][0])} or set(names[-1:])
+    for name, first in reversed(cuts):
+        if first and name not in kept:
+            continue
+        if first and (not theirs.end or first < theirs.end):
+            parts.append(_Range(first, theirs.end, listed=False))
+        theirs.end = name
+    return parts
 
 
 def _names_with(prefix: str) -> Names:
@@ -268,31 +355,60 @@ def after_all(prefix: str) -> str:
 
 
 def middle(start: str, end: str) -> str:
-    """Returns a name between two names, in the order of code points, which is that of UTF-8.
+    """Returns a name between two names that divides well; empty if there is none."""
+    return next(iter(between(start, end, 1)), "")
+
+
+def between(start: str, end: str, count: int) -> list[str]:
+    """Returns names between two names, in the order of code points, which is that of UTF-8.
+
+    Half of them differ in the first place where names between the two can differ: they divide
+    evenly. The others are the next names after `start` in later places: those after which there is
+    no name show how far the existing names agree.
 
     Args:
       start: a name.
       end: a later one, or empty for the end of all.
+      count: how many names to return at most.
 
     Returns:
-      A name after `start` and before `end`; empty if there is none that divides well.
+      Different names after `start` and before `end`, in order.
+
+    >>> between("p/0001.jpg", "p0", 4)
+    ['p/0001.jph', 'p/001', 'p/J', 'p/d']
+    """
+    gaps = list(_gaps(start, end))
+    if not gaps:
+        return []
+    (place, low, high), *later = gaps
+    evenly = min(-(-count // 2) if later else count, high - low - 1)
+    names = {
+        start[:place] + _character(low + (high - low) * part // (evenly + 1))
+        for part in range(1, evenly + 1)
+    }
+    others = min(count - evenly, len(later))
+    for number in range(others):
+        place, low, _ = later[number * len(later) // others]
+        names.add(start[:place] + _character(low + 1))
+    return sorted(name for name in names if start < name and (not end or name < end))
+
+
+def _gaps(start: str, end: str) -> Iterator[tuple[int, int, int]]:
+    """Yields each place in which a name between two names can differ from the first one.
+
+    Yields:
+      The place, and the characters there between which that of the name may be.
     """
     shared = 0
     while shared < min(len(start), len(end)) and start[shared] == end[shared]:
         shared += 1
-    low = ord(start[shared]) if shared < len(start) else 0
-    high = ord(end[shared]) if shared < len(end) else _LAST
-    if high > _LAST_ASCII >= low:
-        high = _LAST_ASCII + 1  # most names are of these characters
-    if high - low > 1:
-        return start[:shared] + _character((low + high) // 2)
-    # No character is between the two: look for a name after the first one.
-    for place in range(shared + 1, len(start)):
-        low = ord(start[place])
-        high = _LAST_ASCII + 1 if low < _LAST_ASCII else _LAST
+    for place in range(shared, max(len(start), shared + 1)):
+        low = ord(start[place]) if place < len(start) else 0
+        high = _LAST_ASCII + 1 if low < _LAST_ASCII else _LAST  # most names are of these characters
+        if place == shared and place < len(end):
+            high = min(high, ord(end[place])) if low < _LAST_ASCII else ord(end[place])
         if high - low > 1:
-            return start[:place] + _character((low + high + 1) // 2)
-    return ""
+            yield place, low, high
 
 
 def _character(code: int) -> str:

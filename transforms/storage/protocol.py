@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from heapq import nsmallest
 from itertools import accumulate
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
 
@@ -17,6 +18,9 @@ MAX_BYTES = 1 << 28
 
 UNKNOWN = (-1, 0)
 """(bytes, stamp) of a file that does not exist, or whose store does not report them."""
+
+_FIRST = 100
+"""Files that `match_first` returns at most, of a store that lists no pages."""
 
 AGAIN = "run the same command again"
 RESUME = f"{AGAIN} to resume"
@@ -185,7 +189,7 @@ class Store(Protocol):
 
     def match_first(self, pattern: str, /) -> list[Match]:
         """Returns the first matches by name, with few requests; see `storage.match_first`."""
-        return sorted(self.match(pattern))[:1]
+        return nsmallest(_FIRST, self.match(pattern))
 
     def exists(self, uri: str, /) -> bool:
         """Returns whether a file (or, locally, a folder) exists."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 
 from imageshards.pipeline.validation import compression_problem, container_problem
 from imageshards.reader.dataset import Dataset
-from imageshards.transforms.elements import ShardId, UsageError
+from imageshards.transforms.elements import ShardId, UsageError, alternatives
 from imageshards.transforms.records.container import Container
 from imageshards.transforms.records.containers import CONTAINERS, find_container, variant_of
 from imageshards.transforms.references.rules import ShardCounts
@@ -38,7 +38,7 @@ class Format(NamedTuple):
           UsageError: an option is invalid, or the container does not have it.
         """
         if requested.file_format and requested.file_format not in CONTAINERS:
-            expected = " or ".join(CONTAINERS)
+            expected = alternatives(CONTAINERS)
             raise UsageError(f"invalid --file_format {requested.file_format!r}: {expected}")
         before = self
         if requested.file_format not in ("", self.file_format):

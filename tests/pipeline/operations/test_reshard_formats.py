@@ -69,7 +69,7 @@ def test_options_that_do_not_fit_are_one_line(
         (["--compression=zstd"], "tfrecord has no --compression zstd: expected none or gzip"),
         (["--group_size=4"], "tfrecord has no --group_size: set --file_format array_record"),
         (["--compression=gzip"], "are compressed already"),
-        (["--file_format=array_record", "--compression=gzip"], "none or zstd or brotli or snappy"),
+        (["--file_format=array_record", "--compression=gzip"], "none, zstd, brotli or snappy"),
         (["--compression=lzma"], "lzma"),
         (["--num_shards=3"], f"{new} is inside of the data set to reshard"),
     ):

@@ -13,7 +13,7 @@ from imageshards.pipeline.options.build_options import BuildOptions
 from imageshards.pipeline.options.command_line import add_options, options_from
 from imageshards.pipeline.options.declare import option
 from imageshards.pipeline.options.documents import form_schema, markdown
-from imageshards.pipeline.options.groups import Images
+from imageshards.pipeline.options.groups.records import Images
 from imageshards.pipeline.options.parser import Parser
 from imageshards.pipeline.run import run
 from imageshards.transforms.elements import BuildError, UsageError

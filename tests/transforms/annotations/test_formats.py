@@ -2,13 +2,15 @@
 
 import gzip
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import gcs_server
+import numpy as np
 import pytest
 
 from imageshards.transforms import storage
-from imageshards.transforms.annotations.formats import identify
+from imageshards.transforms.annotations.formats import check_distinct, identify
 from imageshards.transforms.annotations.objects import AnnotationError, to_fractions
 from imageshards.transforms.annotations.source import Annotated, Category
 from imageshards.transforms.elements import BuildError, UsageError
@@ -127,6 +129,89 @@ def test_keypoints_of_yolo_are_no_polygon(tmp_path: Path):
     (tmp_path / "data.yaml").write_text("names: obj.names\n")
     with pytest.raises(BuildError, match=r"data\.yaml: it has no list `names`"):
         read(tmp_path)
+
+
+def write_yolo(folder: Path, lines: Iterable[Iterable[float]]) -> None:
+    """Writes an object per file, of the class 0."""
+    (folder / "labels").mkdir(parents=True)
+    (folder / "data.yaml").write_text("names: [owl]\n")
+    for number, line in enumerate(lines):
+        text = " ".join(f"{value:.6g}" for value in line)
+        (folder / f"labels/{number:02}.txt").write_text(f"0 {text}\n")
+
+
+def poses(values: int, points: int, number: int = 20) -> list[list[float]]:
+    """Boxes with keypoints in them, some of which are not labelled."""
+    rng = np.random.default_rng(values)
+    lines = []
+    for _ in range(number):
+        width, height = rng.uniform(0.05, 0.5, 2)
+        x, y = rng.uniform(width / 2, 1 - width / 2), rng.uniform(height / 2, 1 - height / 2)
+        line = [x, y, width, height]
+        for _ in range(points):
+            seen = int(rng.choice([0, 1, 2, 2]))
+            point = (rng.uniform(-0.5, 0.5, 2) * (width, height) + (x, y)) * (seen > 0)
+            line += [*point, seen][:values]
+        lines.append(line)
+    return lines
+
+
+@pytest.mark.parametrize(("values", "points"), [(3, 17), (3, 1), (2, 17), (2, 4), (2, 1)])
+def test_keypoints_without_their_shape_are_not_taken_for_polygons(
+    tmp_path: Path, values: int, points: int
+):
+    write_yolo(tmp_path, poses(values, points))
+    with pytest.raises(
+        UsageError, match=rf"write 'kpt_shape: \[{points}, {values}\]' into data"
+    ) as e:
+        identify(str(tmp_path), "auto")
+    assert "\n" not in str(e.value)
+    assert identify(str(tmp_path), "yolo").name == "yolo"
+    (tmp_path / "data.yaml").write_text(f"names: [owl]\nkpt_shape: [{points}, {values}]\n")
+    assert identify(str(tmp_path), "auto").name == "yolo_keypoints"
+    (tmp_path / "data.yaml").write_text("names: [owl]\nkpt_shape: 17\n")
+    with pytest.raises(BuildError, match=r"its kpt_shape is 17, not \[keypoints, 2 or 3\]"):
+        identify(str(tmp_path), "auto")
+
+
+def quads(angle: float, width: float, height: float) -> list[list[float]]:
+    """Rectangles all over the image, rotated by up to an angle."""
+    rng = np.random.default_rng(1)
+    lines = []
+    for _ in range(20):
+        turn, size = rng.uniform(-angle, angle), np.multiply(rng.uniform(0.5, 1), (width, height))
+        corners = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)]) * size / 2
+        rotation = [[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]
+        lines.append((corners @ rotation + rng.uniform(0.3, 0.7, 2)).ravel().tolist())
+    return lines
+
+
+def test_polygons_are_not_taken_for_keypoints(tmp_path: Path):
+    circle = [0.5 + 0.1 * side for turn in range(12) for side in (np.cos(turn), np.sin(turn))]
+    for number, lines in enumerate([
+        quads(0.1, 0.1, 0.03), quads(3, 0.2, 0.2), quads(0.2, 0.5, 0.5), quads(1, 0.02, 0.02),
+        [circle], [circle[: 6 + 2 * n] for n in range(8)], [[0.1, 0.2, 0.5, 0.2, 0.3, 0.9]],
+    ]):  # fmt: skip
+        write_yolo(tmp_path / str(number), lines)
+        assert not any(item.problem for item in read(tmp_path / str(number)).values())
+
+
+def test_lines_of_yolo_that_are_no_polygons_are_problems(tmp_path: Path):
+    lines = poses(3, 4, 40)
+    write_yolo(tmp_path, lines)
+    found = read(tmp_path, "yolo")
+    sure = [f"images/{number:02}" for number, line in enumerate(lines) if 2 in line]
+    assert len(sure) > 10
+    assert {name for name, item in found.items() if item.problem} == {*sure}
+    assert "keypoints require their kpt_shape in data.yaml" in found[sure[0]].problem
+    write_yolo(tmp_path / "other", [quads(1, 0.1, 0.1)[0], quads(1, 0.1, 0.1)[1][:7]])
+    path = tmp_path / "other/labels/00.txt"
+    path.write_text(path.read_text() + "0 0.1 0.1 0.2 0.1 0.3 0.4 0.2\n")
+    found = read(tmp_path / "other")
+    assert found["images/00"].problem == (
+        f"{path}: line 2 has an odd number of coordinates, line 1 does not"
+    )
+    assert not found["images/01"].problem  # the last number is a confidence
 
 
 def test_an_object_of_voc_without_a_box_is_a_problem(tmp_path: Path):
@@ -343,6 +428,53 @@ def test_suffixes_may_be_in_capitals_and_files_compressed(tmp_path: Path):
         path.parent.mkdir(exist_ok=True)
         path.write_text(content)
     assert all(len(read(tmp_path / name)) == 1 for name in ("yolo", "voc", "labelme"))
+
+
+def test_files_in_capitals_are_below_the_path_of_data_yaml(tmp_path: Path):
+    (tmp_path / "set/labels").mkdir(parents=True)
+    (tmp_path / "set/labels/1.TXT").write_text("0 0.5 0.5 0.5 0.5\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/data.yaml").write_text("path: ../set\nnames: [owl]\n")
+    assert read(tmp_path / "data").keys() == {"images/1"}
+
+
+def test_other_files_with_the_suffix_do_not_hide_the_format(tmp_path: Path):
+    for name, other, text in (
+        ("1.json", "0.json", '{"shapes": []}'), ("1.xml", "0.xml", "<annotation></annotation>"),
+    ):  # fmt: skip
+        folder = tmp_path / name.rpartition(".")[2]
+        folder.mkdir()
+        (folder / name).write_text(text)
+        (folder / other).write_text('{"version": 1}' if "json" in name else "<settings/>")
+        assert read(folder).keys() >= {"1"}
+
+
+def test_a_folder_is_not_read_twice(tmp_path: Path):
+    write_yolo(tmp_path / "a", [[0.5, 0.5, 0.5, 0.5]])
+    write_yolo(tmp_path / "a/b", [[0.5, 0.5, 0.5, 0.5]])
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "1.json").write_text(json.dumps(instances([[1, 2, 3, 4]])))
+    (tmp_path / "2.json").write_text(json.dumps(instances([[1, 2, 3, 4]])))
+    same = ["a", "a/", "./a", "a//", "link", "a/data.yaml", "a/b"]
+    for other in same:
+        sources = [identify(f"{tmp_path}/{text}", "yolo") for text in (other, "a")]
+        with pytest.raises(UsageError, match=r"omit one of them$"):
+            check_distinct(sources)
+    check_distinct([identify(f"{tmp_path}/{text}", "coco") for text in ("1.json", "2.json")])
+
+
+def test_a_remote_folder_is_not_read_twice(monkeypatch: pytest.MonkeyPatch):
+    with gcs_server.running() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        for folder in ("owls", "cats"):
+            server.put(f"{folder}/1.xml", b"<annotation></annotation>")
+        for other in ("owls/", "owls//", "owls/1.xml"):
+            sources = [identify(f"gs://bucket/{text}", "voc") for text in ("owls", other)]
+            with pytest.raises(UsageError, match=r"omit one of them$"):
+                check_distinct(sources)
+        check_distinct([identify(f"gs://bucket/{text}", "voc") for text in ("owls", "cats")])
+        storage.close()
 
 
 def test_files_are_read_in_parts_by_memory_and_not_by_objects(tmp_path: Path):

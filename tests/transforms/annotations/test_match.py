@@ -26,6 +26,12 @@ from imageshards.transforms.elements import BuildError
         (["/d/train/1.jpg", "/d/valid/1.jpg"], ["1.jpg"], "/d/valid/",
          {"1.jpg": "/d/valid/1.jpg"}),
         (["/d/v.tar/x/1.jpg"], ["x/1"], "/", {"x/1": "/d/v.tar/x/1.jpg"}),
+        # The case of a suffix matters only if it distinguishes images.
+        (["/d/1.jpg"], ["1.JPG"], "/", {"1.JPG": "/d/1.jpg"}),
+        (["/d/a/1.JPG", "/d/b/1.jpg"], ["a/1.jpg"], "/", {"a/1.jpg": "/d/a/1.JPG"}),
+        (["/d/1.jpg"], ["1.jpg", "1.JPG"], "/", {"1.jpg": "/d/1.jpg"}),
+        (["/d/1.Jpg"], ["1.jpg", "1.JPG"], "/", {}),
+        (["/d/1.jpg"], ["1.PNG"], "/", {}),
     ],
 )  # fmt: skip
 def test_a_name_finds_the_image_whose_uri_has_most_of_it(

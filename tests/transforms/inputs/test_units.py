@@ -35,6 +35,9 @@ from imageshards.transforms.inputs.kind import (
 )
 from imageshards.transforms.inputs.manifests import Manifest
 from imageshards.transforms.inputs.sources import identify
+from imageshards.transforms.records import example
+from imageshards.transforms.records.schemas import Feature, Schema
+from imageshards.transforms.records.tfrecord import frame
 from imageshards.transforms.references.annotate import Columns
 from imageshards.transforms.storage import parallel_list
 
@@ -398,6 +401,30 @@ def test_the_launching_machine_looks_into_few_of_many_inputs(server: GcsServer, 
     inputs = tuple(f"gs://bucket/p/{number}/*.jpg" for number in range(500))
     prepare(BuildOptions.of(input=inputs, output=str(tmp_path / "out")))
     assert server.requests.total() <= 4
+
+
+@pytest.mark.parametrize("as_pattern", [False, True])
+def test_the_launching_machine_reads_few_of_many_record_files(
+    server: GcsServer, tmp_path: Path, as_pattern: bool
+):
+    features = (
+        Feature("image/encoded", "bytes", "image/encoded", "Text"),
+        Feature("n", "int64", "n", "Scalar"),
+    )
+    values = {"image/encoded": b"1", "n": 3}
+    data = b"".join(frame([b"".join(example.encode(Schema("any", features), values))]))
+    for number in range(300):
+        server.put(f"p/{number:03}.tfrecord", data)
+    inputs = tuple(f"gs://bucket/p/{number:03}.tfrecord" for number in range(300))
+    if as_pattern:
+        inputs = ("gs://bucket/p/{000..299}.tfrecord",)
+    server.delay = 0.005
+    spec, _ = prepare(BuildOptions.of(input=inputs, output=str(tmp_path / "out")))
+    assert spec.options.records.features_from == ("n:int",)
+    files = {request for request in server.log if "tfrecord" in request}
+    assert len(files) == (1 if as_pattern else 60)
+    assert server.requests.total() <= 2 * len(files)
+    assert as_pattern or server.most_at_a_time > 4
 
 
 @pytest.mark.slow

@@ -9,11 +9,12 @@ from references import annotator, batch_of, listing, tally
 
 from imageshards.transforms import dedupe
 from imageshards.transforms.elements import BuildError, Problem
-from imageshards.transforms.references import plan
+from imageshards.transforms.references import order, plan
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.order import partition, sort_group
-from imageshards.transforms.references.plan import Plan, Planner, Tally
+from imageshards.transforms.references.plan import Plan, Planner
 from imageshards.transforms.references.rules import ShardCounts
+from imageshards.transforms.references.tally import Tally
 
 
 def planned(batch: RefBatch, planner: Planner | None = None) -> Plan:
@@ -236,8 +237,7 @@ def test_auto_aims_at_150_megabytes_and_says_so():
     assert plan.splits["train"].num_shards == 13
     assert plan.splits["train"].bytes == 2_000_000_000
     assert (
-        "train: 13 shards for 2,000.0 MB of images, estimated from 10,000 of 50,000 ("
-        in plan.notes[0]
+        "train: 13 shards for 2.0 GB of images, estimated from 10,000 of 50,000 (" in plan.notes[0]
     )
 
 
@@ -262,13 +262,32 @@ def test_large_references_of_a_small_split_are_stored(monkeypatch: pytest.Monkey
     assert not found.stores_references("train")
 
 
+def test_a_uri_that_is_listed_too_often_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(order, "_MOST_HELD", 100)
+    monkeypatch.setattr(order, "_MOST_OF_URI", 200)
+    count, ends = 1000, range(0, 1000, 50)
+    one = batch_of(["/d/x.jpg"] * count, splits=["train"] * count)
+    groups, duplicates = sort_group(one[at : at + 50] for at in ends)
+    assert (len(groups["train"]), duplicates) == (1, count - 1)
+    labels: list[str | None] = [f"{number}" for number in range(count)]
+    several = batch_of([f"/d/{n % 10}.jpg" for n in range(count)], labels=labels)
+    listed = sum(len(refs) for refs in sort_group([several])[0].values())
+    assert listed == count
+    one = batch_of(["/d/x.jpg"] * count, labels=labels)
+    parts = (one[at : at + 50] for at in ends)
+    with pytest.raises(BuildError, match=r"'/d/x\.jpg' is listed more than 200 times") as error:
+        sort_group(parts)
+    assert "\n" not in f"{error.value}"
+    assert sum(map(len, parts)) >= 700  # the others are not read
+
+
 def test_which_duplicate_is_taken_does_not_depend_on_arrival():
     uris = ["/d/x.jpg"] * 3
     none = Problem("label", "NoLabel", "no value")
     rows = batch_of(uris, labels=["cat", None, "dog"], splits=["train"] * 3, problems={1: none})
     found = set()
-    for order in ([0, 1, 2], [2, 1, 0], [1, 0, 2]):
-        groups, duplicates = sort_group([rows.take([row]) for row in order])
+    for arrival in ([0, 1, 2], [2, 1, 0], [1, 0, 2]):
+        groups, duplicates = sort_group([rows.take([row]) for row in arrival])
         assert duplicates == 0
         found.add(tuple((r.label, r.problem) for r in groups["train"].refs()))
     assert len(found) == 1

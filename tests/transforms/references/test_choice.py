@@ -12,7 +12,8 @@ from references import batch_of
 
 from imageshards.transforms.elements import BuildError, Problem
 from imageshards.transforms.references.batch import RefBatch
-from imageshards.transforms.references.choice import (
+from imageshards.transforms.references.order import divide
+from imageshards.transforms.references.selection.choice import (
     Census,
     Choice,
     Cuts,
@@ -20,7 +21,6 @@ from imageshards.transforms.references.choice import (
     draw_keys,
     draw_order,
 )
-from imageshards.transforms.references.order import divide
 
 TOO_LARGE = Problem("read", "TooLarge", "too many bytes")
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from references import annotator, listing
 
 from imageshards.transforms.elements import BuildError
-from imageshards.transforms.references import exclusion
 from imageshards.transforms.references.batch import RefBatch
-from imageshards.transforms.references.exclusion import compare, read_list
 from imageshards.transforms.references.names import Roots
 from imageshards.transforms.references.order import partition
+from imageshards.transforms.references.selection import exclusion
+from imageshards.transforms.references.selection.exclusion import compare, read_list
 
 ROOTS = Roots(frozenset({"/d/"}))
 EMPTY = RefBatch.listed([], [])

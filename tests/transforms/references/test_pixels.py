@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imageshards.transforms.references import pixels
+from imageshards.transforms.references.selection import pixels
 
 
 @given(

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imageshards.transforms.references.shares import balance, stratified
+from imageshards.transforms.references.selection.shares import balance, stratified
 
 sizes = st.lists(st.integers(0, 40), min_size=1, max_size=30).filter(any)
 

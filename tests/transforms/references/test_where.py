@@ -13,7 +13,7 @@ from references import listing
 
 from imageshards.transforms.elements import BuildError, Problem
 from imageshards.transforms.references.batch import RefBatch
-from imageshards.transforms.references.where import Where
+from imageshards.transforms.references.selection.where import Where
 
 Row = dict[str, str | None]
 Condition = tuple[str, Callable[[Row], bool]]

@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from bisect import bisect_left
+from itertools import takewhile
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from imageshards.transforms.storage import parallel_list
 from imageshards.transforms.storage.parallel_list import (
     PAGE_ITEMS,
     Item,
+    between,
     middle,
     pages,
     part_pages,
@@ -29,12 +31,15 @@ class Bucket:
         self.names = sorted(names)
         self.pause = pause
         self.requests = 0
+        self.pages: list[str] = []
         self.now = self.most_at_a_time = 0
         self._lock = threading.Lock()
 
     def page(self, start: str, end: str, most: int) -> list[Item]:
         with self._lock:
             self.requests += 1
+            if most > 1:
+                self.pages.append(start)
             self.now += 1
             self.most_at_a_time = max(self.most_at_a_time, self.now)
         time.sleep(self.pause)
@@ -76,6 +81,36 @@ def test_each_name_is_listed_once_in_few_requests(kind: str):
     # 31 pages are the least.
     assert bucket.requests < 200
     assert bucket.most_at_a_time > 2
+
+
+@pytest.mark.parametrize("kind", ["numbers", "folders", "long"])
+def test_many_threads_list_after_few_pages(kind: str):
+    names = names_of(kind, 100_000)
+    bucket = Bucket(names, pause=0.01)
+    assert len(bucket.listed("photos/", threads=16)) == len(names)
+    # The pages that one thread lists one after the other, before the range is cut.
+    first = list(zip(names_in_pages(names), bucket.pages, strict=False))
+    alone = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], first))
+    assert alone <= 12
+    assert bucket.requests < 400
+
+
+def names_in_pages(names: list[str]) -> list[str]:
+    """Where the pages of a listing by one thread begin."""
+    ends = sorted(names)[PAGE_ITEMS - 1 :: PAGE_ITEMS]
+    return ["photos/", *(f"{name}\0" for name in ends)]
+
+
+@given(TEXT, TEXT, st.integers(1, 20))
+def test_names_between_two_names_are_in_order(one: str, two: str, count: int):
+    start, end = min(one, two), max(one, two)
+    for last in (end, ""):
+        if start != last:
+            found = between(start, last, count)
+            assert len(found) <= count
+            assert found == sorted(set(found))
+            assert all(start < name and (not last or name < last) for name in found)
+            "".join(found).encode()  # there is no surrogate
 
 
 @pytest.mark.parametrize("kind", ["numbers", "folders", "hashes", "words", "long"])

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imageshards.transforms.storage.clouds import prefix_list
-from imageshards.transforms.storage.clouds.prefix_list import ALL, Item, Requests, pages, part_pages
+from imageshards.transforms.storage.clouds.prefix_list import ALL, Requests, pages, part_pages
+from imageshards.transforms.storage.parallel_list import Item
 from imageshards.transforms.storage.protocol import Names
 
 PAGE = 3

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import gzip
-import io
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import s3_server
+import store_checks
 from fault_proxy import refusing
 from gcs_faults import Fault, corrupt, reset, short_body, silent
 from s3_server import S3Server
+from store_checks import DATA, LARGE
 
 from imageshards.transforms import storage
-from imageshards.transforms.storage import objects, parallel_list, retry
+from imageshards.transforms.storage import objects, parallel_list
 from imageshards.transforms.storage.clouds import s3
 from imageshards.transforms.storage.protocol import Names
-from imageshards.transforms.storage.retry import Pace
 
 NAMES = [
     "a b.jpg",
@@ -29,7 +28,6 @@ NAMES = [
     "c1/x/y.jpg",
     "d%20.jpg",
 ]
-DATA = bytes(range(256)) * 20
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +40,7 @@ def running() -> Iterator[S3Server]:
 def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     for name, value in running.environment.items():
         monkeypatch.setenv(name, value)
-    quick = replace(retry.POLICY, total=2.0, first_wait=0.01, longest_wait=0.02)
-    monkeypatch.setattr(retry, "POLICY", quick)
-    monkeypatch.setattr(s3, "PACE", Pace())
+    store_checks.retry_quickly(monkeypatch, s3)
     running.proxy.log.clear()
     return running
 
@@ -56,15 +52,10 @@ def _objects(running: S3Server) -> None:
 
 
 def test_objects_are_listed_with_the_names_that_they_have(server: S3Server):
-    found = sorted(storage.match("s3://bucket/photos/**"))
-    assert [uri for uri, *_ in found] == sorted(f"s3://bucket/photos/{name}" for name in NAMES)
-    for uri, size, stamp in found:
-        assert (size, stamp) == storage.stat(uri)
-        assert storage.read(uri, stamp=stamp) == (DATA + uri[19:].encode(), stamp)
+    list(storage.match("s3://bucket/photos/**"))
     assert server.proxy.count("GET", "?list-type=2") == 1
-    assert storage.names_in("s3://bucket/photos") == ["a b.jpg", "a#1.jpg", "a+b.jpg", "d%20.jpg"]
-    assert [uri[19:] for uri, *_ in storage.match("s3://bucket/photos/*/*.png")] == ["c0/2.png"]
-    assert storage.match_first("s3://bucket/photos/c1/**")[0][0].endswith("/c1/x/y.jpg")
+    directly = ["a b.jpg", "a#1.jpg", "a+b.jpg", "d%20.jpg"]
+    store_checks.check_listing("s3://bucket", NAMES, directly)
 
 
 @pytest.mark.slow
@@ -85,57 +76,21 @@ def test_a_list_is_divided_into_ranges_that_lose_and_repeat_nothing(
 
 
 def test_ranges_of_an_object_are_read(server: S3Server):
-    uri = "s3://bucket/photos/a b.jpg"
-    size, stamp = storage.stat(uri)
-    assert storage.read_range(uri, 3, 5, stamp) == DATA[3:8]
-    assert storage.read_range(uri, size - 2, 100, stamp) == b"pg"
-    assert storage.read_range(uri, size, 100, stamp) == b""
-    with storage.open_read(uri) as file:
-        file.seek(-4, io.SEEK_END)
-        assert file.read() == b".jpg"
-    with pytest.raises(storage.ReadError, match="more than 10") as caught:
-        storage.read(uri, limit=10)
-    assert caught.value.kind == "TooLarge"
-    with pytest.raises(storage.ReadError) as caught:
-        storage.read("s3://bucket/photos/none.jpg")
-    assert caught.value.kind == "Missing"
-    with pytest.raises(FileNotFoundError):
-        storage.open_read("s3://bucket/photos/none.jpg")
+    store_checks.check_ranges("s3://bucket")
 
 
 def test_an_object_that_was_replaced_since_the_listing_is_not_read(server: S3Server):
-    server.put("replaced.jpg", b"one")
-    ((uri, _, stamp),) = storage.match("s3://bucket/replaced*")
-    assert storage.read(uri, stamp=stamp) == (b"one", stamp)
-    server.put("replaced.jpg", b"two")
-    for read in (storage.read, lambda *_, stamp: storage.read_range(uri, 0, 2, stamp)):
-        with pytest.raises(storage.ReadError) as caught:
-            read(uri, stamp=stamp)
-        assert caught.value.kind == "Changed"
+    store_checks.check_replaced("s3://bucket")
 
 
 def test_a_stored_compressed_object_is_its_content(server: S3Server):
     uri = "s3://bucket/compressed.txt"
     s3._send(uri, "put_object", Body=gzip.compress(DATA), ContentEncoding="gzip")
-    assert storage.read(uri)[0] == DATA
-    with storage.open_read(uri) as file:
-        assert file.read() == DATA
-    with pytest.raises(storage.StoreError, match="Content-Encoding: gzip"):
-        storage.read_range(uri, 0, 5)
+    store_checks.check_stored_gzip(uri)
 
 
 def test_one_of_two_conditional_writes_succeeds(server: S3Server):
-    uri = "s3://bucket/pointer.json"
-    assert storage.create(uri, b"1", "")
-    assert not storage.create(uri, b"2", "")
-    assert not storage.replace(uri, b"2", "", 0)
-    data, stamp = storage.read(uri)
-    assert storage.replace(uri, b"3", "", stamp)
-    assert not storage.replace(uri, b"4", "", stamp)
-    assert (data, storage.read(uri)[0]) == (b"1", b"3")
-    storage.delete([uri])
-    assert not storage.replace(uri, b"4", "", stamp)
-    assert not storage.exists(uri)
+    store_checks.check_conditional_writes("s3://bucket")
 
 
 @pytest.fixture
@@ -143,9 +98,6 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects are uploaded in parts of 64 KiB."""
     monkeypatch.setattr(objects, "UPLOAD_BYTES", 1 << 16)
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
-
-
-LARGE = DATA * 200
 
 
 @pytest.mark.usefixtures("in_parts")
@@ -191,12 +143,6 @@ COMPLETE = r"POST /bucket/f\?uploadId"
 SLOW_DOWN = refusing(503, "SlowDown", "Please reduce your request rate.")
 
 
-def shorten_silence(monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
-    """Clients wait for a response for 0.4 s, if there is none."""
-    if fault.send is silent:
-        monkeypatch.setattr(retry, "POLICY", replace(retry.POLICY, silence=0.4))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
@@ -214,13 +160,9 @@ def shorten_silence(monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
 def test_a_transient_fault_of_a_read_is_retried(
     server: S3Server, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ):
-    shorten_silence(monkeypatch, fault)
-    uri = "s3://bucket/photos/a b.jpg"
-    with server.proxy.failing(fault):
-        assert len(list(storage.match("s3://bucket/photos/**"))) == len(NAMES)
-        assert storage.read(uri)[0] == DATA + b"a b.jpg"
-        assert storage.read_range(uri, 9, 9) == DATA[9:18]
-    assert server.proxy.failed == fault.times
+    store_checks.check_reads_are_retried(
+        "s3://bucket", len(NAMES), server.proxy, fault, monkeypatch
+    )
 
 
 @pytest.mark.usefixtures("in_parts")
@@ -237,11 +179,7 @@ def test_a_transient_fault_of_a_read_is_retried(
     ],
 )
 def test_a_transient_fault_of_an_upload_is_retried(server: S3Server, fault: Fault):
-    with server.proxy.failing(fault), storage.open_sink("s3://bucket/f", "") as sink:
-        sink.write([LARGE])
-    assert server.proxy.failed == fault.times
-    assert storage.read("s3://bucket/f")[0] == LARGE
-    storage.delete(["s3://bucket/f"])
+    store_checks.check_uploads_are_retried("s3://bucket", server.proxy, fault)
 
 
 @pytest.mark.slow
@@ -276,6 +214,7 @@ NOT_AUTHORIZED = (
         (Fault(refusing(400, "AuthorizationHeaderMalformed", "Expecting eu-west-1.")),
          "Expecting eu-west-1; set AWS_DEFAULT_REGION to the region of the bucket"),
         (Fault(refusing(301, "PermanentRedirect"), GET), "set AWS_DEFAULT_REGION to the region of"),
+        (Fault(refusing(301, "PermanentRedirect")), "set AWS_DEFAULT_REGION to the region of"),
         (Fault(refusing(400, "ExpiredToken", "It expired.")), "the AWS credentials cannot be used"),
         (Fault(refusing(501, "NotImplemented")), "status 501 NotImplemented"),
         (Fault(short_body), "the response breaks off"),
@@ -285,22 +224,18 @@ NOT_AUTHORIZED = (
 def test_a_permanent_fault_is_one_line(
     server: S3Server, fault: Fault, says: str, monkeypatch: pytest.MonkeyPatch
 ):
-    shorten_silence(monkeypatch, fault)
-    with server.proxy.failing(fault), pytest.raises(storage.StoreError) as caught:
-        storage.read("s3://bucket/photos/a b.jpg")
-    assert says in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith("s3://bucket/photos/a b.jpg: ")
+    store_checks.check_error_of_a_read("s3://bucket", server.proxy, fault, says, monkeypatch)
 
 
 def test_a_missing_bucket_is_one_line(server: S3Server):
-    for act in (
-        lambda: list(storage.match("s3://nothing/photos/**")),
-        lambda: storage.create("s3://nothing/x", b"", ""),
-        lambda: s3.open_upload("s3://nothing/x"),
-    ):
-        with pytest.raises(storage.StoreError, match="s3://nothing: there is no such bucket"):
-            act()
+    store_checks.check_errors(
+        [
+            lambda: list(storage.match("s3://nothing/photos/**")),
+            lambda: storage.create("s3://nothing/x", b"", ""),
+            lambda: s3.open_upload("s3://nothing/x"),
+        ],
+        "s3://nothing: there is no such bucket",
+    )
 
 
 def test_without_credentials_what_is_public_is_read(

@@ -28,6 +28,7 @@ from imageshards.transforms.storage.clouds.download import (
     stamp_of,
 )
 from imageshards.transforms.storage.objects import Content, split
+from imageshards.transforms.storage.parallel_list import Item, items_of
 from imageshards.transforms.storage.protocol import (
     RESUME,
     UNKNOWN,
@@ -183,19 +184,15 @@ def list_part(
 ) -> Iterator[tuple[str, int, int] | Names]:
     """Yields the blobs with a prefix and names in a range; see `prefix_list.part_pages`."""
     list_pages = prefix_list.part_pages if few else prefix_list.pages
-    for found in list_pages(_requests(bucket), prefix, names):
-        if isinstance(found, Names):
-            yield found
-        else:
-            yield from found
+    return items_of(list_pages(_requests(bucket), prefix, names))
 
 
 def _requests(container: str) -> prefix_list.Requests:
-    def blobs(prefix: str) -> Iterator[list[prefix_list.Item]]:
+    def blobs(prefix: str) -> Iterator[list[Item]]:
         for items in _pages(container, name_starts_with=prefix, results_per_page=_PAGE_ITEMS):
             yield [_item(found) for found in items]
 
-    def level(prefix: str) -> Iterator[tuple[list[prefix_list.Item], list[str]]]:
+    def level(prefix: str) -> Iterator[tuple[list[Item], list[str]]]:
         for items in _pages(
             container, "walk_blobs",
             name_starts_with=prefix, results_per_page=_PAGE_ITEMS, delimiter="/",

@@ -8,19 +8,14 @@ divided into groups with common prefixes. The blobs of a single folder cannot be
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from os.path import commonprefix
 from typing import NamedTuple
 
-from imageshards.transforms.storage.parallel_list import after_all
+from imageshards.transforms.storage.parallel_list import Item, Lister, after_all
 from imageshards.transforms.storage.protocol import Names
 
-Item = tuple[str, int, int]
-"""Name, bytes and stamp."""
 ALL = Names()
 FEW_PAGES = 4
 """The most pages that are listed without a look at the folders."""
@@ -57,7 +52,7 @@ def pages(requests: Requests, prefix: str, names: Names = ALL) -> Iterator[list[
         else:
             yield found
     if rest:
-        yield from _Lister(requests, prefix, rest).run()
+        yield from _PrefixLister(requests, prefix, rest).run()
 
 
 def part_pages(requests: Requests, prefix: str, names: Names = ALL) -> Iterator[list[Item] | Names]:
@@ -90,7 +85,7 @@ def part_pages(requests: Requests, prefix: str, names: Names = ALL) -> Iterator[
 
 
 def _groups(folders: Sequence[str]) -> list[str]:
-    """Returns prefixes that are about `_GROUPS`, and of which each folder has one."""
+    """Returns about `_GROUPS` prefixes, of which each folder has one."""
     folders = list(dict.fromkeys(folders))  # a store may repeat one on its next page
     length = len(commonprefix(folders))  # noqa: RUF071
     groups: dict[str, list[str]] = {}
@@ -102,77 +97,44 @@ def _groups(folders: Sequence[str]) -> list[str]:
     return [commonprefix(members) for members in groups.values()]  # noqa: RUF071
 
 
-class _Lister:
-    """Lists ranges in threads, which divide them."""
+class _PrefixLister(Lister):
+    """Lists prefixes in threads, which divide them."""
 
     def __init__(self, requests: Requests, prefix: str, keys: list[str]) -> None:
+        super().__init__(_THREADS)
         self._requests = requests
         self._prefix = prefix
         self._waiting = keys
         self._unfinished = len(keys)
-        self._found: queue.Queue[list[Item] | BaseException | None] = queue.Queue(2 * _THREADS)
-        self._changed = threading.Condition()
-        self._stopped = False
 
-    def run(self) -> Iterator[list[Item]]:
-        with ThreadPoolExecutor(_THREADS, "imageshards-list") as executor:
-            for _ in range(_THREADS):
-                executor.submit(self._work)
-            try:
-                running = _THREADS
-                while running:
-                    found = self._found.get()
-                    if found is None:
-                        running -= 1
-                    elif isinstance(found, BaseException):
-                        raise found
-                    else:
-                        yield found
-            finally:
-                with self._changed:
-                    self._stopped = True
-                    self._changed.notify_all()
-
-    def _work(self) -> None:
-        try:
-            while (key := self._take()) is not None:
-                for found in part_pages(self._requests, self._prefix, Names(key)):
-                    if self._stopped:
-                        return
-                    if isinstance(found, Names):
-                        self._add(found.begin)
-                    else:
-                        self._put(found)
-                self._finish()
-        except BaseException as error:
-            self._put(error)
-        finally:
-            self._put(None)
+    def work(self) -> None:
+        while (key := self._take()) is not None:
+            for found in part_pages(self._requests, self._prefix, Names(key)):
+                if self.stopped:
+                    return
+                if isinstance(found, Names):
+                    self._add(found.begin)
+                else:
+                    self.put(found)
+            self._finish()
 
     def _take(self) -> str | None:
         """Returns a range that no thread lists; None at the end."""
-        with self._changed:
-            while not self._waiting and self._unfinished and not self._stopped:
-                self._changed.wait()
-            if self._stopped or not self._unfinished:
+        with self.changed:
+            while not self._waiting and self._unfinished and not self.stopped:
+                self.changed.wait()
+            if self.stopped or not self._unfinished:
                 return None
             return self._waiting.pop()
 
     def _add(self, key: str) -> None:
-        with self._changed:
+        with self.changed:
             self._waiting.append(key)
             self._unfinished += 1
-            self._changed.notify()
+            self.changed.notify()
 
     def _finish(self) -> None:
-        with self._changed:
+        with self.changed:
             self._unfinished -= 1
             if not self._unfinished:
-                self._changed.notify_all()
-
-    def _put(self, item: list[Item] | BaseException | None) -> None:
-        while not self._stopped:
-            try:
-                return self._found.put(item, timeout=0.1)
-            except queue.Full:
-                continue
+                self.changed.notify_all()

@@ -121,7 +121,17 @@ def _make(uri: str) -> Any:
             made = session.create_client("s3", config=config)
     except (BotoCoreError, ValueError) as error:  # ValueError: an endpoint that is no URL
         raise failure_of(error) from error
+    made.meta.events.register("before-call.s3.HeadBucket", _keep_redirect)
     return made
+
+
+def _keep_redirect(context: dict[str, Any], **_: Any) -> None:
+    """Returns a redirect of HeadBucket as it is, instead of following it.
+
+    botocore follows a redirect without a region by a HeadBucket, whose response names the region.
+    It follows a redirect of that request in the same way: if each response is a redirect, for ever.
+    """
+    context["s3_redirect"]["redirected"] = True
 
 
 def is_anonymous(found: Any) -> bool:

@@ -15,10 +15,12 @@ from imageshards.transforms.elements import DUPLICATE_PIXELS, Problem, quoted
 from imageshards.transforms.references.batch import RefBatch
 
 COUNTERS = 1 << 12
+"""Digests that are counted at a time."""
 MANY_COPIES = 50_000
-"""Digests that are counted at a time, and images with which one of them is frequent.
+"""Images that make a digest frequent.
 
-Of N images, N / `COUNTERS` may not be counted: among a billion, each digest of 300,000 is found.
+Of N images in all, up to N / `COUNTERS` of a digest are not counted: among a billion images, each
+digest of 300,000 is found.
 """
 
 

@@ -7,8 +7,8 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
-from imageshards.transforms.references.plan import Tally
-from imageshards.transforms.tallies import merged
+from imageshards.transforms.grouping import merged
+from imageshards.transforms.references.tally import Tally
 
 GROUPS = 500
 THREADS = ["--direct_running_mode=multi_threading", "--direct_num_workers=2"]

@@ -1,4 +1,4 @@
-"""Tallies as side inputs, which every worker reads as a whole, and what needs only their sizes.
+"""Groups of references: DoFns that form them, and the side input that determines their number.
 
 References are grouped several times, by different keys, in as many groups as their number requires.
 """
@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.pvalue import AsIter
+from apache_beam.pvalue import AsIter, TaggedOutput
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from imageshards.transforms.references.batch import Held, RefBatch
-from imageshards.transforms.references.order import divide
-from imageshards.transforms.references.plan import Tally, bits_of
+from imageshards.transforms.references.order import divide, partition
+from imageshards.transforms.references.tally import Tally, bits_of
 from imageshards.transforms.runner import has_one_worker
 
 _MERGED_BITS = 6
 _HELD_BYTES = 1 << 24
-"""Packed references that are divided at a time: some 500,000."""
+"""Packed references that are collected at a time: some 500,000."""
 
 
 def merged(
@@ -64,11 +65,53 @@ class _WithKey(beam.DoFn):  # type: ignore[misc]
         yield self._key, tally
 
 
-class Divide(beam.DoFn):  # type: ignore[misc]
+def windowed(outputs: Iterable[object]) -> Iterator[WindowedValue | TaggedOutput]:
+    """Yields outputs as `finish_bundle` must: as values of the global window."""
+    for output in outputs:
+        if isinstance(output, TaggedOutput):
+            yield TaggedOutput(output.tag, GlobalWindows.windowed_value(output.value))
+        else:
+            yield GlobalWindows.windowed_value(output)
+
+
+class Collect(beam.DoFn):  # type: ignore[misc]
+    """Collects references of a bundle, and divides them together: here, by bucket.
+
+    Groups of a small batch would be many small elements. Subclasses call `collect` in `process`.
+    """
+
+    def __init__(self, most_bytes: int = _HELD_BYTES) -> None:
+        """Collects at most about `most_bytes` of packed references."""
+        self._most_bytes = most_bytes
+        self._held = Held(most_bytes)
+
+    def start_bundle(self) -> None:
+        """Begins to collect references."""
+        self._held = Held(self._most_bytes)
+
+    def collect(self, batch: RefBatch) -> Iterator[Any]:
+        """Adds references, and yields what `divided` yields of all, when there are many."""
+        if len(batch) and self._held.add(batch):
+            yield from self._flush()
+
+    def finish_bundle(self) -> Iterator[WindowedValue | TaggedOutput]:
+        """Yields the groups of the rest."""
+        yield from windowed(self._flush())
+
+    def divided(self, batch: RefBatch) -> Iterator[Any]:
+        """Yields the groups of references, here (bucket, references), and any tagged outputs."""
+        yield from partition(batch)
+
+    def _flush(self) -> Iterator[Any]:
+        if batch := self._held.take():
+            yield from self.divided(batch)
+
+
+class Divide(Collect):
     """(bucket, references) -> (group, references), by the top bits of a key of each reference.
 
     `process` has the side input `merged(..., only_sizes=True)`, which determines the number of
-    groups. Many small groups make small elements, so that they are cut from large batches.
+    groups.
     """
 
     def __init__(
@@ -80,22 +123,17 @@ class Divide(beam.DoFn):  # type: ignore[misc]
           keys: computes the keys.
           least_bits: bits of the groups, if there are few references.
         """
+        super().__init__()
         self._keys = keys
         self._least_bits = least_bits
         self._bits: int | None = None
-        self._held = Held(_HELD_BYTES)
-
-    def start_bundle(self) -> None:
-        """Begins to collect references."""
-        self._held = Held(_HELD_BYTES)
 
     def process(
         self, element: tuple[int, RefBatch], sizes: Iterable[Tally]
     ) -> Iterator[tuple[int, RefBatch]]:
         """Collects references, and yields groups when there are many."""
         self.bits(sizes)
-        if self._held.add(element[1]):
-            yield from self._flush()
+        yield from self.collect(element[1])
 
     def bits(self, sizes: Iterable[Tally]) -> int:
         """Returns how many bits the number of a group has."""
@@ -103,11 +141,7 @@ class Divide(beam.DoFn):  # type: ignore[misc]
             self._bits = max(self._least_bits, bits_of(sizes))
         return self._bits
 
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        """Yields the groups of the rest."""
-        yield from map(GlobalWindows.windowed_value, self._flush())
-
-    def _flush(self) -> Iterator[tuple[int, RefBatch]]:
-        batch = self._held.take()
-        if batch and self._bits is not None:
-            yield from divide(batch, self._keys(batch) if self._keys else batch.keys, self._bits)
+    def divided(self, batch: RefBatch) -> Iterator[tuple[int, RefBatch]]:
+        """Yields (group, references)."""
+        assert self._bits is not None
+        yield from divide(batch, self._keys(batch) if self._keys else batch.keys, self._bits)

@@ -22,7 +22,7 @@ from imageshards.transforms.elements import BuildError
 from imageshards.transforms.references.batch import RefBatch
 from imageshards.transforms.references.keys import KEY_BITS
 from imageshards.transforms.references.order import unique_rows
-from imageshards.transforms.references.shares import balance, stratified
+from imageshards.transforms.references.selection.shares import balance, stratified
 
 _MOST = (1 << 63) - 1
 _TRAINING = ("train", "training")
