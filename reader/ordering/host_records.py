@@ -243,9 +243,12 @@ class HostRecords:
         compressed = np.array([not file.container.random_access for file in self._files])
         gaps |= (np.diff(rows[ascending]) > 1) & ~compressed[files[ascending[1:]]]
         for piece in np.split(ascending, np.flatnonzero(gaps) + 1):
-            number = int(files[piece[0]])
+            index = self._files[int(files[piece[0]])].index
+            first, last = rows[piece[[0, -1]]].tolist()
             cuts = np.zeros(0, np.int64)
-            if not compressed[number]:
-                stored = np.cumsum(self._files[number].index.sizes[rows[piece]])
+            if not compressed[files[piece[0]]] and (
+                index.end(last) - index.offset(first) > _RANGE_BYTES
+            ):
+                stored = np.cumsum(index.sizes[rows[piece]])
                 cuts = np.flatnonzero(np.diff(stored // _RANGE_BYTES)) + 1
             yield from np.split(piece, cuts)
