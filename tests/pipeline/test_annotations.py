@@ -390,7 +390,7 @@ def test_files_that_annotate_no_image_are_errors(
     entries = [{"id": f"{number:04d}", "file_name": f"{number:04d}.jpg"} for number in range(3)]
     objects = [{"image_id": 1, "category_id": 7, "bbox": [0, 0, 5, 5]}]
     empty.write_text(coco(entries, []))
-    with pytest.raises(JobError, match="there are no annotations, only names of images: take"):
+    with pytest.raises(JobError, match="there are no annotations, only names of images: use"):
         build(images, annotations=(str(empty),))
     file.write_text(coco(entries, objects))
     message = "none of its 1 annotation is of one of the 3 images .*, such as 'image_id 1': correct"

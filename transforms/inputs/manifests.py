@@ -70,13 +70,17 @@ class Manifest(FileKind):
     def _check_list(self, uris: Sequence[str]) -> None:
         """Raises a BuildError if the first URIs of a list of URIs are other texts.
 
-        They are URIs if one of them has the suffix of an image, is an existing file or is remote.
+        They are URIs if one of them has the suffix of an image or no blank, exists or is remote.
+        Names without a suffix have no blank: `pipeline/missing.py` suggests what they lack.
         """
-        if any(
-            is_image_name(uri) or not storage.is_local(uri) or os.path.exists(uri) for uri in uris
-        ):
-            return
-        text = uris[0].removeprefix(self.uri.rpartition("/")[0] + "/")
+        folder = self.uri.rpartition("/")[0] + "/"
+        for uri in uris:
+            has_blank = len(uri.removeprefix(folder).split()) > 1
+            if is_image_name(uri) or not storage.is_local(uri) or not has_blank:
+                return
+            if os.path.exists(uri):
+                return
+        text = uris[0].removeprefix(folder)
         advice = "for a data set of texts, set --features text"
         if any(map(is_image_name, text.split())):
             advice = "write labels and other values into a .csv file with the header uri,label"

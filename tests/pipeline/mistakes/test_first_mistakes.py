@@ -146,7 +146,7 @@ def test_files_that_will_be_rejects_do_not_make_shards(build: Build, tmp_path: P
     large(tmp_path / "in/class00/video.jpg", 30_000_000_000)
     summary = build(tmp_path / "in", max_reject_fraction=0.2)
     assert (summary.shards, summary.records, summary.errors) == (1, 10, {"TooLarge": 1})
-    assert "train: 1 shard for  images" in summary.notes[0]
+    assert "train: 1 shard for 7.4 kB of images" in summary.notes[0]
 
 
 @pytest.mark.slow
