@@ -375,7 +375,7 @@ def between(start: str, end: str, count: int) -> list[str]:
       Different names after `start` and before `end`, in order.
 
     >>> between("p/0001.jpg", "p0", 4)
-    ['p/0001.jph', 'p/001', 'p/J', 'p/d']
+    ['p/0001/', 'p/01', 'p/J', 'p/e']
     """
     gaps = list(_gaps(start, end))
     if not gaps:
