@@ -114,9 +114,9 @@ def _records_at(
         if not left:
             break
         end = begin + row["records"]
-        while left and left[-1] < end:
+        file = _file(layout, row) if left[-1] < end else None
+        while file and left and left[-1] < end:
             number = left.pop()
-            file = _file(layout, row)
             if file.container.random_access and file.container.has_index:
                 try:
                     data = next(file.data(number - begin, number - begin + 1))
