@@ -68,12 +68,13 @@ def test_the_sdist_contains_the_package_and_its_licence_and_no_tests(dist: Path)
     assert not any(name.startswith(("tests", "benchmarks", "docs")) for name in names)
 
 
-def test_the_wheel_contains_every_module_and_the_digits_and_nothing_else(dist: Path):
+def test_the_wheel_contains_every_module_and_its_data_and_nothing_else(dist: Path):
     with zipfile.ZipFile(next(dist.glob("*.whl"))) as wheel:
         names = {*wheel.namelist()}
     metadata = {name for name in names if ".dist-info/" in name}
     assert {name.rpartition("/")[2] for name in metadata} >= {"LICENSE", "METADATA"}
-    assert names - metadata == {*modules(), "imageshards/launch/digits.txt"}
+    data = {"imageshards/launch/digits.txt", "imageshards/launch/fleet/measured.json"}
+    assert names - metadata == {*modules(), *data}
 
 
 def test_the_package_index_would_accept_them(dist: Path):
