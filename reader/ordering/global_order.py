@@ -39,6 +39,8 @@ _MIN_WINDOW, _MAX_WINDOW = 16, 1 << 16
 _MIN_RUN = 4
 _BLOCKS_PER_RUN = 4
 _BLOCKS_PER_SLOT = 8
+_LONG_BLOCK = 12
+"""Records. To read a range takes as long as to read some five small records of a local file."""
 
 
 class Order(ABC):
@@ -86,7 +88,7 @@ class Order(ABC):
     @property
     @abstractmethod
     def is_sequential(self) -> bool:
-        """Whether the records of these steps are consecutive, or in blocks of consecutive ones."""
+        """Whether the records of these steps are consecutive, or in long blocks."""
 
     @abstractmethod
     def _digest(self, step: int) -> str:
@@ -215,7 +217,7 @@ class GlobalOrder(Order):
     @property
     def is_sequential(self) -> bool:
         """See `Order`."""
-        return not self.shuffle or self.block > 1
+        return not self.shuffle or self.block >= _LONG_BLOCK
 
     def samples(self, numbers: npt.ArrayLike) -> Numbers:
         """Returns the records of samples: int64, in the shape of `numbers`.

@@ -73,10 +73,11 @@ def test_records_that_follow_each_other_in_a_remote_file_are_one_read(
 @pytest.mark.parametrize(
     ("large", "order", "reads"),
     [
-        (1 << 20, GlobalOrder(120, 4, seed=1, block=5, run=10), "ranges"),
+        (1 << 20, GlobalOrder(120, 4, seed=1, block=12, run=30), "ranges"),
+        (1 << 20, GlobalOrder(120, 4, seed=1, block=5, run=10), "records"),
         (1 << 20, GlobalOrder(120, 4, shuffle=False, run=10), "ranges"),
         (1 << 20, GlobalOrder(120, 4, seed=1, run=10), "records"),  # neighbours are rare
-        (1, GlobalOrder(120, 4, seed=1, block=5, run=10), "records"),
+        (1, GlobalOrder(120, 4, seed=1, block=12, run=30), "records"),
     ],
 )
 def test_small_records_of_local_files_are_read_in_ranges(
